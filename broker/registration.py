@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +30,7 @@ from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.crc import body_crc
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody, encode_compressed_registration
 from skylarkmq.protocol.bodies.text import encode_body
@@ -44,12 +45,16 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from skylarkmq.protocol.signature import sign_request
 from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.errors import RocketMQError
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.waiting import within
+
+if TYPE_CHECKING:
+    import skylarkmq.protocol.signature as signatures
+else:  # where there is access control
+    signatures = on_first_use("skylarkmq.protocol.signature")
 
 log = logging.getLogger(__name__)
 
@@ -300,7 +305,7 @@ class RegistrationService:
     def _sign(self, command: RemotingCommand) -> None:
         account = None if self._access is None else self._access.rules.admin()
         if account is not None:
-            sign_request(command, account.access_key, account.secret_key)
+            signatures.sign_request(command, account.access_key, account.secret_key)
 
     async def start(self) -> None:
         """Register with the built-in name server now and with the others soon."""

@@ -19,36 +19,33 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from hmac import compare_digest, digest
+from typing import Final
 
-from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import MQVersion
 from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.headers.access import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from skylarkmq.protocol.remoting_command import RemotingCommand
 
-if TYPE_CHECKING:
-    import hmac
-else:  # for the first signature
-    hmac = on_first_use("hmac")
-
-ACCESS_KEY: Final = "AccessKey"
-SECURITY_TOKEN: Final = "SecurityToken"
-SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+ORDERS_MAX: Final = 256
+REMEMBERED_NAMES_MAX: Final = 32
 
 UNSIGNED: Final = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 """Fields that no signature covers."""
 _WITH_UNIQUE_KEY_QUERY: Final = frozenset({SIGNATURE})
+_orders: dict[tuple[str, ...], list[str]] = {}
 
 
 def signed_content(
     ext_fields: Mapping[str, str], body: bytes, unsigned: frozenset[str] = UNSIGNED
 ) -> bytes:
     """Return the bytes that the signature of a request covers: all fields but `unsigned`."""
-    names = sorted(ext_fields)
-    if not "".join(names).isascii():
-        names.sort(key=_utf16)
-    values = [ext_fields[name] for name in names if name not in unsigned]
+    given = tuple(ext_fields)
+    order = _orders.get(given)
+    if order is None:
+        order = _order_of(given)
+    values = [ext_fields[name] for name in order if name not in unsigned]
     return "".join(values).encode() + body
 
 
@@ -58,7 +55,7 @@ def sign(secret_key: bytes, ext_fields: Mapping[str, str], body: bytes) -> str:
     Args:
         secret_key: UTF-8 of the key's text.
     """
-    return b64encode(hmac.digest(secret_key, signed_content(ext_fields, body), "sha1")).decode()
+    return b64encode(digest(secret_key, signed_content(ext_fields, body), "sha1")).decode()
 
 
 def sign_request(
@@ -94,7 +91,17 @@ def is_signed(
 
 
 def _is_digest(secret_key: bytes, content: bytes, claimed: bytes) -> bool:
-    return hmac.compare_digest(b64encode(hmac.digest(secret_key, content, "sha1")), claimed)
+    return compare_digest(b64encode(digest(secret_key, content, "sha1")), claimed)
+
+
+def _order_of(given: tuple[str, ...]) -> list[str]:
+    """Return names in their order, and remember it: a client's requests have the same ones."""
+    names = sorted(given)
+    if not "".join(names).isascii():
+        names.sort(key=_utf16)
+    if len(given) <= REMEMBERED_NAMES_MAX and len(_orders) < ORDERS_MAX:
+        _orders[given] = names
+    return names
 
 
 def _utf16(name: str) -> bytes:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.access.accounts import (
     NOBODY,
@@ -39,11 +39,17 @@ from skylarkmq.broker.access.accounts import (
 from skylarkmq.broker.access.rights import Level, Row
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC
-from skylarkmq.protocol.signature import ACCESS_KEY, SIGNATURE, is_signed
+from skylarkmq.protocol.headers.access import ACCESS_KEY, SIGNATURE
+
+if TYPE_CHECKING:
+    import skylarkmq.protocol.signature as signatures
+else:  # where there is access control
+    signatures = on_first_use("skylarkmq.protocol.signature")
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +89,7 @@ class AccessControl:
             reply_topic: to which every account may reply.
         """
         self.rules: AccessRules = NOBODY
+        self._is_signed = signatures.is_signed
         self._rows = rows
         self._stats = stats
         self._reply_topic = reply_topic
@@ -134,7 +141,7 @@ class AccessControl:
             )
         if account.white and account.white.matches(_host(connection)):
             return account
-        if not is_signed(account.secret_key, fields, request.body, fields.get(SIGNATURE, "")):
+        if not self._is_signed(account.secret_key, fields, request.body, fields.get(SIGNATURE, "")):
             raise AccessDenied(
                 "bad_signature",
                 f"Check signature failed for accessKey={_named(access_key)}",

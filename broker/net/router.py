@@ -8,8 +8,8 @@ its handler:
                                  -> coroutine        becomes a task; its result is the answer
                                  -> None             answered later, or never (one-way)
 
-Where there is access control it is asked before anything is handled, and a peer that it does not
-know by its address goes the full road.
+Where there is access control it is asked about all frames of a read before anything is handled; a
+peer that it knows by its address goes its way as if there were none.
 
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from skylarkmq.broker.access.checked import CheckedFrame, unseen_size
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
@@ -120,25 +121,30 @@ class Router:
         Raises:
             BadFrameError: a header cannot be read; the frames before it were handled.
         """
-        send, takes = self._send, self._takes
-        if self._access is not None and not self._access.is_open(connection):
-            takes = []  # the plain roads know no accounts
+        send, access = self._send, self._access
+        if access is not None and not access.is_open(connection):
+            frames = [self._checked(access, connection, frame) for frame in frames]
         position, count = 0, len(frames)
         try:
             while position < count and not (position and connection.congested):
                 taken = 0
                 try:
                     if connection.codec_settled:
-                        for take in takes:
+                        for take in self._takes:
                             taken = take(connection, frames, position)
                             if taken:
                                 break
+                        if access is not None and taken:
+                            self._count_unseen(frames[position : position + taken])
                     if not taken:
                         self._handle_other(connection, frames[position])
                 except BadFrameError:
                     raise
                 except Exception as error:
-                    request = decode_command(frames[position])
+                    frame = frames[position]
+                    if isinstance(frame, CheckedFrame):
+                        frame = frame.original
+                    request = decode_command(frame)
                     connection.reply(request, self._error_reply(request, error))
                 position += taken or 1
         finally:
@@ -152,9 +158,19 @@ class Router:
         if traffic is not None:
             traffic.count += 1
             traffic.bytes += len(frame.header) + len(frame.body) + PREFIX_SIZE
-        self._handle_decoded(connection, decode_command(frame))
+        if not isinstance(frame, CheckedFrame):
+            self._handle_decoded(connection, decode_command(frame), None)
+            return
+        if traffic is not None:
+            traffic.bytes += unseen_size((frame,))
+        if frame.command is None:
+            raise frame.error or BadFrameError("bad_header", "the header cannot be read")
+        self._handle_decoded(connection, frame.command, frame.error)
 
-    def _handle_decoded(self, connection: Connection, command: RemotingCommand) -> None:
+    def _handle_decoded(
+        self, connection: Connection, command: RemotingCommand, error: Exception | None
+    ) -> None:
+        """Handle a request, or answer it with the error of its check."""
         if command.is_response:
             connection.answered(command)
             return
@@ -162,14 +178,11 @@ class Router:
             connection.codec_settled = True  # in the first one, or not at all
             if ACCESS_KEY in command.ext_fields and self.ignores_signatures:
                 self._note_signed(connection, command)
+        if error is not None:
+            self._refuse(connection, command, error)
+            return
         send = self._send
-        is_send = send is not None and command.code in self._send_codes
-        is_large = len(command.body) > self._body_max and not is_send
-        if is_large and self._refuses_body(connection, command):
-            return
-        if self._access is not None and not self._admits(self._access, connection, command):
-            return
-        if send is not None and is_send:
+        if send is not None and command.code in self._send_codes:
             send.request(connection, command)
             return
         if send is not None and send.gathering:
@@ -182,31 +195,57 @@ class Router:
             self._echo_codec(command, response)
             connection.reply(command, response)
             return
+        if self._has_large_body(command):
+            self._refuse(connection, command, self._too_large(command))
+            return
         self._run(handler, connection, command)
 
-    def _refuses_body(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Answer a request whose body is too large to be read, before anything reads it."""
-        if command.code in MESSAGE_BODIES or command.code not in self.handlers:
-            return False
-        why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
-        connection.reply(command, command.reply(ResponseCode.SYSTEM_ERROR, why))
-        return True
+    # Before anything is handled
 
-    def _admits(
-        self, access: AccessControl, connection: Connection, command: RemotingCommand
-    ) -> bool:
-        """Return whether a request may be handled, after the answer to one that may not."""
+    def _checked(
+        self, access: AccessControl, connection: Connection, frame: RawFrame
+    ) -> CheckedFrame:
+        """Ask access control about a frame."""
+        original = frame.original if isinstance(frame, CheckedFrame) else frame
         try:
+            command = decode_command(original)
+        except BadFrameError as error:
+            return CheckedFrame.of(original, None, error)
+        if command.is_response:
+            return CheckedFrame.of(original, command)
+        try:
+            if self._has_large_body(command):
+                raise self._too_large(command)  # before a check reads it
             access.check(connection, command)
         except Exception as error:
-            if command.code not in self.codes:
-                self._note_unknown(connection, command)
-            response = self._error_reply(command, error)
-            self._audit(connection, command, response)
-            self._echo_codec(command, response)
-            connection.reply(command, response)
-            return False
-        return True
+            return CheckedFrame.of(original, command, error)
+        return CheckedFrame.of(original, command)
+
+    def _has_large_body(self, command: RemotingCommand) -> bool:
+        """Return whether a handler would have to read more than it may."""
+        return (
+            len(command.body) > self._body_max
+            and command.code in self.handlers
+            and command.code not in MESSAGE_BODIES
+        )
+
+    def _too_large(self, command: RemotingCommand) -> RemoteProtocolError:
+        why = f"the body has {len(command.body)} bytes, at most {self._body_max} are read"
+        return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
+
+    def _refuse(self, connection: Connection, command: RemotingCommand, error: Exception) -> None:
+        if command.code not in self.codes:
+            self._note_unknown(connection, command)
+        response = self._error_reply(command, error)
+        self._audit(connection, command, response)
+        self._echo_codec(command, response)
+        connection.reply(command, response)
+
+    def _count_unseen(self, frames: list[RawFrame]) -> None:
+        """Count what plain roads were not shown of frames that they took."""
+        traffic = self._stats.frames_in.get(frames[0].serialize_type)
+        if traffic is not None:
+            traffic.bytes += unseen_size(frames)
 
     def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
         """Count a code that has no handler, and log it once for an address."""

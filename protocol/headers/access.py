@@ -5,7 +5,14 @@ Lists are one text with commas. 54 has no header; its body is in `bodies/access.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/ (the class of each name)
 """
 
+from typing import Final
+
 from skylarkmq.protocol.headers.fields import Header
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+"""Fields of any request that say whose it is."""
 
 
 class CreateAccessConfigRequestHeader(Header, kw_only=True, frozen=True):

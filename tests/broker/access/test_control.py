@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.access.rights import BROKER, NAME_SERVER
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.message import Message
+from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.signature import sign_request
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, SEND_V1, BATCH, PULL = 310, 10, 320, 11
+CHANGES = 300  # for each codec
 DENIED = "org.apache.rocketmq.acl.common.AclException: "
 SECRET = "secret-of-all"
 ACCOUNTS = f"""
@@ -121,6 +126,50 @@ async def test_a_send_after_many_of_a_white_road_is_checked_too(
     assert all(DENIED + "No accessKey is configured" in (a.remark or "") for a in answers)
     opaques = [client.send(PULL, pull_fields("Mine", 0)) for _ in range(20)]
     assert {(await client.answer(opaque)).code for opaque in opaques} == {1}
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+async def test_signed_sends_and_pulls_take_the_plain_roads_each_with_its_own_verdict(
+    broker: BrokerController, client: RawClient, kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = broker._router
+    assert router is not None and router._send is not None
+    key, topic, count, bad = "administrator", "Plain", 20, 7
+    first = signed(send_fields(topic), b"first", key, serialize_type=kind)
+    assert (await client.call(SEND, first, b"first", serialize_type=kind)).code == 0
+    on_full_road: list[RemotingCommand] = []
+    monkeypatch.setattr(router._send, "request", lambda _, request: on_full_road.append(request))
+    opaques = []
+    for number in range(count):
+        body = b"%d" % number
+        fields = signed(send_fields(topic), body, key, serialize_type=kind)
+        sent = b"another body" if number == bad else body
+        opaques.append(client.send(SEND, fields, sent, serialize_type=kind))
+    answers = [await client.answer(opaque) for opaque in opaques]
+    codes = [answer.code for answer in answers]
+    assert codes == [int(number == bad) for number in range(count)]
+    assert "Check signature failed" in (answers[bad].remark or "")
+    assert on_full_road == []
+    fields = signed(pull_fields(topic, 0), b"", key, serialize_type=kind)
+    pulled = await client.call(PULL, fields, serialize_type=kind)
+    stored = [message.body for message in decode_messages(pulled.body)]
+    assert stored == [b"first", *(b"%d" % number for number in range(count) if number != bad)]
+    again = await client.call(PULL, fields, serialize_type=kind)
+    assert (again.code, again.body) == (0, pulled.body)
+
+
+async def test_what_the_plain_roads_are_not_shown_counts_as_traffic(
+    broker: BrokerController, client: RawClient
+) -> None:
+    def received() -> int:
+        return broker.parts.stats.frames_in[SerializeType.JSON].bytes
+
+    fields = signed(send_fields("Mine"), b"body", "publisher")
+    assert (await client.call(SEND, fields, b"body")).code == 0
+    before = received()
+    command = RemotingCommand.request(SEND, fields, b"body", opaque=2)
+    assert (await client.call(SEND, fields, b"body")).code == 0
+    assert received() - before == len(encode_command(command))
 
 
 async def test_batches_and_old_sends_are_checked_like_others(
@@ -359,3 +408,75 @@ async def test_a_signed_request_counts_on_another_connection_too(
     assert (await other.call(SEND, fields, b"x")).code == 0
     await other.close()
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+async def test_no_code_does_anything_for_a_peer_without_an_account(
+    broker: BrokerController, client: RawClient, kind: int
+) -> None:
+    """Every code of both servers, with the fields that handlers want, and none of them signed."""
+    fields = {
+        **send_fields("Mine"), **pull_fields("Mine", 0), "group": "readers", "key": "k",
+        "groupName": "readers", "brokerName": "broker-a", "namespace": "n", "value": "v",
+        "accessKey": "publisher", "globalWhiteAddrs": "*", "clientID": "c", "offset": "0",
+    }  # fmt: skip
+    assert broker.namesrv_address is not None
+    name_server = await RawClient.open(broker.namesrv_address)
+    before = broker.parts.store.commit_log.max_offset, dict(broker.parts.topics.table)
+    for peer, rows in ((client, BROKER), (name_server, NAME_SERVER)):
+        for code in rows:
+            for body in (b"", b"{}"):
+                answer = await peer.call(code, fields, body, serialize_type=kind)
+                assert (answer.code, answer.body) == (1, b""), code
+                assert (answer.remark or "").startswith(DENIED + "No accessKey is configured")
+            peer.send(code, fields, b"{}", oneway=True, serialize_type=kind)
+        assert (await peer.call(4711, fields)).code == 1
+    await name_server.close()
+    assert (broker.parts.store.commit_log.max_offset, dict(broker.parts.topics.table)) == before
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+async def test_no_change_of_a_signed_request_passes(
+    broker: BrokerController, client: RawClient, kind: int
+) -> None:
+    """Bytes of fields, signature and body are changed at random; `SKYLARKMQ_SEED` repeats it."""
+    rng = random.Random(int(os.environ.get("SKYLARKMQ_SEED", "1")))
+    plain = {**send_fields("Mine"), "l": "3"}
+    for _ in range(CHANGES):
+        fields = signed(plain, b"body", "publisher", serialize_type=kind)
+        body, name = b"body", rng.choice([*fields, "body", "more"])
+        if name == "body":
+            body = bytes(rng.choices(range(256), k=rng.randrange(1, 9)))
+        else:
+            text = list(fields.get(name, ""))
+            text.insert(rng.randrange(len(text) + 1), chr(rng.randrange(33, 0x250)))
+            if rng.random() < 0.5 and len(text) > 1:
+                del text[rng.randrange(len(text))]
+            fields = {**fields, name: "".join(text)}
+        if (fields, body) == (signed(plain, b"body", "publisher", serialize_type=kind), b"body"):
+            continue
+        answer = await client.call(SEND, fields, body, serialize_type=kind)
+        assert DENIED in (answer.remark or ""), (fields, body)
+    assert not topics(broker)
+
+
+async def test_a_peer_of_the_white_list_does_everything_until_it_is_taken_off(
+    tmp_path: Path,
+) -> None:
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(f"globalWhiteRemoteAddresses: [127.0.0.*]{ACCOUNTS}")
+    changes = {"acl_enable": True, "rocketmq_home": conf.parent}
+    async with live_broker(tmp_path / "store", **changes) as controller:
+        client = await RawClient.open(controller.listen_address)
+        for _ in range(3):
+            assert (await client.call(SEND, send_fields("Any"), b"x")).code == 0
+        assert (await client.call(PULL, pull_fields("Any", 0))).code == 0
+        assert (await client.call(26)).code == 0
+        wrong = signed(send_fields("Any"), b"x", "nobody-here")
+        assert (await client.call(SEND, wrong, b"x")).code == 0
+        assert (await client.call(53, {"globalWhiteAddrs": "10.0.0.1"})).code == 0
+        answer = await client.call(SEND, send_fields("Any"), b"x")
+        assert "No accessKey is configured" in (answer.remark or "")
+        assert (await client.call(PULL, pull_fields("Any", 0))).code == 1
+        await client.close()
