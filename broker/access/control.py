@@ -37,8 +37,10 @@ from skylarkmq.broker.access.accounts import (
     right_names,
 )
 from skylarkmq.broker.access.rights import Level, Row
+from skylarkmq.broker.allowance import Allowance
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -58,6 +60,9 @@ NAME_MAX: Final = 256
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_.@-]+", re.ASCII)
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _ASK: Final = "ask who administers the broker"
+TOLD_BURST: Final = 100
+TOLD_PER_S: Final = 1.0
+"""Lines of the log about refused requests, over long; a line counts those left out before it."""
 
 
 class AccessDenied(RemoteProtocolError):
@@ -80,7 +85,7 @@ class AccessControl:
     """
 
     def __init__(
-        self, rows: Mapping[int, Row], stats: BrokerStats, *, reply_topic: str = ""
+        self, rows: Mapping[int, Row], stats: BrokerStats, clock: Clock, *, reply_topic: str = ""
     ) -> None:
         """Begin with rules that let nobody in.
 
@@ -93,6 +98,7 @@ class AccessControl:
         self._rows = rows
         self._stats = stats
         self._reply_topic = reply_topic
+        self._told = Allowance(clock, TOLD_BURST, TOLD_PER_S)
 
     def is_open(self, connection: Connection) -> bool:
         """Return whether a peer may do everything, by its address."""
@@ -187,9 +193,12 @@ class AccessControl:
         failures = self._stats.auth_failures
         failures[error.reason] += 1
         self._stats.rejected("other", "acl")
-        log.info(
-            "%s, code %d, is refused: %s", connection.remote_address, request.code, error.remark
-        )
+        if not self._told.take():
+            return
+        left_out = self._told.left_out()
+        more = f" (and {left_out} requests before it)" if left_out else ""
+        address, code = connection.remote_address, request.code
+        log.info("%s, code %d, is refused%s: %s", address, code, more, error.remark)
 
 
 def may_publish(connection: Connection, topic: str) -> bool:

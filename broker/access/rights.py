@@ -12,7 +12,7 @@ Unlike RocketMQ, which knows the resources of 10, 11, 12, 15, 34, 35, 36, 38 and
 admin for 17, 25, 200, 207 and 215, and lets any account do everything else; its name server asks
 nobody for anything.
 Source: apache/rocketmq@rocketmq-all-4.9.8 acl/.../plain/PlainAccessValidator.java,
-acl/.../common/Permission.java; who sends a code: tools/.../command/, rocketmq-exporter
+acl/.../common/Permission.java; who sends a code is in docs/reference/request-codes.md
 """
 
 from __future__ import annotations
@@ -61,8 +61,6 @@ class Row(NamedTuple):
     code: int
     level: Level
     resources: tuple[Resource, ...]
-    used_by: str
-    """Who sends it: clients by their work, tools by their sub-commands."""
     is_change: bool = False
     """An administrator's change, which the audit log tells."""
 
@@ -128,16 +126,16 @@ _GROUP: Final = _group()
 _SUBSCRIBED: Final = "group SUB, topic SUB"
 
 
-def _account(code: int, used_by: str, *resources: Resource) -> Row:
-    return Row(code, Level.ACCOUNT, resources, used_by)
+def _account(code: int, *resources: Resource) -> Row:
+    return Row(code, Level.ACCOUNT, resources)
 
 
-def _reader(code: int, used_by: str) -> Row:
-    return Row(code, Level.READER, (), used_by)
+def _reader(code: int) -> Row:
+    return Row(code, Level.READER, ())
 
 
-def _admin(code: int, used_by: str, *, is_change: bool = True) -> Row:
-    return Row(code, Level.ADMIN, (), used_by, is_change)
+def _admin(code: int, *, is_change: bool = True) -> Row:
+    return Row(code, Level.ADMIN, (), is_change)
 
 
 def _table(*rows: Row) -> Mapping[int, Row]:
@@ -150,96 +148,94 @@ _C: Final = RequestCode
 
 BROKER: Final[Mapping[int, Row]] = _table(
     # Producers and consumers
-    _account(_C.SEND_MESSAGE, "old producers", _topic(PUB)),
-    _account(_C.SEND_MESSAGE_V2, "producers, sendMessage, clusterRT", _topic(PUB, "b")),
-    _account(_C.SEND_BATCH_MESSAGE, "producers", _topic(PUB, "b")),
-    _account(_C.SEND_REPLY_MESSAGE, "old repliers", _topic(PUB)),
-    _account(_C.SEND_REPLY_MESSAGE_V2, "repliers", _topic(PUB, "b")),
-    _account(_C.END_TRANSACTION, "producers of transactions", _stored(PUB)),
-    _account(_C.HEART_BEAT, "every client", Resource(_SUBSCRIBED, _of_heartbeat)),
-    _account(_C.UNREGISTER_CLIENT, "every client", _group(optional=True)),
-    _account(_C.CHECK_CLIENT_CONFIG, "consumers with SQL", Resource(_SUBSCRIBED, _of_check)),
-    _account(_C.PULL_MESSAGE, "consumers, printMsg, consumeMessage", _TOPIC, _GROUP),
-    _account(_C.LITE_PULL_MESSAGE, "consumers of 5.x", _TOPIC, _GROUP),
-    _account(_C.CONSUMER_SEND_MSG_BACK, "consumers", _group("group"), _stored(SUB)),
-    _account(_C.QUERY_CONSUMER_OFFSET, "consumers", _TOPIC, _GROUP),
-    _account(_C.UPDATE_CONSUMER_OFFSET, "consumers, cloneGroupOffset", _TOPIC, _GROUP),
-    _account(_C.GET_CONSUMER_LIST_BY_GROUP, "consumers", _GROUP),
-    _account(_C.LOCK_BATCH_MQ, "consumers in order", Resource(_SUBSCRIBED, _of_lock)),
-    _account(_C.UNLOCK_BATCH_MQ, "consumers in order", Resource("group SUB", _of_unlock)),
-    _account(_C.SEARCH_OFFSET_BY_TIMESTAMP, "consumers, printMsg", _TOPIC),
-    _account(_C.GET_MAX_OFFSET, "consumers, printMsg", _TOPIC),
-    _account(_C.GET_MIN_OFFSET, "consumers, printMsg", _TOPIC),
-    _account(_C.GET_EARLIEST_MSG_STORETIME, "consumers", _TOPIC),
-    _account(_C.QUERY_MESSAGE, "queryMsgByKey, queryMsgByUniqueKey", _TOPIC),
-    _account(_C.VIEW_MESSAGE_BY_ID, "queryMsgById", _stored(SUB)),
+    _account(_C.SEND_MESSAGE, _topic(PUB)),
+    _account(_C.SEND_MESSAGE_V2, _topic(PUB, "b")),
+    _account(_C.SEND_BATCH_MESSAGE, _topic(PUB, "b")),
+    _account(_C.SEND_REPLY_MESSAGE, _topic(PUB)),
+    _account(_C.SEND_REPLY_MESSAGE_V2, _topic(PUB, "b")),
+    _account(_C.END_TRANSACTION, _stored(PUB)),
+    _account(_C.HEART_BEAT, Resource(_SUBSCRIBED, _of_heartbeat)),
+    _account(_C.UNREGISTER_CLIENT, _group(optional=True)),
+    _account(_C.CHECK_CLIENT_CONFIG, Resource(_SUBSCRIBED, _of_check)),
+    _account(_C.PULL_MESSAGE, _TOPIC, _GROUP),
+    _account(_C.LITE_PULL_MESSAGE, _TOPIC, _GROUP),
+    _account(_C.CONSUMER_SEND_MSG_BACK, _group("group"), _stored(SUB)),
+    _account(_C.QUERY_CONSUMER_OFFSET, _TOPIC, _GROUP),
+    _account(_C.UPDATE_CONSUMER_OFFSET, _TOPIC, _GROUP),
+    _account(_C.GET_CONSUMER_LIST_BY_GROUP, _GROUP),
+    _account(_C.LOCK_BATCH_MQ, Resource(_SUBSCRIBED, _of_lock)),
+    _account(_C.UNLOCK_BATCH_MQ, Resource("group SUB", _of_unlock)),
+    _account(_C.SEARCH_OFFSET_BY_TIMESTAMP, _TOPIC),
+    _account(_C.GET_MAX_OFFSET, _TOPIC),
+    _account(_C.GET_MIN_OFFSET, _TOPIC),
+    _account(_C.GET_EARLIEST_MSG_STORETIME, _TOPIC),
+    _account(_C.QUERY_MESSAGE, _TOPIC),
+    _account(_C.VIEW_MESSAGE_BY_ID, _stored(SUB)),
     # What a topic or a group is doing
-    _account(_C.GET_TOPIC_STATS_INFO, "topicStatus, exporter", _TOPIC),
-    _account(_C.GET_TOPIC_CONFIG, "dashboards of 5.x", _TOPIC),
-    _account(_C.QUERY_TOPIC_CONSUME_BY_WHO, "topicList -c, statsAll, exporter", _TOPIC),
-    _account(_C.QUERY_CONSUME_QUEUE, "queryCq", _TOPIC, _group(optional=True)),
-    _account(_C.GET_CONSUMER_CONNECTION_LIST, "consumerConnection, exporter", _GROUP),
-    _account(
-        _C.GET_CONSUME_STATS, "consumerProgress, exporter", _GROUP, _topic(SUB, optional=True)
-    ),
-    _account(_C.QUERY_CONSUME_TIME_SPAN, "queryConsumeTimeSpan", _TOPIC, _group("group")),
-    _account(_C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, "getConsumeStatus", _TOPIC, _group("group")),
-    _account(_C.GET_SUBSCRIPTIONGROUP_CONFIG, "dashboards of 5.x", _group("group")),
+    _account(_C.GET_TOPIC_STATS_INFO, _TOPIC),
+    _account(_C.GET_TOPIC_CONFIG, _TOPIC),
+    _account(_C.QUERY_TOPIC_CONSUME_BY_WHO, _TOPIC),
+    _account(_C.QUERY_CONSUME_QUEUE, _TOPIC, _group(optional=True)),
+    _account(_C.GET_CONSUMER_CONNECTION_LIST, _GROUP),
+    _account(_C.GET_CONSUME_STATS, _GROUP, _topic(SUB, optional=True)),
+    _account(_C.QUERY_CONSUME_TIME_SPAN, _TOPIC, _group("group")),
+    _account(_C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, _TOPIC, _group("group")),
+    _account(_C.GET_SUBSCRIPTIONGROUP_CONFIG, _group("group")),
     # What the whole broker is doing
-    _reader(_C.GET_ALL_TOPIC_CONFIG, "exporter, dashboard, exportMetadata"),
-    _reader(_C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "getConsumerConfig, exporter, dashboard"),
-    _reader(_C.GET_ALL_CONSUMER_OFFSET, "slaves"),
-    _reader(_C.GET_ALL_DELAY_OFFSET, "slaves"),
-    _reader(_C.GET_BROKER_RUNTIME_INFO, "clusterList, brokerStatus, exporter"),
-    _reader(_C.GET_PRODUCER_CONNECTION_LIST, "producerConnection"),
-    _reader(_C.GET_ALL_PRODUCER_INFO, "producer, exporter"),
-    _reader(_C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, "exportMetrics"),
-    _reader(_C.VIEW_BROKER_STATS_DATA, "statsAll, exporter"),
-    _reader(_C.GET_BROKER_CONSUME_STATS, "brokerConsumeStats"),
-    _reader(_C.QUERY_CORRECTION_OFFSET, "queryCorrectionOffset"),
+    _reader(_C.GET_ALL_TOPIC_CONFIG),
+    _reader(_C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+    _reader(_C.GET_ALL_CONSUMER_OFFSET),
+    _reader(_C.GET_ALL_DELAY_OFFSET),
+    _reader(_C.GET_BROKER_RUNTIME_INFO),
+    _reader(_C.GET_PRODUCER_CONNECTION_LIST),
+    _reader(_C.GET_ALL_PRODUCER_INFO),
+    _reader(_C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER),
+    _reader(_C.VIEW_BROKER_STATS_DATA),
+    _reader(_C.GET_BROKER_CONSUME_STATS),
+    _reader(_C.QUERY_CORRECTION_OFFSET),
     # Administration
-    _admin(_C.UPDATE_AND_CREATE_TOPIC, "updateTopic, updateTopicPerm"),
-    _admin(_C.DELETE_TOPIC_IN_BROKER, "deleteTopic"),
-    _admin(_C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, "updateSubGroup"),
-    _admin(_C.DELETE_SUBSCRIPTIONGROUP, "deleteSubGroup"),
-    _admin(_C.UPDATE_BROKER_CONFIG, "updateBrokerConfig"),
-    _admin(_C.GET_BROKER_CONFIG, "getBrokerConfig", is_change=False),
-    _admin(_C.INVOKE_BROKER_TO_RESET_OFFSET, "resetOffsetByTime, skipAccumulatedMessage"),
-    _admin(_C.CLONE_GROUP_OFFSET, "dashboards"),
-    _admin(_C.GET_CONSUMER_RUNNING_INFO, "consumerStatus", is_change=False),
-    _admin(_C.CONSUME_MESSAGE_DIRECTLY, "queryMsgById -g -d"),
-    _admin(_C.RESUME_CHECK_HALF_MESSAGE, "resumeCheckHalfMessage"),
-    _admin(_C.CLEAN_EXPIRED_CONSUMEQUEUE, "cleanExpiredCQ"),
-    _admin(_C.CLEAN_UNUSED_TOPIC, "cleanUnusedTopic"),
-    _admin(_C.DELETE_EXPIRED_COMMITLOG, "deleteExpiredCommitLog"),
-    _admin(_C.UPDATE_AND_CREATE_ACL_CONFIG, "updateAclConfig"),
-    _admin(_C.DELETE_ACL_CONFIG, "deleteAclConfig"),
-    _admin(_C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "updateGlobalWhiteAddr"),
-    _admin(_C.GET_BROKER_CLUSTER_ACL_INFO, "clusterAclConfigVersion", is_change=False),
-    _admin(_C.GET_BROKER_CLUSTER_ACL_CONFIG, "older tools", is_change=False),
+    _admin(_C.UPDATE_AND_CREATE_TOPIC),
+    _admin(_C.DELETE_TOPIC_IN_BROKER),
+    _admin(_C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
+    _admin(_C.DELETE_SUBSCRIPTIONGROUP),
+    _admin(_C.UPDATE_BROKER_CONFIG),
+    _admin(_C.GET_BROKER_CONFIG, is_change=False),
+    _admin(_C.INVOKE_BROKER_TO_RESET_OFFSET),
+    _admin(_C.CLONE_GROUP_OFFSET),
+    _admin(_C.GET_CONSUMER_RUNNING_INFO, is_change=False),
+    _admin(_C.CONSUME_MESSAGE_DIRECTLY),
+    _admin(_C.RESUME_CHECK_HALF_MESSAGE),
+    _admin(_C.CLEAN_EXPIRED_CONSUMEQUEUE),
+    _admin(_C.CLEAN_UNUSED_TOPIC),
+    _admin(_C.DELETE_EXPIRED_COMMITLOG),
+    _admin(_C.UPDATE_AND_CREATE_ACL_CONFIG),
+    _admin(_C.DELETE_ACL_CONFIG),
+    _admin(_C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG),
+    _admin(_C.GET_BROKER_CLUSTER_ACL_INFO, is_change=False),
+    _admin(_C.GET_BROKER_CLUSTER_ACL_CONFIG, is_change=False),
 )
 """By code: what a broker answers."""
 
 NAME_SERVER: Final[Mapping[int, Row]] = _table(
-    _account(_C.GET_ROUTEINFO_BY_TOPIC, "every client"),
-    _account(_C.GET_BROKER_CLUSTER_INFO, "every tool"),
-    _account(_C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "topicList, consumerProgress, exporter"),
-    _account(_C.GET_TOPICS_BY_CLUSTER, "dashboards"),
-    _account(_C.GET_SYSTEM_TOPIC_LIST_FROM_NS, "dashboards"),
-    _account(_C.GET_UNIT_TOPIC_LIST, "dashboards"),
-    _account(_C.GET_HAS_UNIT_SUB_TOPIC_LIST, "dashboards"),
-    _account(_C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, "dashboards"),
-    _account(_C.GET_KV_CONFIG, "updateOrderConf get"),
-    _account(_C.GET_KVLIST_BY_NAMESPACE, "dashboards"),
-    _admin(_C.REGISTER_BROKER, "brokers", is_change=False),
-    _admin(_C.UNREGISTER_BROKER, "brokers", is_change=False),
-    _admin(_C.QUERY_DATA_VERSION, "brokers", is_change=False),
-    _admin(_C.PUT_KV_CONFIG, "updateKvConfig, updateOrderConf put"),
-    _admin(_C.DELETE_KV_CONFIG, "deleteKvConfig, updateOrderConf delete"),
-    _admin(_C.DELETE_TOPIC_IN_NAMESRV, "deleteTopic"),
-    _admin(_C.WIPE_WRITE_PERM_OF_BROKER, "wipeWritePerm"),
-    _admin(_C.ADD_WRITE_PERM_OF_BROKER, "addWritePerm"),
-    _admin(_C.UPDATE_NAMESRV_CONFIG, "updateNamesrvConfig"),
-    _admin(_C.GET_NAMESRV_CONFIG, "getNamesrvConfig", is_change=False),
+    _account(_C.GET_ROUTEINFO_BY_TOPIC),
+    _account(_C.GET_BROKER_CLUSTER_INFO),
+    _account(_C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+    _account(_C.GET_TOPICS_BY_CLUSTER),
+    _account(_C.GET_SYSTEM_TOPIC_LIST_FROM_NS),
+    _account(_C.GET_UNIT_TOPIC_LIST),
+    _account(_C.GET_HAS_UNIT_SUB_TOPIC_LIST),
+    _account(_C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST),
+    _account(_C.GET_KV_CONFIG),
+    _account(_C.GET_KVLIST_BY_NAMESPACE),
+    _admin(_C.REGISTER_BROKER, is_change=False),
+    _admin(_C.UNREGISTER_BROKER, is_change=False),
+    _admin(_C.QUERY_DATA_VERSION, is_change=False),
+    _admin(_C.PUT_KV_CONFIG),
+    _admin(_C.DELETE_KV_CONFIG),
+    _admin(_C.DELETE_TOPIC_IN_NAMESRV),
+    _admin(_C.WIPE_WRITE_PERM_OF_BROKER),
+    _admin(_C.ADD_WRITE_PERM_OF_BROKER),
+    _admin(_C.UPDATE_NAMESRV_CONFIG),
+    _admin(_C.GET_NAMESRV_CONFIG, is_change=False),
 )
 """By code: what a name server answers."""

@@ -75,7 +75,7 @@ class NamesrvController:
         self._access_files = access_files
         self._own_access_files: AccessFiles | None = None
         if config.acl_enable:
-            self._access = AccessControl(rights.NAME_SERVER, stats)
+            self._access = AccessControl(rights.NAME_SERVER, stats, clock)
         self._router = Router(processor.handlers(), stats, clock, access=self._access)
         self._server = RemotingServer(
             self._router,

@@ -42,6 +42,7 @@ from skylarkmq.protocol.frame import (
     RawFrame,
     SerializeType,
 )
+from skylarkmq.protocol.headers.access import ACCESS_KEY
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
 UNKNOWN_TOLD_MAX = 1024
 SIGNED_TOLD_MAX = 1024
-ACCESS_KEY = "AccessKey"  # as in protocol/signature.py, which a plain start does not load
 
 Take = Callable[[Connection, list[RawFrame], int], int]
 """Handles plain requests of one kind from a place on; returns how many, 0 for something else."""

@@ -11,19 +11,24 @@ import os
 import random
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from skylarkmq.broker.access.control import TOLD_BURST, TOLD_PER_S, AccessControl, AccessDenied
 from skylarkmq.broker.access.rights import BROKER, NAME_SERVER
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.command import RemotingCommand, encode_command
+from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_command
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.signature import sign_request
 from tests.support.live_broker import live_broker
+from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, SEND_V1, BATCH, PULL = 310, 10, 320, 11
@@ -433,6 +438,55 @@ async def test_no_code_does_anything_for_a_peer_without_an_account(
         assert (await peer.call(4711, fields)).code == 1
     await name_server.close()
     assert (broker.parts.store.commit_log.max_offset, dict(broker.parts.topics.table)) == before
+
+
+class Peer:
+    """A connection, as far as a check looks at it."""
+
+    remote_address = "192.0.2.1:1"
+    admitted = (None, False)
+
+
+def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock, stats, peer = ManualClock(), BrokerStats(), cast("Connection", Peer())
+    control = AccessControl(BROKER, stats, clock)
+    request = RemotingCommand.request(SEND, send_fields("Mine"))
+
+    def ask(count: int) -> list[str]:
+        caplog.clear()
+        for _ in range(count):
+            with pytest.raises(AccessDenied):
+                control.check(peer, request)
+        return caplog.messages
+
+    with caplog.at_level("INFO"):
+        assert len(ask(TOLD_BURST + 7)) == TOLD_BURST
+        assert ask(1) == []
+        clock.advance(1 / TOLD_PER_S)
+        (line,) = ask(1)
+    assert line.startswith("192.0.2.1:1, code 310, is refused (and 8 requests before it): ")
+    assert stats.auth_failures["no_access_key"] == TOLD_BURST + 9
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+async def test_what_calls_itself_an_answer_is_no_way_to_store_or_read(
+    broker: BrokerController, client: RawClient, kind: int
+) -> None:
+    """Answers are not signed, so a send or a pull with the bit of an answer must not be handled."""
+    good = signed(send_fields("Mine"), b"body", serialize_type=kind)
+    for _ in range(3):  # now the queue is known to the plain roads
+        assert (await client.call(SEND, good, b"body", serialize_type=kind)).code == 0
+    end, pulled = broker.parts.store.commit_log.max_offset, broker.parts.stats.pull_results
+    before = dict(pulled)
+    for code, fields in ((SEND, send_fields("Mine")), (PULL, pull_fields("Mine", 0))):
+        command = RemotingCommand.request(code, fields, b"body", serialize_type=kind)
+        command.flag |= RESPONSE_FLAG
+        client.writer.write(encode_command(command))
+    last = signed(send_fields("Mine"), b"body", "publisher", serialize_type=kind)
+    answer = await client.call(SEND, last, b"body", serialize_type=kind)
+    assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "3")
+    assert broker.parts.store.commit_log.max_offset - end == end // 3
+    assert dict(pulled) == before
 
 
 @pytest.mark.parametrize("kind", list(SerializeType))
