@@ -1,6 +1,6 @@
-"""Frames that access control has looked at, before anything handles them.
+"""Signed frames, read before anything handles them, and checked where there is access control.
 
-A send or a pull that it lets pass is written anew, without key, signature and token: then it is as
+A send or a pull that may pass is written anew, without key, signature and token: then it is as
 plain as one without an account, and may take the plain roads of Python and the kernel. What they
 see is made of the very fields that were checked. Any other frame has no header, so no plain road
 takes it; the full road goes on with the command that was decoded for the check.
@@ -24,7 +24,7 @@ _OF_ACCOUNTS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class CheckedFrame(RawFrame):
-    """A frame after its check.
+    """A frame that was read in full, and checked where it had to be.
 
     Attributes:
         original: as it came.

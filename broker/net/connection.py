@@ -92,7 +92,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         "_scheduled", "_server", "_transport", "_unread_size", "_waiting", "_waiting_size",
         "_writing_paused", "account", "admitted", "close_reason", "closed", "codec_settled",
         "host_bytes", "last_active_s", "parked", "paused_since_s", "remote_address",
-        "unfinished_since_s",
+        "signs", "unfinished_since_s",
     )  # fmt: skip
 
     def __init__(self, handler: FrameHandler, server: RemotingServer) -> None:
@@ -119,6 +119,7 @@ class Connection(PendingCalls, asyncio.Protocol):
         self.codec_settled = False  # the first two-way request has passed; see the router
         # Of access control: rules, and whether they let this peer do everything.
         self.admitted: tuple[object, bool] = (None, False)
+        self.signs = False  # its first two-way request named an account
         self.account: object = None  # whose heartbeat came last; None: it may be told everything
         self.parked = 0  # requests that were read and not answered yet
         self.last_active_s = 0.0

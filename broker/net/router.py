@@ -9,7 +9,9 @@ its handler:
                                  -> None             answered later, or never (one-way)
 
 Where there is access control it is asked about all frames of a read before anything is handled; a
-peer that it knows by its address goes its way as if there were none.
+peer that it knows by its address goes its way as if there were none. What such a peer signs, and
+what is signed where there is no access control, is written anew without the signature, which
+nobody looks at, so that it takes the plain roads.
 
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
@@ -122,7 +124,10 @@ class Router:
             BadFrameError: a header cannot be read; the frames before it were handled.
         """
         send, access = self._send, self._access
-        if access is not None and not access.is_open(connection):
+        if access is not None and access.is_open(connection):
+            access = None
+        is_read = access is not None or connection.signs
+        if is_read:
             frames = [self._checked(access, connection, frame) for frame in frames]
         position, count = 0, len(frames)
         try:
@@ -134,7 +139,7 @@ class Router:
                             taken = take(connection, frames, position)
                             if taken:
                                 break
-                        if access is not None and taken:
+                        if is_read and taken:
                             self._count_unseen(frames[position : position + taken])
                     if not taken:
                         self._handle_other(connection, frames[position])
@@ -176,7 +181,8 @@ class Router:
             return
         if not command.is_oneway and not connection.codec_settled:
             connection.codec_settled = True  # in the first one, or not at all
-            if ACCESS_KEY in command.ext_fields and self.ignores_signatures:
+            connection.signs = ACCESS_KEY in command.ext_fields
+            if connection.signs and self.ignores_signatures:
                 self._note_signed(connection, command)
         if error is not None:
             self._refuse(connection, command, error)
@@ -203,15 +209,15 @@ class Router:
     # Before anything is handled
 
     def _checked(
-        self, access: AccessControl, connection: Connection, frame: RawFrame
+        self, access: AccessControl | None, connection: Connection, frame: RawFrame
     ) -> CheckedFrame:
-        """Ask access control about a frame."""
+        """Ask access control about a frame; None: the peer may do everything."""
         original = frame.original if isinstance(frame, CheckedFrame) else frame
         try:
             command = decode_command(original)
         except BadFrameError as error:
             return CheckedFrame.of(original, None, error)
-        if command.is_response:
+        if access is None or command.is_response:
             return CheckedFrame.of(original, command)
         try:
             if self._has_large_body(command):
