@@ -23,7 +23,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import median
 
-from tests.bench.frames import PULL_UP_TO
+from tests.bench.frames import ACCESS_KEY, GROUP, PULL_UP_TO, SECRET_KEY
 from tests.bench.load import Figures
 from tests.bench.peers import Load, Server, broker, echo, load, resident_mib
 from tests.bench.report import Report, Row, Start
@@ -117,6 +117,18 @@ def settings_of(road: str, flushing: bool) -> dict[str, object]:
     return settings
 
 
+def with_account(home: Path) -> dict[str, object]:
+    """The keys of a broker with access control and one account, whose file this writes."""
+    (home / "conf").mkdir(parents=True)
+    account = {
+        "accessKey": ACCESS_KEY, "secretKey": SECRET_KEY,
+        "topicPerms": [f"{topic}=PUB|SUB" for topic in ("bench-send", "bench-pull-1024")],
+        "groupPerms": [f"{GROUP}=SUB"],
+    }  # fmt: skip
+    (home / "conf" / "plain_acl.yml").write_text(json.dumps({"accounts": [account]}))
+    return {"aclEnable": "true", "rocketmqHome": home}
+
+
 def measure(options: argparse.Namespace, folder: Path) -> Report:
     scenarios = [
         scenario
@@ -127,11 +139,15 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
     disk_ms = disk_sync_ms(folder)
     start = idle_broker(folder)
     with contextlib.ExitStack() as stack:
-        servers: dict[tuple[str, str, bool], Server] = {}
+        servers: dict[tuple[str, str, bool, bool], Server] = {}
         for needed in {scenario.server: None for scenario in scenarios}:
             root = folder / "-".join(map(str, needed))
             root.mkdir()
-            servers[needed] = stack.enter_context(broker(root, needed[0], settings_of(*needed[1:])))
+            flush, road, flushing, access = needed
+            settings = settings_of(road, flushing)
+            if access:
+                settings |= with_account(root / "home")
+            servers[needed] = stack.enter_context(broker(root, flush, settings))
         mirror = stack.enter_context(echo())
         source = stack.enter_context(load())
         for scenario in scenarios:
@@ -144,7 +160,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
                 row.broker.append(
                     run_one(scenario, servers[scenario.server], source, options.seconds)
                 )
-                if scenario.flush == ASYNC and not (scenario.per_pull or scenario.job.tls):
+                if scenario.has_echo:
                     row.echo.append(run_echo(scenario, mirror, source, options.seconds))
         print("\r\x1b[K", end="", file=sys.stderr)
     return Report(rows, crc_us(), disk_ms, start)

@@ -13,20 +13,22 @@ from typing import Protocol
 
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.command import encode_command
+from skylarkmq.protocol.command import decode_command, encode_command
 from skylarkmq.protocol.flags import PullSysFlag
-from skylarkmq.protocol.frame import SerializeType
+from skylarkmq.protocol.frame import FrameDecoder, SerializeType
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.protocol.signature import sign_request
 
 RING_COUNT = 2048  # above every window
 FIRST_OPAQUE = 100_000
 QUEUE_COUNT = 4
 BORN_MS = 1_700_000_000_000
 GROUP = "bench-group"
+ACCESS_KEY, SECRET_KEY = "bench-account", "secret of the bench"
 PULL_COUNT = 32
 PULL_FROM = 1000  # four digits, so that all pulls have one size
 PULL_UP_TO = 9000
@@ -99,6 +101,16 @@ def ring_of(frames: list[bytes], messages: int) -> Ring:
     if any(len(frame) != size for frame in frames):
         raise ValueError("the requests of a ring have one size")
     return Ring(b"".join(frames) * 2, size, len(frames), messages)
+
+
+def signed_ring(ring: Ring) -> Ring:
+    """The same requests, signed as those of the account that the broker knows."""
+    frames: list[bytes] = []
+    for frame in FrameDecoder().feed(bytes(ring.slice(0, ring.count))):
+        command = decode_command(frame)
+        sign_request(command, ACCESS_KEY, SECRET_KEY.encode())
+        frames.append(encode_command(command))
+    return ring_of(frames, ring.messages)
 
 
 def send_ring(topic: str, body_size: int, codec: SerializeType) -> Ring:

@@ -30,6 +30,7 @@ from tests.bench.frames import (
     fill_ring,
     pull_ring,
     send_ring,
+    signed_ring,
     spread_ring,
     timer_ring,
 )
@@ -65,6 +66,7 @@ class Job:
     span_ms: int = 0  # of kind timer: until the last is due
     protocol: str = "rocketmq"
     tls: bool = False
+    signed: bool = False
 
 
 @dataclass
@@ -275,7 +277,8 @@ def ring_for(job: Job) -> Ring:
 def talk_for(job: Job) -> Talk:
     if job.protocol != "rocketmq":
         return talk(job)
-    return Talk([ring_for(job)], lambda: Frames(job.check))
+    ring = ring_for(job)
+    return Talk([signed_ring(ring) if job.signed else ring], lambda: Frames(job.check))
 
 
 def main() -> None:

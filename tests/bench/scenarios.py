@@ -25,6 +25,7 @@ class Scenario:
     unit: str = "message"
     road: str = PWRITE
     flushing: bool = True  # False: the log is left to the system, to see what flushing costs
+    access: bool = False  # the broker has access control
 
     @property
     def per_pull(self) -> bool:
@@ -35,9 +36,15 @@ class Scenario:
         return f"{self.name}, {self.job.body_size} B, {self.flush}"
 
     @property
-    def server(self) -> tuple[str, str, bool]:
+    def has_echo(self) -> bool:
+        """Return whether an echo under the same load says something."""
+        job = self.job
+        return self.flush == ASYNC and not (self.per_pull or job.tls or job.signed)
+
+    @property
+    def server(self) -> tuple[str, str, bool, bool]:
         """Which broker it needs."""
-        return self.flush, self.road, self.flushing
+        return self.flush, self.road, self.flushing, self.access
 
 
 def job(kind: str, size: int, connections: int, window: int, codec: str, batch: int = 1) -> Job:
@@ -81,16 +88,32 @@ def roads(codec: str) -> list[Scenario]:
     return rows
 
 
+def largest(codec: str) -> list[Scenario]:
+    """Sends and pulls of 1 KiB, beside which TLS and access control are looked at."""
+    size = SIZES[-1]
+    pull = Scenario("pull of 32, 4 in flight", ASYNC, job("pull", size, 1, 4, codec), unit="pull")
+    return [replace(row, target_us=None) for row in [*sends(ASYNC, size, codec), pull]]
+
+
 def over_tls(codec: str) -> list[Scenario]:
     """Rows of all_scenarios again, with TLS."""
-    plain = sends(ASYNC, SIZES[-1], codec)
-    plain.append(
-        Scenario("pull of 32, 4 in flight", ASYNC, job("pull", SIZES[-1], 1, 4, codec), unit="pull")
-    )
     return [
-        replace(row, name=f"TLS: {row.name}", job=replace(row.job, tls=True), target_us=None)
-        for row in plain
+        replace(row, name=f"TLS: {row.name}", job=replace(row.job, tls=True))
+        for row in largest(codec)
     ]
+
+
+def with_access_control(codec: str) -> list[Scenario]:
+    """Rows of all_scenarios again with access control, and with the other header with and without.
+
+    Beside them stands what signing costs where nobody looks at the signatures.
+    """
+    other = "ROCKETMQ" if codec == "JSON" else "JSON"
+    plain = [replace(row, name=f"{other} header: {row.name}") for row in largest(other)]
+    signed = [replace(row, job=replace(row.job, signed=True)) for row in [*largest(codec), *plain]]
+    checked = [replace(row, name=f"ACL: {row.name}", access=True) for row in signed]
+    unlooked = [replace(row, name=f"signed, no ACL: {row.name}") for row in signed]
+    return [*plain, *checked, *(row for row in unlooked if "64 in flight" in row.name)]
 
 
 def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
@@ -116,4 +139,4 @@ def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
                 40.0 if size == SIZES[-1] else None, "pull",
             )
         )  # fmt: skip
-    return rows + over_tls(codec)
+    return rows + over_tls(codec) + with_access_control(codec)

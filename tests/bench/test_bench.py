@@ -13,15 +13,19 @@ from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
 from skylarkmq.protocol.headers.send import decode_send_header
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.protocol.signature import is_signed
 from tests.bench.frames import (
+    ACCESS_KEY,
     PULL_COUNT,
     RING_COUNT,
+    SECRET_KEY,
     Answers,
     Refusal,
     Ring,
     batch_ring,
     pull_ring,
     send_ring,
+    signed_ring,
     spread_ring,
     timer_ring,
 )
@@ -51,6 +55,20 @@ def test_sends_of_a_ring(codec: SerializeType) -> None:
     header = decode_send_header(RequestCode.SEND_MESSAGE_V2, around[0].ext_fields)
     assert (header.topic, header.batch, len(around[0].body)) == ("t", False, 128)
     assert {command.serialize_type for command in around} == {codec}
+
+
+@pytest.mark.parametrize("codec", [SerializeType.JSON, SerializeType.ROCKETMQ])
+def test_a_signed_ring_holds_the_same_requests(codec: SerializeType) -> None:
+    plain = send_ring("t", 128, codec)
+    ring = signed_ring(plain)
+    assert (ring.count, ring.messages) == (plain.count, plain.messages)
+    for index in (0, RING_COUNT - 1):
+        (bare,), (command,) = commands(plain, index, 1), commands(ring, index, 1)
+        fields = dict(command.ext_fields)
+        assert is_signed(SECRET_KEY.encode(), fields, command.body, fields.pop("Signature"))
+        assert fields.pop("AccessKey") == ACCESS_KEY
+        assert (fields, command.body) == (bare.ext_fields, bare.body)
+        assert (command.opaque, command.serialize_type) == (bare.opaque, codec)
 
 
 def test_batches_of_a_ring() -> None:
