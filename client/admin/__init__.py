@@ -1,4 +1,4 @@
-"""Admin: topics, groups, offsets, messages and brokers of a cluster.
+"""Admin: topics, groups, offsets, messages, brokers and accounts of a cluster.
 
     async with Admin(namesrv_addr="127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=4)
@@ -6,9 +6,10 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups` and `messages`; `results` has what the calls return.
+`groups`, `messages` and `access`; `results` has what the calls return.
 """
 
+from skylarkmq.client.admin.access import AccessAdmin
 from skylarkmq.client.admin.groups import Edge, GroupAdmin
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
@@ -22,6 +23,9 @@ from skylarkmq.client.admin.messages import (
 )
 from skylarkmq.client.admin.reading import MessageScan, ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
+    AccessFile,
+    AccessRules,
+    AccountSummary,
     BrokerRuntime,
     BrokerSummary,
     ClusterSummary,
@@ -38,13 +42,14 @@ from skylarkmq.client.admin.results import (
     QueueProgress,
     QueueReset,
     QueueStats,
+    Right,
     SubscriptionSummary,
     TopicDescription,
     TopicSettings,
 )
 
 
-class Admin(GroupAdmin, MessageAdmin):
+class Admin(GroupAdmin, MessageAdmin, AccessAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
@@ -53,6 +58,9 @@ class Admin(GroupAdmin, MessageAdmin):
 
 
 __all__ = [
+    "AccessFile",
+    "AccessRules",
+    "AccountSummary",
     "Admin",
     "BrokerRuntime",
     "BrokerSummary",
@@ -78,6 +86,7 @@ __all__ = [
     "QueueStats",
     "ReplayOutcome",
     "ReplayTarget",
+    "Right",
     "ScanProgress",
     "SendTrace",
     "StoredMessage",

@@ -15,6 +15,8 @@ from typing import Literal, cast
 
 from skylarkmq.protocol.message import MessageQueue
 
+Right = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
+"""What an account may do with a topic, or a consumer group: publish, subscribe, both, nothing."""
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 
@@ -296,3 +298,38 @@ class ConsumedDirectly(Result):
     outcome: str
     remark: str
     spent_ms: int
+
+
+# Access control
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFile(Result):
+    """A file with accounts, on the broker: how often administrators changed it, and when last."""
+
+    path: str
+    change_count: int
+    changed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSummary(Result):
+    """An account without its secret; what a list does not name has the default right."""
+
+    access_key: str
+    admin: bool
+    default_topic_right: Right
+    default_group_right: Right
+    topic_rights: Mapping[str, Right] = field(hash=False)
+    group_rights: Mapping[str, Right] = field(hash=False)
+    white_address: str
+    """From there it needs no signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules(Result):
+    """Who may do what on a broker; those of the white list everything."""
+
+    broker: str
+    white_list: tuple[str, ...]
+    accounts: tuple[AccountSummary, ...]

@@ -16,6 +16,8 @@ from skylarkmq.client.admin.groups import Edge
 from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, ReplayTarget
 from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
+    AccessFile,
+    AccessRules,
     BrokerRuntime,
     ClusterSummary,
     Connection,
@@ -25,6 +27,7 @@ from skylarkmq.client.admin.results import (
     GroupProgress,
     MemberInfo,
     OffsetReset,
+    Right,
     TopicDescription,
 )
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
@@ -65,6 +68,23 @@ class Admin:
         namesrv_addr: str | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None: ...
+    def access_files(self, broker: str) -> tuple[AccessFile, ...]:
+        """Return a broker's files of access control, and how often administrators changed them.
+
+        Raises:
+            BrokerError: it has no access control.
+            NotFound: no broker of that name is registered.
+        """
+
+    def access_rules(self, broker: str) -> AccessRules:
+        """Return a broker's white list and its accounts, without their secrets.
+
+        Raises:
+            NotSupported: it does not answer that, as RocketMQ since 4.9.7.
+            BrokerError: it has no access control.
+            NotFound: no broker of that name is registered.
+        """
+
     def allow_writes(self, broker: str) -> int:
         """Undo `stop_writes`; return how many topics changed."""
 
@@ -180,6 +200,18 @@ class Admin:
             RouteNotFound: no broker is registered with the name server; at the first letter.
         """
 
+    def delete_account(
+        self, access_key: str, *, cluster: str | None = None, brokers: Sequence[str] | None = None
+    ) -> None:
+        """Delete an account; its clients are refused from now on.
+
+        Args:
+            cluster, brokers: where; see `create_topic`.
+
+        Raises:
+            BrokerError: 210, there is none, or no admin would be left.
+        """
+
     def delete_group(
         self, group: str, *, remove_offsets: bool = True, remove_messages: bool = False
     ) -> None:
@@ -266,6 +298,39 @@ class Admin:
         Raises:
             RouteNotFound: there is no such topic.
             NotFound: there is no such group.
+        """
+
+    def put_account(
+        self,
+        access_key: str,
+        secret_key: str | None = None,
+        *,
+        admin: bool | None = None,
+        default_topic_right: Right | None = None,
+        default_group_right: Right | None = None,
+        topic_rights: Mapping[str, Right] | None = None,
+        group_rights: Mapping[str, Right] | None = None,
+        white_address: str | None = None,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> None:
+        """Make an account, or change what is given of one; the rest stays as it is.
+
+        Args:
+            access_key: 7 characters or more, as the secret (RocketMQ: more than 6).
+            secret_key: needed for a new account.
+            admin: may administer. RocketMQ's brokers take None for False.
+            default_topic_right: the right to topics that `topic_rights` does not name.
+            default_group_right: the same for consumer groups.
+            topic_rights: the whole list by topic, in the place of the old one.
+            group_rights: the whole list by consumer group; SUB lets its members receive.
+            white_address: from there the account needs no signature; "" for nowhere.
+            cluster, brokers: where; see `create_topic`.
+
+        Raises:
+            BrokerError: 209, the broker does not take it, for instance as no admin would be left.
+            ValueError: a right that is none, a name that cannot be one, or an empty list, which the
+                protocol cannot tell from none: give one name the right DENY.
         """
 
     def query(
@@ -366,6 +431,27 @@ class Admin:
             NotFound: no broker of that name is registered.
             BrokerError: an unknown key, a bad value, or one that is not to be changed.
             ValueError: a name or value that has no place in one line.
+        """
+
+    def set_white_list(
+        self,
+        addresses: Iterable[str],
+        *,
+        file: str | None = None,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> None:
+        """Replace the addresses from which everything is allowed without an account.
+
+        Args:
+            addresses: such as `10.0.0.7`, `192.168.1.*`, `10.0.0.{1,2}`; none: nobody, which
+                RocketMQ's brokers do not take.
+            file: its path on the broker, where there are several (`access_files`); each has a list
+                of its own, and all count. Default: `conf/plain_acl.yml`.
+            cluster, brokers: where; see `create_topic`.
+
+        Raises:
+            BrokerError: 211, an address that is none, or no such file.
         """
 
     def skip_accumulated(self, group: str, topic: str, *, dry_run: bool = False) -> OffsetReset:

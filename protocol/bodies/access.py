@@ -1,6 +1,6 @@
 """The body about access control (54), which names no secret.
 
-Unlike RocketMQ up to 4.9.6, which answers with every account's secret; later ones answer no 54.
+Unlike RocketMQ up to 4.9.7, which answers with every account's secret; 4.9.8 answers no 54.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../PlainAccessConfig.java, AclConfig.java
 """
 

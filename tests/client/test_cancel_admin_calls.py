@@ -22,6 +22,8 @@ pytestmark = pytest.mark.timing
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 CALLS: dict[str, str] = {
+    "access_files": "admin.access_files('broker-a')",
+    "access_rules": "admin.access_rules('broker-a')",
     "allow_writes": "admin.allow_writes('broker-a')",
     "broker_config": "admin.broker_config('broker-a')",
     "broker_runtime": "admin.broker_runtime('broker-a')",
@@ -31,6 +33,7 @@ CALLS: dict[str, str] = {
     "consumers": "admin.consumers('live')",
     "create_group": "admin.create_group('made', exist_ok=True)",
     "create_topic": "admin.create_topic('made', exist_ok=True)",
+    "delete_account": "admin.delete_account('somebody')",
     "delete_group": "admin.delete_group('made')",
     "delete_topic": "admin.delete_topic('made')",
     "describe_group": "admin.describe_group('billing')",
@@ -43,11 +46,13 @@ CALLS: dict[str, str] = {
     "producer_groups": "admin.producer_groups()",
     "producers": "admin.producers('DEFAULT_PRODUCER')",
     "progress": "admin.progress('billing')",
+    "put_account": "admin.put_account('somebody', 'secret-enough')",
     "query": "admin.query('orders', key='k')",
     "query (by time)": "admin.query('orders', start=START)",
     "_replay_one": "admin._replay_one(letter, 'billing', 'group', False)",
     "reset_offset": "admin.reset_offset('billing', 'orders', when='begin')",
     "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
+    "set_white_list": "admin.set_white_list(['10.0.0.1'])",
     "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",
     "stop_writes": "admin.stop_writes('broker-a')",
     "topic_groups": "admin.topic_groups('orders')",
@@ -64,7 +69,10 @@ OWN_LIFE = {
     "__aenter__": "entered(namesrv)",
     "__aexit__": "entered(namesrv)",
 }
-MAY_FAIL = {"name_server_config", "delete_group", "delete_topic", "trace"}
+MAY_FAIL = {
+    "access_files", "access_rules", "delete_account", "delete_group", "delete_topic",
+    "name_server_config", "put_account", "set_white_list", "trace",
+}  # fmt: skip
 """Because what they ask for is not there, or not there any more."""
 WAYS: tuple[Way, ...] = ("waiting", "woken", "timeout")
 

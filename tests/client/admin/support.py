@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.client import Admin, Client, Consumer, Credentials, Message, Producer, StartFrom
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S, until
 
@@ -48,11 +48,17 @@ class Site:
 
 
 @asynccontextmanager
-async def site(root: Path, *, namespace: str | None = None, **changes: Any) -> AsyncIterator[Site]:
+async def site(
+    root: Path,
+    *,
+    namespace: str | None = None,
+    credentials: Credentials | None = None,
+    **changes: Any,
+) -> AsyncIterator[Site]:
     """One broker."""
     async with (
         live_broker(root, **changes) as broker,
-        Client(namesrv_of(broker), namespace=namespace) as client,
+        Client(namesrv_of(broker), namespace=namespace, credentials=credentials) as client,
         Producer(client=client, send_timeout=LIMIT_S) as producer,
         Admin(client=client, timeout=LIMIT_S) as admin,
     ):
