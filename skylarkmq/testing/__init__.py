@@ -20,12 +20,14 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from skylarkmq.testing.accounts import Account
     from skylarkmq.testing.broker import RunningBroker, run_broker
     from skylarkmq.testing.clock import VirtualClock
     from skylarkmq.testing.faults import Fault, Faults
     from skylarkmq.testing.threaded import SyncBroker, run_broker_in_thread, run_broker_sync
 
 __all__ = [
+    "Account",
     "Fault",
     "Faults",
     "RunningBroker",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Account": "accounts",
     "Fault": "faults",
     "Faults": "faults",
     "RunningBroker": "broker",

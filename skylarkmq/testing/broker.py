@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -22,6 +22,7 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
+from skylarkmq.testing.accounts import Account, write_accounts
 from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
@@ -30,7 +31,7 @@ from skylarkmq.testing.profiles import ClientSettings, Profile, Settings, broker
 from skylarkmq.testing.wire import WireFaults
 
 if TYPE_CHECKING:
-    from skylarkmq.client import Client
+    from skylarkmq.client import Client, Credentials
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,13 +75,20 @@ class RunningBroker:
     """
 
     def __init__(
-        self, profile: Profile, root: Path, settings: Settings, clock: Clock | None, port: int
+        self,
+        profile: Profile,
+        root: Path,
+        settings: Settings,
+        clock: Clock | None,
+        port: int,
+        accounts: Sequence[Account],
     ) -> None:
         self.namesrv_addr = ""
         self.root = root
         self.home = asyncio.get_running_loop()
         self._profile: Profile = profile
         self._settings = settings
+        self._accounts = {account.access_key: account for account in accounts}
         self._ports = (0, port)
         self._clock: Clock = clock or VirtualClock()
         # The broker's timers end with it. Clients live in real time, so they are measured by it.
@@ -191,11 +199,35 @@ class RunningBroker:
 
     # Clients and what they left
 
-    def client(self, **settings: Unpack[ClientSettings]) -> Client:
-        """Return a client of this broker, not started; `settings` are those of `Client`."""
+    def client(self, account: str | None = None, **settings: Unpack[ClientSettings]) -> Client:
+        """Return a client of this broker, not started; `settings` are those of `Client`.
+
+        Args:
+            account: the access key of the account that it signs with, of those that the broker was
+                given; None: it signs nothing, unless `settings` have `credentials`.
+
+        Raises:
+            ValueError: the broker was not given such an account.
+        """
         from skylarkmq.client import Client
 
+        if account is not None:
+            settings["credentials"] = self.credentials(account)
         return Client(self.namesrv_addr, **settings)
+
+    def credentials(self, account: str) -> Credentials:
+        """Return the keys of an account that the broker was given, by its access key.
+
+        Raises:
+            ValueError: there is none.
+        """
+        from skylarkmq.client import Credentials
+
+        known = self._accounts.get(account)
+        if known is None:
+            names = ", ".join(self._accounts) or "none"
+            raise ValueError(f"the broker was not given an account {account!r}, but {names}")
+        return Credentials(known.access_key, known.secret_key)
 
     @at_home
     async def create_topic(
@@ -349,6 +381,7 @@ async def run_broker(
     clock: Clock | None = None,
     *,
     settings: Settings | None = None,
+    accounts: Sequence[Account] | None = None,
 ) -> AsyncGenerator[RunningBroker]:
     """Run a broker and its name server in the running loop until the block ends.
 
@@ -361,16 +394,24 @@ async def run_broker(
         settings: keys of a `broker.conf`, {"flushDiskType": "SYNC_FLUSH"}. As in RocketMQ a new
             group reads a young topic, as a test's are, from its first message, also with
             `StartFrom.LAST`: {"consumeYoungQueueFromFirst": False} ends that.
+        accounts: turn access control on; only who signs as one of them is served. The methods of
+            RunningBroker need none. They are written into `conf/plain_acl.yml` below the store's
+            folder. None: no access control.
 
     Raises:
-        ConfigError: a key or a value that the broker does not take.
+        ConfigError: a key, a value or an account that the broker does not take.
         StoreError: the folder is in use or cannot be read.
         OSError: the port is taken, or the disk failed.
     """
     folder = StoreFolder.in_memory() if store == "memory" else None
     root = _absolute(store) if folder is None else folder.path / "store"
-    broker = RunningBroker(profile, root, settings or {}, clock, port)
+    keys = dict(settings or {})
+    if accounts is not None:
+        keys |= {"aclEnable": True, "rocketmqHome": str(root)}
+    broker = RunningBroker(profile, root, keys, clock, port, accounts or ())
     try:
+        if accounts is not None:
+            write_accounts(root, accounts)
         await broker.start()
         try:
             yield broker

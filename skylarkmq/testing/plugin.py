@@ -8,6 +8,7 @@
     skylarkmq_broker_sync      function   SyncBroker: the same broker without await
     skylarkmq_broker_session   session    RunningBroker; one for the run, or for a worker of xdist
     skylarkmq_settings         session    keys of all these brokers: define it anew to change them
+    skylarkmq_accounts         session    their accounts, None for no access control: the same
 
 The marker `skylarkmq` gives the arguments of `run_broker` to the brokers of one test:
 `@pytest.mark.skylarkmq(settings={"flushDiskType": "SYNC_FLUSH"})`.
@@ -21,12 +22,13 @@ Nothing but pytest is imported here: every pytest run loads this module.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
+    from skylarkmq.testing.accounts import Account
     from skylarkmq.testing.broker import RunningBroker
     from skylarkmq.testing.profiles import Settings
     from skylarkmq.testing.threaded import SyncBroker
@@ -39,7 +41,8 @@ REPORT_TITLE: Final = "skylarkmq broker"
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
-        "markers", f"{MARKER}(profile, store, port, clock, settings): arguments of run_broker"
+        "markers",
+        f"{MARKER}(profile, store, port, clock, settings, accounts): arguments of run_broker",
     )
 
 
@@ -49,15 +52,24 @@ def skylarkmq_settings() -> Settings:
     return {}
 
 
+@pytest.fixture(scope="session")
+def skylarkmq_accounts() -> Sequence[Account] | None:
+    """Accounts of all brokers of the fixtures; no access control unless it is defined anew."""
+    return None
+
+
 @pytest.fixture
 def skylarkmq_broker(
-    request: pytest.FixtureRequest, skylarkmq_settings: Settings
+    request: pytest.FixtureRequest,
+    skylarkmq_settings: Settings,
+    skylarkmq_accounts: Sequence[Account] | None,
 ) -> Iterator[RunningBroker]:
     """A broker of this test's own, with its name server; its methods are awaited."""
     from skylarkmq.testing import run_broker_in_thread
 
     marker = request.node.get_closest_marker(MARKER)
-    arguments: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    arguments: dict[str, Any] = {"accounts": skylarkmq_accounts}
+    arguments |= {} if marker is None else marker.kwargs
     arguments["settings"] = {**skylarkmq_settings, **arguments.get("settings", {})}
     with run_broker_in_thread(*(marker.args if marker is not None else ()), **arguments) as broker:
         yield broker
@@ -72,11 +84,13 @@ def skylarkmq_broker_sync(skylarkmq_broker: RunningBroker) -> SyncBroker:
 
 
 @pytest.fixture(scope="session")
-def skylarkmq_broker_session(skylarkmq_settings: Settings) -> Iterator[RunningBroker]:
+def skylarkmq_broker_session(
+    skylarkmq_settings: Settings, skylarkmq_accounts: Sequence[Account] | None
+) -> Iterator[RunningBroker]:
     """One broker for all tests of the run; each test takes topics and groups of its own."""
     from skylarkmq.testing import run_broker_in_thread
 
-    with run_broker_in_thread(settings=skylarkmq_settings) as broker:
+    with run_broker_in_thread(settings=skylarkmq_settings, accounts=skylarkmq_accounts) as broker:
         yield broker
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
+from skylarkmq.testing.accounts import Account
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.profiles import ClientSettings, Profile, Settings
 
 if TYPE_CHECKING:
+    from skylarkmq.client import Credentials
     from skylarkmq.client.sync import Client
 
 T = TypeVar("T")
@@ -59,11 +61,17 @@ class SyncBroker:
         """What can be made to go wrong."""
         return self.broker.faults
 
-    def client(self, **settings: Unpack[ClientSettings]) -> Client:
-        """Return a client of `skylarkmq.client.sync`, not started; `settings` are its own."""
+    def client(self, account: str | None = None, **settings: Unpack[ClientSettings]) -> Client:
+        """Return a client of `skylarkmq.client.sync`, not started; else `RunningBroker.client`."""
         from skylarkmq.client.sync import Client
 
+        if account is not None:
+            settings["credentials"] = self.credentials(account)
         return Client(self.namesrv_addr, **settings)
+
+    def credentials(self, account: str) -> Credentials:
+        """As `RunningBroker.credentials`."""
+        return self.broker.credentials(account)
 
     def create_topic(self, topic: str, queues: int = QUEUE_COUNT, *, order: bool = False) -> None:
         """As `RunningBroker.create_topic`."""
@@ -113,13 +121,16 @@ def run_broker_in_thread(
     clock: Clock | None = None,
     *,
     settings: Settings | None = None,
+    accounts: Sequence[Account] | None = None,
 ) -> Generator[RunningBroker]:
     """Run a broker in a loop and a thread of its own; arguments and errors of `run_broker`."""
     started: concurrent.futures.Future[RunningBroker] = concurrent.futures.Future()
     stopping: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     async def serve() -> None:
-        async with run_broker(profile, store, port, clock, settings=settings) as broker:
+        async with run_broker(
+            profile, store, port, clock, settings=settings, accounts=accounts
+        ) as broker:
             started.set_result(broker)
             await asyncio.wrap_future(stopping)
 
@@ -152,7 +163,10 @@ def run_broker_sync(
     clock: Clock | None = None,
     *,
     settings: Settings | None = None,
+    accounts: Sequence[Account] | None = None,
 ) -> Generator[SyncBroker]:
     """Run a broker for code without an event loop; arguments and errors of `run_broker`."""
-    with run_broker_in_thread(profile, store, port, clock, settings=settings) as broker:
+    with run_broker_in_thread(
+        profile, store, port, clock, settings=settings, accounts=accounts
+    ) as broker:
         yield SyncBroker(broker)
