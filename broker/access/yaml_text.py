@@ -2,7 +2,8 @@
 
 Made of the parser's events, so no type is guessed: `secretKey: 12345678` is these eight characters,
 and `0012345678` keeps its zeros. There are no objects, no references, no second document, and a key
-stands in a map once. The text's size and depth are bounded before anything is built of it.
+stands in a map once. The text's size and depth, and how many values it has, are bounded before
+anything is built of it: a file that is there to cost time is refused after a second or two at most.
 
 Unlike RocketMQ, whose reader takes the last of two equal keys and makes numbers of digits.
 """
@@ -20,6 +21,8 @@ else:  # for a broker with access control
 
 SIZE_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 8
+VALUES_MAX: Final = 1 << 17
+"""Maps, lists and texts of one file, keys among them; 10,000 accounts need about half."""
 
 Value = None | str | list[Any] | dict[str, Any]
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -66,6 +69,7 @@ class _Builder:
     def __init__(self) -> None:
         self.result: Value = None
         self._document_count = 0
+        self._value_count = 0
         # Each open map or list, with the key of a map that waits for its value.
         self._open: list[tuple[list[Any] | dict[str, Any], list[str]]] = []
 
@@ -105,6 +109,9 @@ class _Builder:
             raise _error(event, "a tag (!) stands there; remove it")
 
     def _add(self, value: Value, event: Any) -> None:
+        self._value_count += 1
+        if self._value_count > VALUES_MAX:
+            raise _error(event, f"there are more than {VALUES_MAX} values; use several files")
         if not self._open:
             self.result = value
             return

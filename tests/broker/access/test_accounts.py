@@ -19,7 +19,7 @@ from skylarkmq.broker.access.accounts import (
     right_names,
     right_of,
 )
-from skylarkmq.broker.access.yaml_text import SIZE_MAX, YamlError, read_yaml, write_yaml
+from skylarkmq.broker.access.yaml_text import SIZE_MAX, VALUES_MAX, YamlError, read_yaml, write_yaml
 from skylarkmq.protocol.bodies.text import DataVersion
 
 FILE = Path("/etc/conf/plain_acl.yml")
@@ -150,6 +150,7 @@ def test_parked_messages_and_dead_letters_have_no_right_by_default_alone() -> No
         ("? [a]\n: b", ["a key is a name"]),
         (account("") + account("").split("\n", 1)[1], ["stands in", "already"]),
         ("dataVersion: [7]", ["dataVersion"]),
+        (f"a: [{'x,' * VALUES_MAX}]", ["line 1", f"more than {VALUES_MAX} values"]),
     ],
 )
 def test_errors_name_file_place_and_cure(text: str, words: list[str]) -> None:
