@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.interop.accounts import (
+    ALICE, GROUP, REASONS, ROOT, UNKNOWN, WRONG, accounts_file, logged, refusal, secured_broker,
+)  # fmt: skip
 from tests.interop.admin_tools import JavaAdmin
-from tests.interop.children import Children, Event
+from tests.interop.children import Children
 from tests.interop.servers import Broker
-from tests.interop.skylark_server import SkylarkBroker
 from tests.interop.tools import BINARY_HEADERS, LONG_NAMES, JavaTools, bodies
 
 pytestmark = pytest.mark.interop
 
-ROOT, ALICE = ("administrator", "secret-of-root"), ("alice-of-sales", "secret-of-alice")
-GROUP = "G_alice"
 CLUSTER = "DefaultCluster"
-ACCOUNTS = f"""
-accounts:
-- accessKey: {ROOT[0]}
-  secretKey: {ROOT[1]}
-  admin: true
-- accessKey: {ALICE[0]}
-  secretKey: {ALICE[1]}
-  topicPerms: [T_open=PUB|SUB, T_read=SUB]
-  groupPerms: [{GROUP}=SUB]
-"""
 
 
 @pytest.fixture(scope="module")
 def secured(maven: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Ours, with access control."""
-    folder = tmp_path_factory.mktemp("acl")
-    (folder / "home" / "conf").mkdir(parents=True)
-    (folder / "home" / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
-    broker = SkylarkBroker(
-        Children(folder),
-        folder,
-        aclEnable="true",
-        rocketmqHome=folder / "home",
-        auditLogPath=folder / "audit.log",
-    )
-    try:
-        broker.start()
+    with secured_broker(tmp_path_factory.mktemp("acl")) as broker:
         yield broker
-    finally:
-        broker.end()
 
 
 @pytest.fixture
@@ -65,18 +41,6 @@ def keys(account: tuple[str, str]) -> dict[str, Any]:
     return {"accessKey": account[0], "secretKey": account[1]}
 
 
-def refusal(events: list[Event]) -> str:
-    """What each of the sends failed with."""
-    assert events and {event["event"] for event in events} == {"error"}
-    return "\n".join(str(event) for event in events)
-
-
-def logged(broker: Broker, text: str) -> None:
-    """Wait until the broker has said something."""
-    server = broker.children.all[0]
-    server.wait_for(text, lambda: text in server.tail(1000))
-
-
 @pytest.mark.parametrize("options", [(), (BINARY_HEADERS,), (LONG_NAMES,)])
 @pytest.mark.parametrize("mode", ["sync", "async", "batch"])
 def test_the_right_keys_send_and_others_do_not(
@@ -90,15 +54,10 @@ def test_the_right_keys_send_and_others_do_not(
 
 def test_wrong_keys_and_none_get_nowhere(secured: Broker, tools: JavaTools) -> None:
     """The name server refuses first, of which the Java client tells no more than "no route"."""
-    wrong, unknown = (ALICE[0], "another-secret"), ("nobody-known", ALICE[1])
-    for given in (keys(wrong), keys(unknown), {}):
+    for given in (keys(WRONG), keys(UNKNOWN), {}):
         assert "No route info" in refusal(tools.produce("T_open", "sync", 1, **given))
-    for why in (
-        f"Check signature failed for accessKey={ALICE[0]}",
-        "No acl config for nobody-known",
-        "No accessKey is configured",
-    ):
-        logged(secured, why)
+    for who in ("wrong", "unknown", "none"):
+        logged(secured, REASONS[who])
 
 
 def test_a_consumer_receives_retries_and_finds(tools: JavaTools, root: JavaAdmin) -> None:
@@ -142,12 +101,12 @@ def test_mqadmin_administers_accounts(secured: Broker, root: JavaAdmin, tools: J
     text = root.run("updateGlobalWhiteAddr", "-b", root.address, "-g", "10.9.8.*,10.9.7.1")
     assert "success" in text
     assert "success" in root.run("deleteAclConfig", "-b", root.address, "-a", new[0])
-    file = secured.folder / "home" / "conf" / "plain_acl.yml"
+    file = accounts_file(secured.folder)
     written = file.read_text()
     assert new[0] not in written and "10.9.8.*" in written
     audit = (secured.folder / "audit.log").read_text()
     assert "UPDATE_AND_CREATE_ACL_CONFIG" in audit and "second-secret" not in audit
-    assert Path(file).stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_mqadmin_refused(secured: Broker, root: JavaAdmin) -> None:

@@ -5,71 +5,21 @@ It speaks as an old Java client: header values that are numbers, an old version,
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from tests.interop.children import Child, Children, Event
+from tests.interop.children import Children
+from tests.interop.node_tools import NodeTools
 from tests.interop.servers import Broker
 from tests.interop.tools import JavaTools, bodies, numbered
 
 pytestmark = pytest.mark.interop
 
-HERE = Path(__file__).resolve().parent / "node"
 COUNT = 12
-INSTALL_S = 300
-
-
-@pytest.fixture(scope="session")
-def client() -> list[str]:
-    """The command, its package installed."""
-    absent = [name for name in ("node", "npm") if shutil.which(name) is None]
-    if absent:
-        pytest.skip(f"not installed: {', '.join(absent)}")
-    stamp = HERE / "node_modules" / ".package-lock.json"
-    lock = HERE / "package-lock.json"
-    if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
-        result = subprocess.run(
-            ["npm", "ci"], cwd=HERE, capture_output=True, text=True, timeout=INSTALL_S, check=False
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-    return ["node", str(HERE / "client.js")]
-
-
-class NodeTools:
-    """The program of tests/interop/node against one broker."""
-
-    def __init__(self, command: list[str], children: Children, broker: Broker) -> None:
-        self._command = command
-        self._children = children
-        self._namesrv = broker.namesrv
-
-    def create(self, topic: str, queues: int) -> None:
-        child = self._start("create", topic, queues)
-        child.event("done")
-        child.finish()
-
-    def send(self, topic: str, count: int, prefix: str = "n", level: int = 0) -> list[Event]:
-        child = self._start("send", topic, count, prefix, level)
-        child.event("done")
-        child.finish()
-        return child.named("sent")
-
-    def consume(
-        self, topic: str, group: str, tags: str = "*", fail: int = 0, model: str = "CLUSTERING"
-    ) -> Child:
-        return self._start("consume", topic, group, tags, fail, model)
-
-    def _start(self, mode: str, topic: str, *args: str | int) -> Child:
-        words = [mode, self._namesrv, topic, *map(str, args)]
-        return self._children.start(f"node-{mode}", [*self._command, *words])
 
 
 @pytest.fixture
-def node(client: list[str], children: Children, broker: Broker, topic: str) -> NodeTools:
-    tools = NodeTools(client, children, broker)
+def node(children: Children, broker: Broker, topic: str) -> NodeTools:
+    tools = NodeTools(children, broker)
     tools.create(topic, 4)
     return tools
 

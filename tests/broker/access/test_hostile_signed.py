@@ -49,6 +49,7 @@ accounts:
 def rig(tmp_path: Path) -> Iterator[HostileRig]:
     with HostileRig(acl_enable=True, rocketmq_home=tmp_path) as made:
         assert made.parts.access_files is not None
+        made.parts.access_files.stop()  # there are no files
         made.parts.access_files._use(read_rules([(tmp_path / "plain_acl.yml", ACCOUNTS.encode())]))
         told = signed(SEND, send_fields("Other"), HIDDEN, SerializeType.JSON, "administrator")
         assert made.ask(SEND, told.ext_fields, HIDDEN).code == 0

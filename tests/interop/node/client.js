@@ -2,21 +2,22 @@
 
 // A program around ali-ons that prints one JSON object a line.
 //
-//   node client.js create  NAMESRV TOPIC QUEUES           it does not send to unknown topics
-//   node client.js send    NAMESRV TOPIC COUNT PREFIX LEVEL
-//   node client.js consume NAMESRV TOPIC GROUP TAGS FAIL MODEL   until standard input ends
+//   node client.js create  NAMESRV KEY SECRET TOPIC QUEUES       it does not send to unknown topics
+//   node client.js send    NAMESRV KEY SECRET TOPIC COUNT PREFIX LEVEL
+//   node client.js consume NAMESRV KEY SECRET TOPIC GROUP TAGS FAIL MODEL   until standard input ends
 //
+// KEY, SECRET: of the account that signs; without access control a broker ignores them. Empty: none.
 // LEVEL: delay level, 0 for none. MODEL: CLUSTERING or BROADCASTING.
 // FAIL: a message is asked for again while it has come again fewer times than this.
 
 const { Consumer, Message, Producer } = require('ali-ons');
 
-const [mode, nameSrv, topic, ...rest] = process.argv.slice(2);
+const [mode, nameSrv, accessKeyId, accessKeySecret, topic, ...rest] = process.argv.slice(2);
 const options = {
   nameSrv,
   httpclient: {}, // asked only where name servers are looked up over HTTP
-  accessKeyId: 'interop-key', // what it signs, a broker without access control ignores
-  accessKeySecret: 'interop-secret',
+  accessKeyId,
+  accessKeySecret,
   pollNameServerInteval: 1000,
   heartbeatBrokerInterval: 1000,
   persistConsumerOffsetInterval: 1000,
@@ -58,7 +59,13 @@ async function send(count, prefix, level) {
     message.keys = [`${prefix}-key-${index}`];
     message.properties.stadt = 'Zürich';
     if (Number(level)) message.delayTimeLevel = Number(level);
-    const result = await producer.send(message);
+    let result;
+    try {
+      result = await producer.send(message);
+    } catch (error) {
+      line('error', { index, code: error.code, message: error.message });
+      continue;
+    }
     line('sent', {
       index,
       status: result.sendStatus,
