@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from tests.interop.accounts import (
-    ALICE, GROUP, REASONS, ROOT, UNKNOWN, WRONG, accounts_file, logged, refusal, secured_broker,
+    ALICE,
+    GROUP,
+    REASONS,
+    ROOT,
+    UNKNOWN,
+    WRONG,
+    accounts_file,
+    logged,
+    refusal,
+    secured_broker,
 )  # fmt: skip
 from tests.interop.admin_tools import JavaAdmin
 from tests.interop.children import Children

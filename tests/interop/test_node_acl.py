@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.accounts import (
-    ALICE, FOREIGN_GROUP, GROUP, OPEN, READ_ONLY, REASONS, UNKNOWN, WRONG, Keys, create_topics,
-    logged, refusal, secured_broker,
+    ALICE,
+    FOREIGN_GROUP,
+    GROUP,
+    OPEN,
+    READ_ONLY,
+    REASONS,
+    UNKNOWN,
+    WRONG,
+    Keys,
+    create_topics,
+    logged,
+    refusal,
+    secured_broker,
 )  # fmt: skip
 from tests.interop.children import ChildFailedError, Children
 from tests.interop.node_tools import NodeTools
