@@ -146,7 +146,7 @@ class BrokerParts:
         self.windows = StatsWindows(
             self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock
         )
-        info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
+        self.info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
         self.context = Context(
             config,
             clock,
@@ -158,7 +158,7 @@ class BrokerParts:
             self.producers,
         )
         self.admin_broker = AdminBrokerProcessor(
-            self.context, self.live_config, info, files, workers.tables
+            self.context, self.live_config, self.info, files, workers.tables
         )
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
@@ -256,6 +256,11 @@ class BrokerParts:
             "consumer": self.consumers.client_count,
         }
 
+    async def measure(self) -> None:
+        """Measure what a scrape of the metrics shows and no counter has."""
+        self.info.earliest.begin()
+        await self.lag.measure()
+
     def store_offsets(self) -> dict[str, int]:
         """Return places in the commit log by mark, bytes."""
         store, log = self.store, self.store.commit_log
@@ -321,7 +326,7 @@ def _processors(
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),
             SendBackProcessor(context, rng, stats),
-            EndTransactionProcessor(context, transactions),
+            EndTransactionProcessor(context, transactions, stats),
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),

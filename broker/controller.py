@@ -227,7 +227,12 @@ class BrokerController:
 
         def make_registry() -> CollectorRegistry:
             return broker_metrics.registry_of(
-                self.parts, checks, loop, self._connection_counts, self._started_at
+                self.parts,
+                checks,
+                loop,
+                self._connection_counts,
+                self._started_at,
+                lambda: str(self.advertised or ""),
             )
 
         config = self.config
@@ -238,7 +243,7 @@ class BrokerController:
             checks,
             self._lag.silence_s,
             tls=config.tls,
-            prepare=self.parts.lag.measure,
+            prepare=self.parts.measure,
         )
         self.metrics_address = await self._metrics.start()
         if self._metrics.tls is not None:

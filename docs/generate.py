@@ -235,7 +235,7 @@ def metrics(broker: RunningBroker) -> str:
     """Return the page of all metric families of a running broker."""
     state = broker.controller.parts
     checks = HealthChecks(ready={}, live={})
-    collectors = registry_of(state, checks, "uvloop", dict, lambda: 1)._collector_to_names
+    collectors = registry_of(state, checks, "uvloop", dict, lambda: 1, str)._collector_to_names
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
     rows = [
         [
@@ -244,11 +244,13 @@ def metrics(broker: RunningBroker) -> str:
             ", ".join(f"`{name}`" for name in labels_of(family)),
             family.documentation,
         ]
-        for family in sorted(collector.families(), key=lambda family: family.name)
+        for family in sorted(collector.families("both"), key=lambda family: family.name)
     ]
     return page(
         "Metrics",
-        "Names that begin with `rocketmq_` are those of RocketMQ 5, with its labels and units.\n"
+        "Names that begin with `skylarkmq_` are ours. Of those that begin with `rocketmq_`, the\n"
+        "ones with the label `node_id` are RocketMQ 5's; the others are those of\n"
+        "`rocketmq-exporter`, shown with `metricsCompat=exporter` or `both`.\n"
         "A family is shown on `/metrics` as soon as it has a series. "
         "[Monitoring](../operations/monitoring.md) says\nwhich ones are good to watch.",
         table(["metric", "type", "labels", "meaning"], rows),

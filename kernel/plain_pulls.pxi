@@ -23,6 +23,7 @@ cdef struct File:  # of the log
 
 cdef struct Plan:  # an answer
     PyObject* lane
+    int64_t queue_id
     int64_t opaque
     int64_t next_offset
     int64_t min_offset
@@ -241,6 +242,7 @@ cdef bint plan_pull(
     if scan.count and not place_extents(reading, &scan, queue, offset, locate):
         return False
     plan.lane, plan.opaque, plan.next_offset = <PyObject*> lane, pull.opaque, offset + scan.scanned
+    plan.queue_id = numbers[PULL_QUEUE_ID]
     plan.commit_offset = numbers[COMMIT_OFFSET] if sys_flag & COMMITS else -1
     plan.first_place = reading.place_count
     reading.place_count += scan.extent_count
@@ -341,6 +343,7 @@ def take_pulls(
         for number in range(reading.plan_count):
             plan = reading.plans + number
             lane = <object> plan.lane
+            (<dict> lane.pulled)[plan.queue_id] = plan.next_offset
             if plan.count:
                 found_count += 1
                 traffic = lane.traffic

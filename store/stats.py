@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from skylarkmq.common.files import DiskSpace
 from skylarkmq.common.histogram import LATENCY_BOUNDS, Histogram
 
 # An append takes tens of microseconds, so its scale begins lower.
@@ -45,6 +46,7 @@ class StoreStats:
         self.queue_files_deleted = 0  # expired ones of queues and their extensions
         # Partition ("commitlog", "consumequeue") -> percent of it that is used; -1 for unknown.
         self.disk_used_percent: dict[str, int] = {}
+        self.disk_space: dict[str, DiskSpace] = {}  # the same partitions, those that are known
         self.recovery_mode = ""  # "clean" or "abnormal"; empty until a recovery has run
         self.recovery_duration_s = 0.0
         self.recovery_truncated_bytes: dict[str, int] = {}  # file kind -> bytes cut off

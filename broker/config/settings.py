@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.common.config_fields import (
@@ -44,6 +44,7 @@ READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
 FAST_PORT_DISTANCE: Final = 2
 """The fast port is this much below the listen port."""
 
+MetricsCompat = Literal["rocketmq5", "exporter", "both", "none"]
 _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
 
@@ -153,6 +154,7 @@ class BrokerConfig(ServerConfig):
     namesrv_listen_port: Port = 9876  # of the built-in name server
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
+    metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; whose names /metrics has beside ours
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
 

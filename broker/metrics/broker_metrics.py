@@ -15,77 +15,38 @@ store/.../metrics/DefaultStoreMetricsConstant.java
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from platform import machine, python_implementation, python_version, system
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.components import BrokerParts
+from skylarkmq.broker.config.settings import MetricsCompat
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metrics.access_families import access_families
+from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.metrics.lag import Lag
-from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
+from skylarkmq.broker.metrics.rocketmq5 import (
+    RocketMQ5Families,
+    connection_families,
+    timer_families,
+)
+from skylarkmq.broker.metrics.sources import MetricsSources
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.flags import is_retry_topic, is_system_topic
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.queue.topic_removal import TopicRemoval
-from skylarkmq.store.stats import StoreStats
 
 STORE_FORMAT: Final = "rocketmq-4.9"
-PART_SIZE: Final = 500
-"""Series that are made and written in one turn of the loop."""
-
-T = TypeVar("T")
-
-MetricsPart = Callable[[FamilyMaker], Iterator[Metric]]
-TrafficRows = list[tuple[tuple[str, str, str], Traffic]]
-
-
-def _nothing() -> Mapping[str, int]:
-    return {}
-
-
-def _zero() -> int:
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSources:
-    """Where the collector finds its figures. The callables run on the loop, touch no disk."""
-
-    cluster: str
-    broker: str  # brokerName
-    loop: str  # uvloop or asyncio
-    broker_stats: BrokerStats
-    store_stats: StoreStats
-    health: HealthChecks
-    # By mark: min, max, wrote, flushed, dispatched, indexed; byte places in the commit log.
-    store_offsets: Callable[[], Mapping[str, int]] = _nothing
-    # By state: available, in_use; buffers of the transient pool, empty without one.
-    pool_buffers: Callable[[], Mapping[str, int]] = _nothing
-    acl_failures: Callable[[], int] = int
-    started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
-    connections: Callable[[], Mapping[str, int]] = _nothing  # by role
-    longpoll_waiting: Callable[[], int] = _zero
-    topic_count: Callable[[], int] = _zero
-    group_count: Callable[[], int] = _zero
-    filters: Callable[[], Mapping[str, int]] = _nothing  # SQL92 filters of groups by state
-    differing: Callable[[], Mapping[str, int]] = _nothing  # subscriptions of a group, if several
-    permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
-    more: tuple[MetricsPart, ...] = ()  # families of the broker's services
-    lag: Callable[[], Sequence[Lag]] = tuple  # of groups, as the last sweep found it
-    system_topics: bool = False  # show the series of system topics too
+_PLAIN: Final = FamilyMaker({})
 
 
 def registry_of(
@@ -94,6 +55,7 @@ def registry_of(
     loop: str,
     connections: Callable[[], Mapping[str, int]],
     started_at_ms: Callable[[], int],
+    address: Callable[[], str],
 ) -> CollectorRegistry:
     """Return a registry with the metrics of a broker and of its process. Any thread.
 
@@ -101,8 +63,24 @@ def registry_of(
         loop: uvloop or asyncio.
         connections: the connected peers by role.
         started_at_ms: when serving began, 0 before.
+        address: host:port that clients are told; empty before they are.
     """
     config = parts.config
+    exporter = ExporterFamilies(
+        ExporterSources(
+            config.broker_cluster_name,
+            config.broker_name,
+            address,
+            parts.store,
+            parts.topics,
+            parts.producers,
+            parts.consumers,
+            parts.stats,
+            parts.windows,
+            parts.info,
+            lambda: parts.lag.rows,
+        )
+    )
     sources = MetricsSources(
         cluster=config.broker_cluster_name,
         broker=config.broker_name,
@@ -130,6 +108,16 @@ def registry_of(
             partial(removal_families, parts.store.removal),
             partial(access_families, config, parts.tls_gates),
         ),
+        half_messages=lambda: parts.transactions.pending_count,
+        reserve_ms=parts.info.reserve_ms,
+        node=(
+            partial(
+                connection_families, parts.producers, parts.consumers, parts.stats.series_limit
+            ),
+        ),
+        storage=(partial(timer_families, parts.timer),),
+        exporter=exporter.families,
+        compat=lambda: config.metrics_compat,
     )
     return build_registry(sources)
 
@@ -148,10 +136,8 @@ class BrokerCollector:
     def __init__(self, sources: MetricsSources) -> None:
         self._sources = sources
         self._stats = sources.broker_stats
-        node = {"cluster": sources.cluster, "node_type": "broker", "node_id": sources.broker}
         self._ours = FamilyMaker({"broker": sources.broker, "cluster": sources.cluster})
-        self._rocketmq = FamilyMaker(node)
-        self._storage = FamilyMaker({**node, "storage_type": "local", "storage_medium": "disk"})
+        self._rocketmq5 = RocketMQ5Families(sources)
 
     def describe(self) -> Iterable[Metric]:
         """Name no family ahead of the scrape: each appears with its first series."""
@@ -162,17 +148,27 @@ class BrokerCollector:
 
         Those that grow with topics and groups come in parts, under one name.
         """
-        return (family for family in self.families() if family.samples)
+        compat = self._sources.compat()
+        return (family for family in self.families(compat) if family.samples)
 
-    def families(self) -> Iterator[Metric]:
-        """Yield every family, also those that have no series yet."""
+    def families(self, compat: MetricsCompat) -> Iterator[Metric]:
+        """Yield every family, also those that have no series yet.
+
+        Args:
+            compat: whose names there are beside ours.
+        """
+        yield from self._own()
+        if compat in ("rocketmq5", "both"):
+            yield from self._rocketmq5.families()
+        if compat in ("exporter", "both"):
+            yield from self._sources.exporter(_PLAIN)
+
+    def _own(self) -> Iterator[Metric]:
         yield from self._broker()
         yield from self._connections()
         yield from self._wire()
         yield from self._access()
         yield from self._requests()
-        yield from self._messages()
-        yield from self._lag()
         for part in self._sources.more:
             yield from part(self._ours)
         yield from self._store_times()
@@ -182,7 +178,7 @@ class BrokerCollector:
         yield from self._recovery()
 
     def _broker(self) -> Iterator[Metric]:
-        sources, ours, rocketmq = self._sources, self._ours, self._rocketmq
+        sources, ours = self._sources, self._ours
         yield ours.info(
             "skylarkmq_build",
             "What runs here; always 1.",
@@ -218,13 +214,6 @@ class BrokerCollector:
             "Look-ups folded into __other__ because a family had too many series.",
             ("family",),
             [((name,), count) for name, count in self._stats.series_dropped.items()],
-        )
-        yield rocketmq.gauge(
-            "rocketmq_broker_permission", "2 write, 4 read, 6 both.", sources.permission()
-        )
-        yield rocketmq.gauge("rocketmq_topic_number", "Topics.", sources.topic_count())
-        yield rocketmq.gauge(
-            "rocketmq_consumer_group_number", "Consumer groups.", sources.group_count()
         )
         yield ours.gauges(
             "skylarkmq_consumer_group_differing_subscriptions",
@@ -337,56 +326,6 @@ class BrokerCollector:
             ("result",),
             [((result,), count) for result, count in self._stats.pull_results.items()],
         )
-
-    def _messages(self) -> Iterator[Metric]:
-        rows = self._traffic(self._stats.topics_in)
-        labels = ("topic", "message_type", "is_system")
-        for name, text, attribute in (
-            ("rocketmq_messages_in", "Messages stored.", "count"),
-            ("rocketmq_throughput_in", "Bytes stored.", "bytes"),
-        ):
-            for part in _parts(rows):
-                values = [(each, getattr(traffic, attribute)) for each, traffic in part]
-                yield self._rocketmq.counters(name, text, labels, values)
-        rows = self._traffic(self._stats.topics_out)
-        labels = ("topic", "consumer_group", "is_system")
-        for name, text, attribute in (
-            ("rocketmq_messages_out", "Messages handed to consumers.", "count"),
-            ("rocketmq_throughput_out", "Bytes handed to consumers.", "bytes"),
-        ):
-            for part in _parts(rows):
-                values = [(each, getattr(traffic, attribute)) for each, traffic in part]
-                yield self._rocketmq.counters(name, text, labels, values)
-
-    def _lag(self) -> Iterator[Metric]:
-        rows = self._sources.lag()
-        known = [row for row in rows if row.latency_ms is not None]
-        waiting = "How long the oldest message that a group has not confirmed has been stored."
-        for name, text, attribute, lags in (
-            (
-                "rocketmq_consumer_lag_messages",
-                "Messages that a group has not confirmed, in the queues that it has offsets of.",
-                "messages",
-                rows,
-            ),
-            ("rocketmq_consumer_lag_latency_milliseconds", waiting, "latency_ms", known),
-            ("rocketmq_consumer_lag_latency", waiting, "latency_ms", known),
-        ):
-            for part in _parts(lags):
-                yield self._rocketmq.gauges(
-                    name,
-                    text,
-                    ("consumer_group", "topic", "is_retry", "is_system"),
-                    [(_lag_labels(row), getattr(row, attribute)) for row in part],
-                )
-
-    def _traffic(self, table: Mapping[tuple[str, str], Traffic]) -> TrafficRows:
-        rows: TrafficRows = []
-        for (topic, label), traffic in sorted(table.items(), key=lambda item: item[0]):
-            is_system = is_system_topic(topic)
-            if self._sources.system_topics or not is_system:
-                rows.append(((topic, label, "true" if is_system else "false"), traffic))
-        return rows
 
     def _store_times(self) -> Iterator[Metric]:
         stats = self._sources.store_stats
@@ -518,16 +457,6 @@ class BrokerCollector:
                 "Bytes of the commit log whose keys are not in the key index yet.",
                 offsets["max"] - offsets["indexed"],
             )
-        distances = (
-            ("rocketmq_storage_size", "Bytes of the commit log.", "max", "min"),
-            ("rocketmq_storage_flush_behind", "Bytes not flushed.", "max", "flushed"),
-            ("rocketmq_storage_dispatch_behind", "Bytes not dispatched.", "max", "dispatched"),
-        )
-        for name, text, ahead, behind in distances:
-            if ahead in offsets and behind in offsets:
-                distance = offsets[ahead] - offsets[behind]
-                yield self._storage.gauge(f"{name}_bytes", text, distance)
-                yield self._storage.gauge(name, text, distance)
 
     def _recovery(self) -> Iterator[Metric]:
         stats = self._sources.store_stats
@@ -544,16 +473,6 @@ class BrokerCollector:
             ("kind",),
             [((kind,), size) for kind, size in sorted(stats.recovery_truncated_bytes.items())],
         )
-
-
-def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield rows in parts, each of which the loop may take in one turn; no rows are one part."""
-    for first in range(0, max(1, len(rows)), PART_SIZE):
-        yield rows[first : first + PART_SIZE]
-
-
-def _lag_labels(row: Lag) -> tuple[str, str, str, str]:
-    return row.group, row.topic, "true" if is_retry_topic(row.topic) else "false", "false"
 
 
 def delay_families(

@@ -6,13 +6,17 @@ those whose members broadcast, which keep their offsets themselves.
     messages   from the committed offset to the end, over the queues that the group has offsets of
     latency    ms since the first message that is not committed was stored, of the queue where that
                is longest; 0 when nothing waits
+    in flight  messages that members were handed and have not confirmed: from the committed offset
+               to where the last pull of each queue went on
+    ready      messages from there to the end
+    queueing   ms since the first message that is ready was stored, as for the latency
 
 A sweep looks at some rows in a turn of the loop. Messages that memory is not taken to hold are read
 off the loop, COLD_READS_MAX of them in one sweep; what was read is remembered until the group
 moves. Where a time is not known yet, the latency has no series.
 
-How many messages are in flight is not known: no counter says up to where a group was handed
-messages, and RocketMQ's families of those (inflight, ready, queueing latency) do not exist here.
+Nothing is in flight to a group without members, nor, after a start of the broker, before the first
+pull of a queue. Unlike RocketMQ, which takes all of a queue for handed out until then.
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../metrics/ConsumerLagCalculator.java
 """
@@ -20,7 +24,7 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../metrics/ConsumerLagCalcula
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.groups.consumer_manager import BROADCASTING, ConsumerManager
@@ -39,12 +43,16 @@ COLD_READS_MAX: Final = 64
 
 
 class Lag(NamedTuple):
-    """One group in one topic; `latency_ms` is None while it is not known."""
+    """One group in one topic; times are None while they are not known."""
 
     topic: str
     group: str
-    messages: int
-    latency_ms: int | None
+    messages: int = 0
+    latency_ms: int | None = 0
+    in_flight: int = 0
+    ready: int = 0
+    queueing_ms: int | None = 0
+    offset: int = 0  # what is committed, of all queues together
 
 
 class ConsumerLag:
@@ -109,18 +117,43 @@ class ConsumerLag:
         )
 
     async def _row(self, topic: str, group: str, offsets: Mapping[int, int]) -> Lag:
-        behind = 0
-        oldest: int | None = self._clock.now_ms()
+        behind = in_flight = 0
+        waiting: list[int | None] = []  # store times of first messages: not committed, not pulled
+        queued: list[int | None] = []
+        pulled: Mapping[int, int] = {}
+        if self._consumers.clients(group):
+            pulled = self._stats.pulled.get((topic, group), pulled)
         for queue_id, offset in offsets.items():
             end = self._store.max_offset(topic, queue_id)
             if end <= offset:
                 continue
             behind += end - offset
             first = max(offset, self._store.min_offset(topic, queue_id))
-            time_ms = await self._time_of(topic, queue_id, first)
-            oldest = None if oldest is None or time_ms is None else min(oldest, time_ms)
-        latency = None if oldest is None else max(0, self._clock.now_ms() - oldest)
-        return Lag(topic, group, behind, latency)
+            waiting.append(await self._time_of(topic, queue_id, first))
+            next_pull = min(max(offset, pulled.get(queue_id, offset)), end)
+            in_flight += next_pull - offset
+            if next_pull <= first:
+                queued.append(waiting[-1])
+            elif next_pull < end:
+                queued.append(await self._time_of(topic, queue_id, next_pull))
+        return Lag(
+            topic,
+            group,
+            messages=behind,
+            latency_ms=self._since(waiting),
+            in_flight=in_flight,
+            ready=behind - in_flight,
+            queueing_ms=self._since(queued),
+            offset=sum(offsets.values()),
+        )
+
+    def _since(self, times_ms: Sequence[int | None]) -> int | None:
+        """Return how long ago the first time was; 0 without one, None when one is not known."""
+        known = [time_ms for time_ms in times_ms if time_ms is not None]
+        if len(known) < len(times_ms):
+            return None
+        now_ms = self._clock.now_ms()
+        return max(0, now_ms - min(known, default=now_ms))
 
     async def _time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return when a message was stored; None while that is not known."""

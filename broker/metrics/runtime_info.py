@@ -16,8 +16,10 @@ from typing import Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
+from skylarkmq.broker.metrics.earliest import EarliestMessage
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.files import DiskSpace
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.codes import CURRENT_VERSION, MQVersion
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
@@ -49,7 +51,8 @@ class RuntimeInfo:
         self._config = config
         self._store = store
         self._schedule = schedule
-        self._rates = rates
+        self.rates = rates
+        self.earliest = EarliestMessage(store)
         self._clock = clock
         self._boot_ms = clock.now_ms()
 
@@ -69,6 +72,30 @@ class RuntimeInfo:
             **self._queues(),
         }
 
+    def last_table(self) -> dict[str, str]:
+        """Return the same as was measured last, without waiting for the disk."""
+        spaces = self._store.stats.disk_space
+        known = Spaces(spaces.get("commitlog"), spaces.get("consumequeue"))
+        return self.table(known, self.earliest.stored_ms)
+
+    def put_times(self) -> list[int]:
+        """Return how many appends took how long, by TIME_BINS."""
+        return [*_binned(self._store.stats.append_duration).values()]
+
+    def log_space(self) -> DiskSpace | None:
+        """Return the partition of the log as it was measured last."""
+        return self._store.stats.disk_space.get("commitlog")
+
+    def reserve_ms(self) -> int | None:
+        """Return how long the oldest message of the log has been stored; None: not known."""
+        stored_ms = self.earliest.stored_ms
+        return max(0, self._clock.now_ms() - stored_ms) if stored_ms >= 0 else None
+
+    def unflushed_bytes(self) -> int:
+        """Return how much of the log is not on the disk yet."""
+        log = self._store.commit_log
+        return max(0, log.wrote_offset - log.flushed_offset)
+
     def _process(self) -> dict[str, str]:
         seconds = max(0, self._clock.now_ms() - self._boot_ms) // 1000
         minutes, hours = seconds // 60, seconds // 3600
@@ -86,7 +113,7 @@ class RuntimeInfo:
         }
 
     def _counts(self) -> dict[str, str]:
-        rates, now = self._rates, self._rates.now()
+        rates, now = self.rates, self.rates.now()
         transferred = _rates_text(rates.per_second("transferred"))
         return {
             "msgPutTotalYesterdayMorning": str(rates.yesterday.put),
@@ -137,7 +164,7 @@ class RuntimeInfo:
             "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": str(max(0, log.max_offset - store.writer.published_offset)),
             "earliestMessageTimeStamp": str(earliest_ms),
-            "remainHowManyDataToFlush": human_size(max(0, log.wrote_offset - log.flushed_offset)),
+            "remainHowManyDataToFlush": human_size(self.unflushed_bytes()),
             "remainTransientStoreBufferNumbs": str(NO_POOL_BUFFERS),
         }
         if log.pool is not None:
@@ -189,12 +216,17 @@ def human_size(size: int) -> str:
 
 
 def distribution(times: Histogram) -> str:
+    """Return counts by RocketMQ's bins as a text."""
+    return "".join(f"[{name}]:{count} " for name, count in _binned(times).items())
+
+
+def _binned(times: Histogram) -> dict[str, int]:
     """Return counts by RocketMQ's bins; what lies in two of them counts in the upper one."""
     counts = dict.fromkeys((name for _, name in TIME_BINS), 0)
     for bound, count in zip((*times.bounds, float("inf")), times.counts, strict=True):
         name = next(name for limit, name in TIME_BINS if bound <= limit)
         counts[name] += count
-    return "".join(f"[{name}]:{count} " for name, count in counts.items())
+    return counts
 
 
 def _longest_ms(times: Histogram) -> int:

@@ -13,7 +13,8 @@ or group that is deleted go with it.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.frame import SerializeType
@@ -49,7 +50,18 @@ CLOSE_REASONS: Final = (
     "limit",
     "other",
 )
-SERIES_FAMILIES: Final = ("messages_in", "messages_out", "messages_sent_back", "consumer_lag")
+SERIES_FAMILIES: Final = (
+    "messages_in",
+    "messages_out",
+    "messages_sent_back",
+    "dead_letters",
+    "transactions",
+    "consumer_lag",
+    "consumer_inflight",
+    "topic_offset",
+)
+FINISH_BOUNDS_S: Final = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)
+"""RocketMQ's, of the time that transactions take."""
 OUTCOMES: Final = ("ok", "error")
 # Why a request was refused for overload: it waited too long for its turn, too many wait already.
 REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "acl")
@@ -75,6 +87,17 @@ class Traffic:
         self.bytes = 0
 
 
+class TransactionEnds:
+    """How the transactions of a topic ended."""
+
+    __slots__ = ("committed", "finish_s", "rolled_back")
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.rolled_back = 0
+        self.finish_s = Histogram(FINISH_BOUNDS_S)  # whole seconds from birth to commit
+
+
 class BrokerStats:
     """Counters of one broker since its start. Loop thread."""
 
@@ -82,6 +105,7 @@ class BrokerStats:
         "auth_failures",
         "connections_closed",
         "connections_opened",
+        "dead_letters",
         "forgotten_out",
         "frames_in",
         "frames_out",
@@ -89,6 +113,7 @@ class BrokerStats:
         "loop_lag",
         "protocol_errors",
         "pull_results",
+        "pulled",
         "rejections",
         "requests",
         "sent_back",
@@ -96,6 +121,7 @@ class BrokerStats:
         "series_limit",
         "topics_in",
         "topics_out",
+        "transactions",
     )
 
     def __init__(self, series_limit: int = SERIES_LIMIT) -> None:
@@ -105,6 +131,10 @@ class BrokerStats:
         self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
         self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
         self.sent_back: dict[tuple[str, str], Traffic] = {}  # (topic, group that gave it back)
+        self.dead_letters: dict[tuple[str, str], Traffic] = {}  # (topic it was for, group)
+        self.transactions: dict[str, TransactionEnds] = {}  # by topic
+        # (topic, group) -> queue id -> the queue offset after what was handed out last
+        self.pulled: dict[tuple[str, str], dict[int, int]] = {}
         self.forgotten_out = 0  # messages that were counted for topics and groups deleted since
         # Whole frames with their bytes, by the type byte of their header.
         self.frames_in: dict[int, Traffic] = {kind.value: Traffic() for kind in SerializeType}
@@ -150,6 +180,40 @@ class BrokerStats:
             )
         return counter
 
+    def dead_letter(self, topic: str, group: str) -> Traffic:
+        """Return the counter of messages of a topic that went to a group's dead letters."""
+        counter = self.dead_letters.get((topic, group))
+        if counter is None:
+            counter = self._new_series(
+                "dead_letters", self.dead_letters, (topic, group), (OTHER, OTHER)
+            )
+        return counter
+
+    def transactions_of(self, topic: str) -> TransactionEnds:
+        """Return the counters of the transactions of a topic."""
+        ends = self.transactions.get(topic)
+        if ends is None:
+            if len(self.transactions) >= self.series_limit:
+                self.series_dropped["transactions"] += 1
+                topic = OTHER
+            ends = self.transactions.setdefault(topic, TransactionEnds())
+        return ends
+
+    def pulled_by(self, topic: str, group: str) -> dict[int, int]:
+        """Return where a group goes on in the queues of a topic, as its last pulls were answered.
+
+        The caller notes by queue id the offset after what it hands out. Beyond the limit of series
+        what it notes is lost.
+        """
+        offsets = self.pulled.get((topic, group))
+        if offsets is None:
+            offsets = {}
+            if len(self.pulled) < self.series_limit:
+                self.pulled[topic, group] = offsets
+            else:
+                self.series_dropped["consumer_inflight"] += 1
+        return offsets
+
     @property
     def messages_out(self) -> int:
         """Messages handed to all consumer groups."""
@@ -159,21 +223,22 @@ class BrokerStats:
         """Forget a topic that is deleted; who holds a counter of it looks it up anew."""
         for message_type in MESSAGE_TYPES:
             self.topics_in.pop((topic, message_type), None)
-        self._forget_out([key for key in self.topics_out if key[0] == topic])
-        self._forget_back([key for key in self.sent_back if key[0] == topic])
+        self.transactions.pop(topic, None)
+        self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
         """Forget a consumer group that is deleted."""
-        self._forget_out([key for key in self.topics_out if key[1] == group])
-        self._forget_back([key for key in self.sent_back if key[1] == group])
+        self._forget(lambda key: key[1] == group)
 
-    def _forget_out(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
+    def _forget(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        """Forget what is counted by (topic, group) of those that are gone."""
+        for key in [*filter(is_gone, self.topics_out)]:
             self.forgotten_out += self.topics_out.pop(key).count
-
-    def _forget_back(self, keys: list[tuple[str, str]]) -> None:
-        for key in keys:
-            del self.sent_back[key]
+        tables: tuple[dict[tuple[str, str], Any], ...]
+        tables = self.sent_back, self.dead_letters, self.pulled
+        for table in tables:
+            for key in [*filter(is_gone, table)]:
+                del table[key]
 
     def request(self, code: int, outcome: str = "ok") -> Histogram:
         """Return the durations of requests with a code that is served, s; outcomes as in OUTCOMES.

@@ -22,6 +22,7 @@ from typing import Any, Final
 from skylarkmq.broker.access.accounts import PUB, Kind
 from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
@@ -59,9 +60,10 @@ _NOT_PUT_BACK: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed"
 class EndTransactionProcessor(Processor):
     """Ends transactions. Loop thread."""
 
-    def __init__(self, context: Context, ledger: TransactionLedger) -> None:
+    def __init__(self, context: Context, ledger: TransactionLedger, counts: BrokerStats) -> None:
         super().__init__(context)
         self._ledger = ledger
+        self._counts = counts
 
     # 37
 
@@ -81,19 +83,26 @@ class EndTransactionProcessor(Processor):
     ) -> RemotingCommand:
         stats = self._ledger.stats
         try:
-            result = await self._decide(request, header)
+            half, result = await self._decide(request, header)
         except RemoteProtocolError:
             stats.refused += 1
             raise
         if result is None or result.status in STORED:
-            stats.committed += header.commit_or_rollback == _COMMIT
-            stats.rolled_back += header.commit_or_rollback == _ROLLBACK
+            ends = self._counts.transactions_of(topic_of(half))
+            if header.commit_or_rollback == _COMMIT:
+                stats.committed += 1
+                ends.committed += 1
+                age_ms = max(0, self._clock.now_ms() - half.born_timestamp)
+                ends.finish_s.observe(age_ms // 1000)
+            else:
+                stats.rolled_back += 1
+                ends.rolled_back += 1
         return (Answer() if result is None else _answer(result)).reply(request)
 
     async def _decide(
         self, request: RemotingCommand, header: EndTransactionRequestHeader
-    ) -> PutMessageResult | None:
-        """End the transaction; None when there was nothing to store."""
+    ) -> tuple[Parked, PutMessageResult | None]:
+        """End the transaction of a half message; no result when there was nothing to store."""
         ledger, commits = self._ledger, header.commit_or_rollback == _COMMIT
         await ledger.ready()
         place, half = await self._find(header)
@@ -113,11 +122,11 @@ class EndTransactionProcessor(Processor):
         if late:
             del ledger.given_up[first]  # before anything else can happen: one verdict is enough
             if not commits:
-                return None
+                return half, None
         (result,) = await ledger.end([End(offset, first, follows, half.store_host)])
         if late and result.status not in STORED:
             ledger.given_up[first] = None
-        return result
+        return half, result
 
     async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:
         """Return the half message that a verdict names by both its offsets and its group."""

@@ -81,6 +81,7 @@ class Lane:
         "first_unit",
         "group",
         "matches",
+        "pulled",
         "queue",
         "sub_version",
         "traffic",
@@ -94,11 +95,13 @@ class Lane:
         matches: Matches | None,
         sub_version: int,
         traffic: Traffic,
+        pulled: dict[int, int],
         read: Callable[[ConsumeQueue, int], bytes],
     ) -> None:
         """Make a lane.
 
         Args:
+            pulled: where the offset after each answer is noted, by queue id.
             sub_version: of the group's subscription; of no account where it is in the request.
             read: returns units of a queue from a queue offset on.
         """
@@ -107,6 +110,7 @@ class Lane:
         self.matches = matches
         self.sub_version = sub_version
         self.traffic = traffic
+        self.pulled = pulled
         self.units = b""  # some of the queue's, for the next pulls
         self.first_unit = 0
         self._read = read
@@ -177,6 +181,7 @@ def take_pulls(
         if planned is None:
             break
         lane, opaque, commit_offset, result = planned
+        lane.pulled[lane.queue.queue_id] = result.next_begin_offset
         code = ResponseCode.SUCCESS if result.count else ResponseCode.PULL_RETRY_IMMEDIATELY
         head = _CODECS[kind].encode_pull_response(
             code, opaque, result.status.value, MASTER_ID, result.next_begin_offset,
@@ -350,7 +355,10 @@ class PlainPulls:
         version = -1 if known is None else known.sub_version
         if len(self._lanes) >= LANES_MAX:
             self._lanes.clear()
-        self._lanes[key] = Lane(group, queue, matches, version, traffic, self._store.units_ahead)
+        pulled = self._stats.pulled_by(topic, group)
+        self._lanes[key] = Lane(
+            group, queue, matches, version, traffic, pulled, self._store.units_ahead
+        )
 
     def keep_units(self, header: PullMessageRequestHeader, offset: int, units: bytes) -> None:
         """Keep what the disk gave for a pull, for the next ones: their messages may be in memory.

@@ -311,6 +311,8 @@ class PullAnswers:
         self.stats.pull_results[_RESULTS[code]] += 1
         if connection.closed or request.is_oneway:
             return
+        pulled = self.stats.pulled_by(header.topic, header.consumer_group)
+        pulled[header.queue_id] = result.next_begin_offset
         if result.count:
             traffic = self.stats.topic_out(header.topic, header.consumer_group)
             traffic.count += result.count

@@ -359,6 +359,11 @@ class SendProcessor:
             parked.bytes += len(inner.body)
         else:
             self._count(inner.topic, len(inner.body), 1)
+        if target.to_dlq:
+            origin = self._checks.origin_of(inner.properties, header.topic)
+            dead = self._stats.dead_letter(origin, header.topic[len(RETRY_GROUP_TOPIC_PREFIX) :])
+            dead.count += 1
+            dead.bytes += len(inner.body)
         offset = queue.next_offset - 1
         self._note(connection, request, target, [physical_offset], offset, inner.wait_store_ok)
 

@@ -101,7 +101,7 @@ class SendBackProcessor(Processor):
         if level > 0:
             inner = self._store.delay_levels.redirect(inner, level)
         origin = message.properties.get(names.RETRY_TOPIC, message.topic)
-        return self._store_and_answer(request, inner, (origin, header.group))
+        return self._store_and_answer(request, inner, (origin, header.group), is_last=not level)
 
     def _find_group(self, name: str, remote_address: str) -> SubscriptionGroupConfig:
         check_group(name)
@@ -128,7 +128,12 @@ class SendBackProcessor(Processor):
         return message
 
     async def _store_and_answer(
-        self, request: RemotingCommand, inner: MessageInner, origin: tuple[str, str]
+        self,
+        request: RemotingCommand,
+        inner: MessageInner,
+        origin: tuple[str, str],
+        *,
+        is_last: bool,
     ) -> RemotingCommand:
         result = await self._put(inner)
         if result.status is not PutMessageStatus.PUT_OK:
@@ -136,6 +141,10 @@ class SendBackProcessor(Processor):
         counter = self._stats.topic_back(*origin)
         counter.count += 1
         counter.bytes += len(inner.body)
+        if is_last:
+            counter = self._stats.dead_letter(*origin)
+            counter.count += 1
+            counter.bytes += len(inner.body)
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
 

@@ -25,9 +25,11 @@ from skylarkmq.protocol.flags import (
     validate_topic,
 )
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
+from skylarkmq.protocol.properties import RETRY_TOPIC, find_property
 from skylarkmq.store.message_store import MessageStore
 
 DLQ_QUEUE_NUMS = 1
+_ORIGIN = RETRY_TOPIC.encode() + b"\x01"
 
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
@@ -141,6 +143,12 @@ class SendChecks:
         fresh = topic not in self._topics.table
         config = self._topics.create_in_send_back(topic, DLQ_QUEUE_NUMS, READ_WRITE)
         return Target(topic, 0, config, fresh or target.fresh, to_dlq=True)
+
+    def origin_of(self, properties: bytes, retry_topic: str) -> str:
+        """Return the topic that a message came from first; its retry topic if that is unknown."""
+        named = find_property(properties, _ORIGIN)
+        topic = (named or b"").decode("utf-8", "replace")
+        return topic if topic in self._topics.table else retry_topic
 
 
 def attempts_of(

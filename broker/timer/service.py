@@ -85,6 +85,7 @@ class TimerMessageService:
         self._taken: _Taken | None = None  # on its way to the disk
         self._on_disk = b""  # the checkpoint, as far as this run knows
         self._useless: list[int] = []  # runs of an earlier life
+        self.read_count = 0  # messages, without what takes others back
         self._target = 0  # queue offset up to which is read before something is delivered
         self._pause = Pause(clock)  # between two turns
         self._in_turn = False
@@ -149,8 +150,29 @@ class TimerMessageService:
     @property
     def waiting_count(self) -> int:
         """Messages that wait, those included that were not read from the queue yet."""
-        unread = 0 if self.state.is_rereading else self._queue_end - self.state.queue_offset
-        return self.state.messages.waiting_count + max(0, unread)
+        unread = 0 if self.state.is_rereading else self.unread_count
+        return self.state.messages.waiting_count + unread
+
+    @property
+    def enabled(self) -> bool:
+        """True while timed messages are delivered."""
+        return self._running
+
+    @property
+    def unread_count(self) -> int:
+        """Messages that were stored and not read from the queue yet."""
+        return max(0, self._queue_end - self.state.queue_offset)
+
+    def unread_ms(self) -> int | None:
+        """Return how long the first unread message has been stored; 0 when there is none.
+
+        None where that would have to be read from the disk.
+        """
+        place = RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID, self.state.queue_offset
+        if not self.unread_count:
+            return 0
+        stored_ms = -1 if self._store.is_cold(*place) else self._store.message_time(*place)
+        return None if stored_ms < 0 else max(0, self._clock.now_ms() - stored_ms)
 
     @property
     def lag_s(self) -> float:
@@ -298,6 +320,7 @@ class TimerMessageService:
             is_cancel = cancelled_key(text) is not None
             if not state.knows(entry, queue_offset, physical_offset, is_cancel=is_cancel):
                 (cancels if is_cancel else messages).insert(entry)
+                self.read_count += not is_cancel
             position += size
 
     def _rebuild(self, error: BaseException) -> None:

@@ -269,6 +269,8 @@ class CleanService:
             "consumequeue": used_percent(spaces.queues),
         }
         self._stats.disk_used_percent = percents
+        known = {"commitlog": spaces.log, "consumequeue": spaces.queues}
+        self._stats.disk_space = {kind: space for kind, space in known.items() if space is not None}
         full = max(percents.values()) > self._rules.warning_ratio
         if full and not self.disk_full:
             log.error("messages are refused: %s", self._why_full())

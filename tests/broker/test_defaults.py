@@ -156,6 +156,9 @@ BROKER: dict[str, Any] = {
     "brokerTopicEnable": True,
     "traceTopicEnable": False,
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "metricsCompat": Other(
+        None, "rocketmq5", "dashboards of RocketMQ 5 work, those of 4 when asked"
+    ),
     "maxTopics": Other(None, 50_000, "every table has a limit"),
     "maxGroups": Other(None, 50_000, "every table has a limit"),
     "newNamesPerSecond": Other(None, 100, "one peer does not fill the tables"),

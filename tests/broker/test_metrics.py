@@ -9,9 +9,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, MetricsSources, build_registry
+from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, build_registry
 from skylarkmq.broker.metrics.lag import Lag
+from skylarkmq.broker.metrics.sources import MetricsSources
 from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.common.files import DiskSpace
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.stats import StoreStats
@@ -50,6 +52,7 @@ def a_scenario(**changes: object) -> MetricsSources:
     store.fsync_errors = 1
     store.cold_reads, store.corrupt_records, store.log_files_deleted = 6, 1, 2
     store.disk_used_percent.update(commitlog=81, consumequeue=-1)
+    store.disk_space["commitlog"] = DiskSpace(8100, 1900)
     store.recovery_mode = "abnormal"
     store.recovery_duration_s = 0.25
     store.recovery_truncated_bytes["commitlog"] = 17
@@ -203,9 +206,9 @@ EXACT = {
         f'skylarkmq_store_offset_bytes{{{OURS},mark="indexed"}} 850.0',
     ],
     "rocketmq_storage_size": [
-        f"rocketmq_storage_size_bytes{{{NODE},{DISK}}} 900.0",
+        f"rocketmq_storage_size_bytes{{{NODE},{DISK}}} 8100.0",
         "# TYPE rocketmq_storage_size gauge",
-        f"rocketmq_storage_size{{{NODE},{DISK}}} 900.0",
+        f"rocketmq_storage_size{{{NODE},{DISK}}} 8100.0",
     ],
     "rocketmq_storage_flush_behind_bytes": [
         "# TYPE rocketmq_storage_flush_behind_bytes gauge",
@@ -276,9 +279,6 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_ready",
         "skylarkmq_event_loop_lag_seconds",
         "skylarkmq_metrics_series_dropped_total",
-        "rocketmq_broker_permission",
-        "rocketmq_topic_number",
-        "rocketmq_consumer_group_number",
         "skylarkmq_connections",
         "skylarkmq_connections_opened_total",
         "skylarkmq_connections_closed_total",
@@ -292,13 +292,6 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_request_duration_seconds",
         "skylarkmq_longpoll_waiting",
         "skylarkmq_pull_results_total",
-        "rocketmq_messages_in_total",
-        "rocketmq_throughput_in_total",
-        "rocketmq_messages_out_total",
-        "rocketmq_throughput_out_total",
-        "rocketmq_consumer_lag_messages",
-        "rocketmq_consumer_lag_latency_milliseconds",
-        "rocketmq_consumer_lag_latency",
         "skylarkmq_store_append_duration_seconds",
         "skylarkmq_store_fsync_duration_seconds",
         "skylarkmq_store_commit_duration_seconds",
@@ -318,14 +311,28 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_pool_buffers",
         "skylarkmq_store_offset_bytes",
         "skylarkmq_store_index_behind_bytes",
+        "skylarkmq_store_recovery_duration_seconds",
+        "skylarkmq_store_recovery_truncated_bytes",
+        "rocketmq_broker_permission",
+        "rocketmq_topic_number",
+        "rocketmq_consumer_group_number",
+        "rocketmq_messages_in_total",
+        "rocketmq_throughput_in_total",
+        "rocketmq_messages_out_total",
+        "rocketmq_throughput_out_total",
+        "rocketmq_consumer_lag_messages",
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "rocketmq_consumer_lag_latency",
+        "rocketmq_consumer_inflight_messages",
+        "rocketmq_consumer_ready_messages",
+        "rocketmq_consumer_queueing_latency_milliseconds",
+        "rocketmq_consumer_queueing_latency",
         "rocketmq_storage_size_bytes",
         "rocketmq_storage_size",
         "rocketmq_storage_flush_behind_bytes",
         "rocketmq_storage_flush_behind",
         "rocketmq_storage_dispatch_behind_bytes",
         "rocketmq_storage_dispatch_behind",
-        "skylarkmq_store_recovery_duration_seconds",
-        "skylarkmq_store_recovery_truncated_bytes",
     ]
 
 
@@ -336,6 +343,7 @@ def test_nothing_is_claimed_before_it_was_counted() -> None:
             store_stats=StoreStats(),
             store_offsets=dict,
             pool_buffers=dict,
+            lag=tuple,
             started_at_ms=lambda: 0,
         )
     )

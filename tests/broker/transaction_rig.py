@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.transaction.check_service import (
     TransactionCheckService,
@@ -66,7 +67,7 @@ class TransactionRig(GroupRig):
     def _build(self) -> None:
         self.ledger = TransactionLedger(self.store, self.topics, self.offsets, self.clock)
         self.checks = TransactionCheckService(self.config, self.ledger, self.producers, self.clock)
-        self.processor = EndTransactionProcessor(self.context, self.ledger)
+        self.processor = EndTransactionProcessor(self.context, self.ledger, BrokerStats())
         self.connection: Any = FakeConnection("192.0.2.9:9")
 
     async def go(self) -> TransactionRig:

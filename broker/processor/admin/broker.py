@@ -38,7 +38,6 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.topic import GetBrokerConfigResponseHeader
-from skylarkmq.protocol.record import read_record
 from skylarkmq.store.upkeep.cleaning import Spaces, measure
 
 log = logging.getLogger(__name__)
@@ -112,11 +111,7 @@ class AdminBrokerProcessor(Processor):
     async def get_runtime_info(self, call: Call[NoFields]) -> Answer:
         """Answer the broker's figures (28)."""
         spaces = await self._measure()
-        (record,) = await self._read_records([self._store.commit_log.min_offset])
-        earliest_ms = NO_TIME
-        if record is not None:
-            earliest_ms = read_record(record, 0, check_crc=False).store_timestamp
-        return Answer(KVTable(table=self._info.table(spaces, earliest_ms)))
+        return Answer(KVTable(table=self._info.table(spaces, await self._info.earliest.measure())))
 
     async def _measure(self) -> Spaces:
         measured: asyncio.Future[Spaces] = asyncio.get_running_loop().create_future()
