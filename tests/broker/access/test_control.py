@@ -245,6 +245,12 @@ async def test_a_changed_request_is_refused(
     assert SECRET not in (answer.remark or "")
 
 
+async def test_an_empty_key_is_none(client: RawClient) -> None:
+    """As C++ clients send it."""
+    answer = await client.call(SEND, {**send_fields("Mine"), "AccessKey": "", "Signature": ""})
+    assert (answer.remark or "").startswith(DENIED + "No accessKey is configured, ")
+
+
 async def test_the_secret_of_no_account_signs(client: RawClient) -> None:
     for secret in ("", " ", SECRET[:-1], SECRET + "!", SECRET.upper()):
         answer = await client.call(SEND, signed(send_fields("Mine"), b"", "publisher", secret))
