@@ -3,7 +3,14 @@
 To every name server separately and at once: all topics at the start and every
 `registerNameServerPeriod` (10 to 60 s); the topics that changed as soon as they do. What changes
 while a registration is under way goes with the next one. With `forceRegister=false` the periodic
-one first asks whether the name server has another version.
+one first asks whether the name server has another version. A name server that cannot be reached is
+tried again after a second, then after twice as long each time, up to the period; one whose
+connection ends is tried at once, so a name server that was started again knows its brokers soon.
+Unlike RocketMQ, which waits for the next period.
+
+Name servers answer with the topics that are consumed in order: they are marked as such here, as
+`updateOrderConf` of RocketMQ's tools wants it. A mark goes once every name server has answered and
+none of them names the topic.
 
 The built-in name server is told by a call in this process, before the change that caused it is
 answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
@@ -17,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -25,15 +33,20 @@ import msgspec
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.namesrv.route_info import MASTER_ID
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.common.clock import Clock
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.protocol.bodies.route import RegisterBrokerBody, encode_compressed_registration
-from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.protocol.bodies.route import (
+    KVTable,
+    RegisterBrokerBody,
+    encode_compressed_registration,
+)
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -49,7 +62,7 @@ from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.errors import RocketMQError
 from skylarkmq.remoting.stream import AsyncioNetwork
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import backoff_s, within
 
 if TYPE_CHECKING:
     import skylarkmq.protocol.signature as signatures
@@ -62,6 +75,7 @@ PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
 LOG_INTERVAL_S: Final = 60.0
+RETRY_FIRST_S: Final = 1.0
 _HA_PORT_DISTANCE: Final = 1
 # A registration up to its topics, as `encode_body` writes it.
 _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
@@ -77,6 +91,8 @@ class Registration:
         self.address = address
         # Invariant: nothing listens there; the header of 103 has no way to say so.
         self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
+        period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
+        self.period_s = period_ms / 1000
         self._topics = topics
 
     def body(self, names: set[str] | None = None) -> RegisterBrokerBody:
@@ -153,12 +169,30 @@ class Registration:
 
 
 class NamesrvLink:
-    """Keeps this broker registered with one name server outside. Loop thread."""
+    """Keeps this broker registered with one name server outside. Loop thread.
+
+    Attributes:
+        has_answered: a registration was taken at some time.
+        order_topics: the topics that it named as consumed in order; None: it keeps no such table.
+    """
 
     def __init__(
-        self, address: str, remoting: RemotingClient, registration: Registration, clock: Clock
+        self,
+        address: str,
+        remoting: RemotingClient,
+        registration: Registration,
+        clock: Clock,
+        on_answer: Callable[[], None],
     ) -> None:
-        self._address = address
+        """Prepare; nothing is sent yet.
+
+        Args:
+            on_answer: called after each registration of all topics that was taken.
+        """
+        self.address = address
+        self.has_answered = False
+        self.order_topics: frozenset[str] | None = None
+        self._on_answer = on_answer
         self._remoting = remoting
         self._registration = registration
         self._clock = clock
@@ -170,6 +204,8 @@ class NamesrvLink:
         self.is_registered = False
         self._may_be_known = False  # a registration was sent, whatever became of it
         self._silent_until_s = 0.0  # no log line about a failure before this time
+        self._failure_count = 0  # in a row
+        self._retry: TimerHandle | None = None
 
     def start(self) -> None:
         """Register now, and whenever something wants it."""
@@ -188,6 +224,8 @@ class NamesrvLink:
 
     async def stop(self) -> None:
         """Say good-bye when the name server may know us."""
+        if self._retry is not None:
+            self._retry.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -196,7 +234,7 @@ class NamesrvLink:
             try:
                 await within(self._clock, UNREGISTER_TIMEOUT_S, self._call(good_bye))
             except (RocketMQError, TimeoutError) as error:
-                log.warning("name server %s: no good-bye: %s", self._address, error)
+                log.warning("name server %s: no good-bye: %s", self.address, error)
 
     async def _run(self) -> None:
         while True:  # until `stop` cancels the task
@@ -207,17 +245,20 @@ class NamesrvLink:
             except (RocketMQError, WireError) as error:
                 self._failed(error)
             except Exception:
-                log.exception("registration with %s failed; going on", self._address)
+                log.exception("registration with %s failed; going on", self.address)
                 self.is_registered = False
+            if not self.is_registered:
+                self._try_again_later()
 
     async def _register(self) -> None:
         # Where the connection has ended we may be forgotten; and a name server that meets us by a
         # part takes no further topics from a whole of the same version.
-        is_known = self.is_registered and self._remoting.ready(self._address) is not None
+        is_known = self.is_registered and self._remoting.ready(self.address) is not None
         registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
         if is_full and not registration.config.force_register and await self._is_current():
             self.is_registered = self._may_be_known = True
+            self._failure_count = 0
             return
         command = await registration.full_command() if is_full else registration.command(names)
         self._may_be_known = True
@@ -225,9 +266,13 @@ class NamesrvLink:
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
         if not self.is_registered:
-            log.info("registered with name server %s", self._address)
-        self.is_registered = True
+            log.info("registered with name server %s", self.address)
+        self.is_registered = self.has_answered = True
         self._silent_until_s = 0.0
+        self._failure_count = 0
+        if is_full:  # tools mark a topic first, and tell name servers after that
+            self.order_topics = _order_topics(answer, self.address)
+            self._on_answer()
 
     async def _is_current(self) -> bool:
         """Return whether the name server has our present topics; it learns that we are alive."""
@@ -237,7 +282,14 @@ class NamesrvLink:
         return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
 
     async def _call(self, command: RemotingCommand) -> RemotingCommand:
-        return await self._remoting.call(self._address, command, self._timeout_s)
+        return await self._remoting.call(self.address, command, self._timeout_s)
+
+    def _try_again_later(self) -> None:
+        self._failure_count += 1
+        if self._retry is not None:
+            self._retry.cancel()
+        wait_s = backoff_s(self._failure_count, RETRY_FIRST_S, self._registration.period_s)
+        self._retry = self._clock.call_at(self._clock.monotonic() + wait_s, self._wake.set)
 
     def _failed(self, error: Exception) -> None:
         # The next one is a full one; and where the connection ended, we are forgotten already.
@@ -246,9 +298,20 @@ class NamesrvLink:
             self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
             log.warning(
                 "registration with name server %s failed: %s; trying again",
-                self._address,
+                self.address,
                 str(error) or type(error).__name__,
             )
+
+
+def _order_topics(answer: RemotingCommand, address: str) -> frozenset[str] | None:
+    """Return the topics in the order table of a registration's answer, None without a table."""
+    if not answer.body:
+        return None
+    try:
+        return frozenset(decode_body(KVTable, answer.body).table)
+    except WireError as error:
+        log.warning("name server %s: its table of ordered topics is left out: %s", address, error)
+        return None
 
 
 def answer_name_server(connection: Connection, request: RemotingCommand) -> None:
@@ -281,6 +344,8 @@ class RegistrationService:
         """
         self._access = access
         self._registration = Registration(config, topics, address)
+        self._topics = topics
+        self._namesrv = namesrv
         self._routes = None if namesrv is None else namesrv.routes
         self._remoting = RemotingClient(
             AsyncioNetwork(None if tls is None else tls.client),
@@ -289,13 +354,13 @@ class RegistrationService:
             "json",
             answer_name_server,
             sign=None if access is None else self._sign,
+            on_lost=self._lost,
         )
         self._links = [
-            NamesrvLink(name_server, self._remoting, self._registration, clock)
+            NamesrvLink(name_server, self._remoting, self._registration, clock, self._mark_ordered)
             for name_server in parse_namesrv_addresses(config.namesrv_addr)
         ]
-        period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
-        self._timer = IntervalTimer(clock, period_ms / 1000, self._register_all)
+        self._timer = IntervalTimer(clock, self._registration.period_s, self._register_all)
         self._tls = tls
         self._is_running = False
         topics.add_change_listener(self._topic_changed)
@@ -343,6 +408,28 @@ class RegistrationService:
         for link in self._links:
             link.register_all()
 
+    def _lost(self, address: str) -> None:
+        """A connection has ended: the name server has forgotten us, or was started again."""
+        for link in self._links:
+            if link.address == address and self._is_running:
+                link.register_all()
+
+    def _mark_ordered(self) -> None:
+        tables = [link.order_topics for link in self._links]
+        if self._namesrv is not None:
+            kept = self._namesrv.kv.of_namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
+            tables.append(None if kept is None else frozenset(kept))
+        named = [table for table in tables if table is not None]
+        if not self._is_running or not named:
+            return
+        ordered = frozenset[str]().union(*named)
+        all_heard = all(link.has_answered for link in self._links)
+        for topic in list(self._topics.table.values()):
+            order = topic.topic_name in ordered or (topic.order and not all_heard)
+            if order != topic.order:
+                log.info("topic %s: order=%s, as name servers say", topic.topic_name, order)
+                self._topics.update(msgspec.structs.replace(topic, order=order))
+
     def _topic_changed(self, topic: TopicConfig) -> None:
         if not self._is_running:
             return
@@ -368,3 +455,6 @@ class RegistrationService:
             self._routes.register(self._registration.header(), self._registration.body(names), None)
         except RemoteProtocolError as error:
             log.error("the built-in name server refuses this broker: %s", error)
+            return
+        if names is None:
+            self._mark_ordered()

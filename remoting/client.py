@@ -123,12 +123,14 @@ class RemotingClient:
         *,
         sign: Callable[[RemotingCommand], None] | None = None,
         on_reconnect: Callable[[str], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare; nothing is connected before the first call.
 
         Args:
             sign: adds the signature of an account to a request.
             on_reconnect: told the address when a connection that was lost stands again.
+            on_lost: told the address when a connection has ended, but not during the stop.
         """
         self._network = network
         self._clock = clock
@@ -137,6 +139,7 @@ class RemotingClient:
         self._on_push = on_push
         self._sign = sign
         self._on_reconnect = on_reconnect
+        self._on_lost = on_lost
         self._lost: dict[str, None] = {}
         self._connections: Final[dict[str, Connection]] = {}
         self.ready: Final[Callable[[str], Connection | None]] = self._connections.get
@@ -247,6 +250,8 @@ class RemotingClient:
             self._note_failure(address, "the connection closed soon after it was made", 1)
         else:
             self._backoffs.pop(address, None)
+        if self._on_lost is not None and not self._stopping:
+            self._on_lost(address)
 
     def _note_failure(self, address: str, why: str, free_count: int = 0) -> None:
         backoff = self._backoffs.get(address) or _Backoff()

@@ -67,6 +67,8 @@ class KVConfig:
             return
         loaded = load_table(files, path, KVConfigSerializeWrapper)
         for namespace, rows in ({} if loaded is None else loaded.config_table).items():
+            if namespace == NAMESPACE_ORDER_TOPIC_CONFIG:
+                self._table[namespace] = {}
             for key, value in rows.items():
                 self._put(namespace, key, value)
 
@@ -75,7 +77,10 @@ class KVConfig:
         return self._table.get(namespace, {}).get(key)
 
     def of_namespace(self, namespace: str) -> dict[str, str] | None:
-        """Return all keys of a namespace with their values, None when it has none."""
+        """Return all keys of a namespace with their values, None when it has none.
+
+        The order table is there once it has had a key.
+        """
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -102,7 +107,8 @@ class KVConfig:
         value = rows.pop(key, None)
         if value is None:
             return
-        if not rows:
+        # Brokers are told an order table that is empty: they learn so which topic left it last.
+        if not rows and namespace != NAMESPACE_ORDER_TOPIC_CONFIG:
             del self._table[namespace]
         self._count -= 1
         self._size -= _size(namespace, key, value)

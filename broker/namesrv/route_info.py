@@ -49,6 +49,8 @@ SCAN_INTERVAL_S: Final = 10.0
 BROKERS_MAX: Final = 10_000
 TOPICS_MAX: Final = 1_000_000
 NAME_SIZE_MAX: Final = 255
+FILTER_SERVERS_MAX: Final = 64
+"""Filter servers of one broker: RocketMQ starts as many as `filterServerNums` says, normally 0."""
 READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
 
 
@@ -69,6 +71,7 @@ class BrokerLiveInfo:
         "address",
         "connections",
         "data_version",
+        "filter_servers",
         "ha_server_addr",
         "is_own",
         "last_update_s",
@@ -81,6 +84,7 @@ class BrokerLiveInfo:
         self.is_own = connection is None  # it runs in this process
         self.connections: set[BrokerConnection] = set() if connection is None else {connection}
         self.data_version = DataVersion()
+        self.filter_servers: list[str] = []
         self.ha_server_addr = ""
         self.last_update_s = 0.0
 
@@ -90,7 +94,8 @@ class RouteInfoManager:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Invariant: every address in `_live` stands in `_addresses` of its broker.
+        # Invariant: the addresses in `_live` are those in `_addresses`, each in its broker's.
+        # Invariant: every broker name in `_topics` and in `_clusters` stands in `_addresses`.
         self._live: dict[str, BrokerLiveInfo] = {}
         self._addresses: dict[str, dict[int, str]] = {}  # broker name -> id -> address
         self._clusters: dict[str, str] = {}  # broker name -> cluster
@@ -127,6 +132,9 @@ class RouteInfoManager:
                 raise _own(known)
             return RegisterBrokerResponseHeader()  # it knows better itself
         _check_words(name, address, header.cluster_name)
+        if len(body.filter_server_list) > FILTER_SERVERS_MAX:
+            raise _refused(f"a broker has at most {FILTER_SERVERS_MAX} filter servers")
+        _check_words(*body.filter_server_list)
         holder = self._holder(header)
         if connection is None:
             for other in (known, holder):
@@ -136,7 +144,7 @@ class RouteInfoManager:
         elif holder is not None and holder.is_own:
             raise _own(holder)
         if known is None and len(self._live) >= BROKERS_MAX:
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, f"there are {BROKERS_MAX} brokers")
+            raise _refused(f"there are {BROKERS_MAX} brokers")
         if known is not None and known.name != name:
             self._drop(address, "another broker took its address")
             known = None
@@ -155,6 +163,7 @@ class RouteInfoManager:
         elif connection is not None:
             known.connections.add(connection)
         known.data_version = wrapper.data_version
+        known.filter_servers = body.filter_server_list
         known.ha_server_addr = header.ha_server_addr
         known.last_update_s = self._clock.monotonic()
         master = self._live.get(addresses.get(MASTER_ID, ""))
@@ -235,7 +244,15 @@ class RouteInfoManager:
         if not queues:
             return None
         brokers = [self._broker_data(name) for name in queues]
-        return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values()))
+        filters = {
+            address: servers
+            for broker in brokers
+            for address in broker.broker_addrs.values()
+            if (servers := self._live[address].filter_servers)
+        }
+        return TopicRouteData(
+            broker_datas=brokers, filter_server_table=filters, queue_datas=list(queues.values())
+        )
 
     def forget_topic(self, topic: str, broker_names: Collection[str] | None = None) -> None:
         """Forget where a topic lives: on all brokers, or on those named.
@@ -357,14 +374,15 @@ class RouteInfoManager:
 def _check_words(*words: str) -> None:
     for word in words:
         if not 0 < len(word) <= NAME_SIZE_MAX or not word.isprintable():
-            raise RemoteProtocolError(
-                ResponseCode.SYSTEM_ERROR, f"{shown(word)} is no name or address of a broker"
-            )
+            raise _refused(f"{shown(word)} is no name or address of a broker")
 
 
 def _own(known: BrokerLiveInfo) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        ResponseCode.SYSTEM_ERROR,
+    return _refused(
         f"broker {known.name} at {known.address} runs in the process of this name server, and "
         "no other broker takes its place: give the other broker another brokerName or brokerId",
     )
+
+
+def _refused(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)

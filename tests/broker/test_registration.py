@@ -3,9 +3,11 @@
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from skylarkmq.broker import registration
@@ -14,7 +16,11 @@ from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
-from skylarkmq.protocol.bodies.route import RegisterBrokerBody, decode_compressed_registration
+from skylarkmq.protocol.bodies.route import (
+    KVTable,
+    RegisterBrokerBody,
+    decode_compressed_registration,
+)
 from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
@@ -44,6 +50,8 @@ class _Channel:
         self.outcome: int | Exception | None = 0
         self.changed = "true"
         self.is_open = True
+        self.order_table: dict[str, str] | None = None
+        self.body = b""
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         self.requests.append(command)
@@ -53,7 +61,9 @@ class _Channel:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         assert self.outcome is not None
-        return command.reply(self.outcome, ext_fields={"changed": self.changed})
+        table = self.order_table
+        body = self.body if table is None else encode_body(KVTable(table=table))
+        return command.reply(self.outcome, ext_fields={"changed": self.changed}, body=body)
 
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]
@@ -63,12 +73,22 @@ class _Channel:
         return set(body.topic_config_serialize_wrapper.topic_config_table)
 
 
+def _nothing(address: str) -> None:
+    """Nobody listens yet."""
+
+
 class _Remoting:
     """Connections to name servers; stands for a `RemotingClient`."""
 
     def __init__(self, channels: dict[str, _Channel]) -> None:
         self.channels = channels
         self.is_stopped = False
+        self.on_lost: Callable[[str], None] = _nothing
+
+    def lose(self, address: str) -> None:
+        """The connection to an address ends."""
+        self.channels[address].is_open = False
+        self.on_lost(address)
 
     def ready(self, address: str) -> _Channel | None:
         channel = self.channels[address]
@@ -90,12 +110,16 @@ class _Setup:
         addresses = parse_namesrv_addresses(config.namesrv_addr)
         self.channels = {address: _Channel(address) for address in addresses}
         self.remoting = _Remoting(self.channels)
-        monkeypatch.setattr(registration, "RemotingClient", lambda *_, **__: self.remoting)
+        monkeypatch.setattr(registration, "RemotingClient", self._connect)
         tables = Tables()
         self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
         self.topics.load()
         self.namesrv = NamesrvController(NamesrvConfig(listen_port=0), self.clock)
         self.service = RegistrationService(config, self.topics, self.clock, ADDRESS, self.namesrv)
+
+    def _connect(self, *_: Any, on_lost: Callable[[str], None], **__: Any) -> _Remoting:
+        self.remoting.on_lost = on_lost
+        return self.remoting
 
     @property
     def channel(self) -> _Channel:
@@ -335,3 +359,98 @@ async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
     await setup.create("After")
     await setup.advance(60)
     assert set(setup.namesrv.routes.topics()) >= {"Before", "After"}
+
+
+async def test_an_unreachable_name_server_is_tried_more_and_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch)
+    setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
+    await setup.start()
+    tried = []
+    for second in range(1, 16):
+        await setup.advance(1)
+        if len(setup.channel.requests) > len(tried) + 1:
+            tried.append(second)
+    assert tried == [1, 3, 7, 15]
+    setup.channel.outcome = 0
+    await setup.advance(15)
+    assert setup.service.why_unknown == ""
+    setup.channel.requests.clear()
+    await setup.advance(29)
+    assert len(setup.channel.requests) <= 1, "from now on at the period alone"
+    await setup.service.stop()
+    assert setup.clock.pending_count == 0
+
+
+async def test_a_name_server_whose_connection_ends_is_told_everything_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    await setup.start()
+    setup.remoting.lose("ns1:9876")
+    await settle()
+    assert [len(channel.requests) for channel in setup.channels.values()] == [2, 1]
+    assert len(setup.channel.topics()) == SYSTEM_TOPIC_COUNT
+    await setup.service.stop()
+    setup.remoting.lose("ns1:9876")
+    await settle()
+    assert setup.channel.codes()[2:] == [RequestCode.UNREGISTER_BROKER]
+
+
+async def test_topics_are_ordered_as_the_name_servers_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    one, other = setup.channels.values()
+    await setup.start()
+    await setup.create("T")
+    await setup.create("U")
+
+    def ordered() -> set[str]:
+        return {name for name, topic in setup.topics.table.items() if topic.order}
+
+    one.order_table, other.order_table = {"T": "broker-a:4", "elsewhere": "b:4"}, {"U": "a:4"}
+    await setup.advance(30.1)
+    assert ordered() == {"T", "U"}
+    one.order_table = {}
+    await setup.advance(30.1)
+    assert ordered() == {"U"}
+    one.order_table = other.order_table = None
+    await setup.advance(30.1)
+    assert ordered() == {"U"}, "name servers without such a table say nothing"
+    setup.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    await setup.advance(30.1)
+    assert ordered() == {"T"}
+    count = len(one.requests)
+    await setup.advance(30.1)
+    assert len(one.requests) == count + 1, "a mark that stands causes no further registration"
+    await setup.service.stop()
+
+
+async def test_no_mark_goes_before_all_name_servers_were_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    one, other = setup.channels.values()
+    one.order_table = {}
+    other.outcome = ConnectionFailed("ns2:9876", "nobody listens")
+    await setup.create("T")
+    setup.topics.update(msgspec.structs.replace(setup.topics.table["T"], order=True))
+    await setup.start()
+    await setup.advance(30.1)
+    assert setup.topics.table["T"].order, "the other may name it"
+    other.outcome = 0
+    await setup.advance(30.1)
+    assert not setup.topics.table["T"].order
+    await setup.service.stop()
+
+
+async def test_a_table_of_nonsense_costs_a_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = _Setup(monkeypatch)
+    setup.channel.body = b"[1]"
+    await setup.start()
+    assert setup.channel.codes() == [RequestCode.REGISTER_BROKER]
+    assert setup.service.why_unknown == ""
+    assert "table of ordered topics is left out" in caplog.text
+    await setup.service.stop()

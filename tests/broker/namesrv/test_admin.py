@@ -116,7 +116,7 @@ async def test_kv_config_is_durable_when_answered(
     assert decode_body(KVTable, answer.body).table == {"T": "a:4;b:4"}
     assert (await peer.call(102, entry)).code == 0
     assert (await peer.call(101, entry)).code == 22
-    assert json.loads(path.read_bytes())["configTable"] == {}
+    assert json.loads(path.read_bytes())["configTable"] == {"ORDER_TOPIC_CONFIG": {}}
 
 
 async def test_ordered_topics_in_routes_and_for_brokers(peer: RawClient) -> None:

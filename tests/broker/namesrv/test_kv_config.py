@@ -25,15 +25,26 @@ def open_kv(tables: Tables) -> KVConfig:
 
 async def test_values_are_set_found_and_forgotten() -> None:
     kv = KVConfig()
-    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
-    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:8")
-    assert kv.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:8"
-    assert kv.of_namespace("ORDER_TOPIC_CONFIG") == {"T": "broker-a:8"}
-    kv.delete("ORDER_TOPIC_CONFIG", "T")
-    kv.delete("ORDER_TOPIC_CONFIG", "T")
-    assert kv.get("ORDER_TOPIC_CONFIG", "T") is None
-    assert kv.of_namespace("ORDER_TOPIC_CONFIG") is None
+    kv.put("N", "T", "broker-a:4")
+    kv.put("N", "T", "broker-a:8")
+    assert kv.get("N", "T") == "broker-a:8"
+    assert kv.of_namespace("N") == {"T": "broker-a:8"}
+    kv.delete("N", "T")
+    kv.delete("N", "T")
+    assert kv.get("N", "T") is None
+    assert kv.of_namespace("N") is None
     assert kv.file is None or not kv.file.pending
+
+
+async def test_an_order_table_stays_when_its_last_topic_goes() -> None:
+    tables = Tables()
+    kv = open_kv(tables)
+    assert kv.of_namespace("ORDER_TOPIC_CONFIG") is None
+    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    kv.delete("ORDER_TOPIC_CONFIG", "T")
+    assert kv.of_namespace("ORDER_TOPIC_CONFIG") == {}
+    await rest(tables.worker)
+    assert open_kv(tables).of_namespace("ORDER_TOPIC_CONFIG") == {}, "brokers are still to be told"
 
 
 async def test_the_file_is_rocketmqs_and_survives() -> None:

@@ -1,6 +1,9 @@
 """A name server's tables: who registers, who falls silent, and what clients are told."""
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylarkmq.broker.namesrv import route_info
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
@@ -295,3 +298,85 @@ def test_the_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemoteProtocolError):
         routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T"), _Link())
     assert routes.cluster_info().cluster_addr_table == {"c": ["broker-a"]}
+
+
+def _with_filters(*servers: str) -> RegisterBrokerBody:
+    return msgspec.structs.replace(_body("T"), filter_server_list=list(servers))
+
+
+def test_filter_servers_stand_in_the_routes_of_their_broker() -> None:
+    routes = RouteInfoManager(ManualClock())
+    link = _Link()
+    routes.register(_header(), _with_filters("10.0.0.1:7000", "10.0.0.1:7001"), link)
+    routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T", "U"), _Link())
+
+    def filters(topic: str) -> dict[str, list[str]]:
+        route = routes.topic_route(topic)
+        assert route is not None
+        return route.filter_server_table
+
+    assert filters("T") == {"10.0.0.1:10911": ["10.0.0.1:7000", "10.0.0.1:7001"]}
+    assert filters("U") == {}
+    routes.register(_header(), _with_filters(), link)
+    assert filters("T") == {}, "they ended, under the same version of the topics"
+    routes.register(_header(), _with_filters("10.0.0.1:7000"), link)
+    routes.unregister("broker-a", "10.0.0.1:10911", None)
+    assert filters("T") == {}
+
+
+@pytest.mark.parametrize("servers", [["a\nb"], [""], ["f"] * 65])
+def test_bad_filter_servers_leave_no_trace(servers: list[str]) -> None:
+    routes = RouteInfoManager(ManualClock())
+    with pytest.raises(RemoteProtocolError):
+        routes.register(_header(), _with_filters(*servers), _Link())
+    assert routes.topics() == [] and routes.cluster_info().broker_addr_table == {}
+
+
+BROKERS = st.tuples(st.sampled_from("ab"), st.sampled_from("1234"), st.integers(0, 2))
+STEPS = st.one_of(
+    st.tuples(st.just("register"), BROKERS, st.integers(0, 3), st.sampled_from(["T", "U", "TU"])),
+    st.tuples(st.just("register_own"), BROKERS, st.just(0), st.sampled_from(["T", "TU"])),
+    st.tuples(st.just("unregister"), BROKERS, st.integers(0, 3), st.just("")),
+    st.tuples(st.just("close"), BROKERS, st.integers(0, 3), st.just("")),
+    st.tuples(st.just("wait"), BROKERS, st.integers(0, 3), st.just("")),
+    st.tuples(st.just("forget"), BROKERS, st.integers(0, 3), st.sampled_from("TU")),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_whatever_brokers_do_routes_lead_to_brokers_that_are_there(
+    steps: list[tuple[str, tuple[str, str, int], int, str]],
+) -> None:
+    clock = ManualClock()
+    routes = RouteInfoManager(clock)
+    links = [_Link() for _ in range(4)]
+    for version, (step, (name, address, broker_id), link, topics) in enumerate(steps):
+        header = _header(name, address, broker_id)
+        if step == "register":
+            try:
+                routes.register(header, _body(*topics, counter=version), links[link])
+            except RemoteProtocolError:
+                continue
+            if routes.find_rival(header, links[link]) is None:
+                assert routes.data_version(address) is not None
+        elif step == "register_own":
+            routes.register(header, _body(*topics, counter=version), None)
+            assert routes.cluster_info().broker_addr_table[name].broker_addrs[broker_id] == address
+        elif step == "unregister":
+            routes.unregister(name, address, links[link])
+        elif step == "close":
+            routes.connection_closed(links[link])
+        elif step == "wait":
+            clock.advance(61)
+            routes.drop_silent()
+        else:
+            routes.forget_topic(topics)
+        table = routes.cluster_info().broker_addr_table
+        standing = [each for data in table.values() for each in data.broker_addrs.values()]
+        assert len(standing) == len(set(standing)), "an address stands once"
+        assert all(routes.data_version(each) is not None for each in standing)
+        assert all(data.broker_addrs for data in table.values())
+        for topic in routes.topics():
+            route = routes.topic_route(topic)
+            assert route is not None and route.queue_datas
+            assert {data.broker_name for data in route.broker_datas} <= set(table)
