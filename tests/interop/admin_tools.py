@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.interop.children import Child, Children, Event
 from tests.interop.java import CLIENT, java, java_with_tools_5
-from tests.interop.servers import Broker
+from tests.interop.servers import Broker, Cluster
 from tests.support.patience import LIMIT_S
 
 LOGGING = "<configuration><root level='OFF'/></configuration>"  # of mqadmin itself
@@ -27,12 +27,12 @@ class AdminRefusedError(AssertionError):
 
 
 class JavaAdmin:
-    """The administration tool against one broker."""
+    """The administration tool against a broker or a cluster."""
 
     def __init__(
         self,
         children: Children,
-        broker: Broker,
+        broker: Cluster,
         keys: tuple[str, str] | None = None,
         *,
         of_5: bool = False,
@@ -66,12 +66,16 @@ class JavaAdmin:
     @property
     def address(self) -> str:
         """Of the broker, as the tool's commands take it."""
+        assert isinstance(self._broker, Broker)
         return f"127.0.0.1:{self._broker.port}"
 
     def run(self, *words: str) -> str:
         """What mqadmin prints for a command line; where the name server is, it is told."""
-        answer = self._ask({"words": [*words, "-n", self._broker.namesrv]})
-        text: str = answer["text"]
+        return self.run_at(self._broker.namesrv, *words)
+
+    def run_at(self, namesrv: str, *words: str) -> str:
+        """The same, told of other name servers."""
+        text: str = self._ask({"words": [*words, "-n", namesrv]})["text"]
         return text
 
     def help(self) -> str:

@@ -12,13 +12,14 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.interop.children import Child, Children
 from tests.interop.java import APACHE, APACHE_5, JVM, java
-from tests.interop.servers import Broker
+from tests.interop.servers import Broker, Cluster
 from tests.support.patience import LIMIT_S
 from tests.support.ports import free_ports
 
@@ -46,16 +47,17 @@ class ApacheBroker(Broker):
     kind = "apache"
     project = APACHE
     logging_file = "logback_{}.xml"
+    namesrv_keys: ClassVar[dict[str, object]] = {}
 
     def __init__(
-        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
     ) -> None:
         super().__init__(children, folder, joins, **keys)
         self.options: tuple[str, ...] = ()
         """Of both JVMs, to be set before `start`."""
         self.broker_jvm: tuple[str, ...] = SMALL_JVM
         self._running: list[Child] = []
-        (self.namesrv_port,) = [joins.namesrv_port] if joins else free_ports()
+        (self.namesrv_port,) = [0] if joins else free_ports()
         self.port = free_ports(-2, 1)[0]  # the fast port, and one for replication
         self._write_configuration()
 
@@ -102,6 +104,7 @@ class ApacheBroker(Broker):
             "listenPort": self.namesrv_port,
             "kvConfigPath": home / "kvConfig.json",
             "configStorePath": home / "namesrv.properties",
+            **self.namesrv_keys,
         }
         broker = {
             "namesrvAddr": self.namesrv,
@@ -121,6 +124,15 @@ class ApacheBroker(Broker):
             (home / f"{name}.conf").write_text(text)
 
 
+class ApacheNameServer(ApacheBroker):
+    """The name server alone, with the queues of ordered topics in its routes."""
+
+    namesrv_keys: ClassVar[dict[str, object]] = {"orderMessageEnable": "true"}
+
+    def start(self) -> None:
+        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", SMALL_JVM)
+
+
 class Apache5Broker(ApacheBroker):
     """The same of 5.3, with its timers of any delay; without proxy or controller."""
 
@@ -129,7 +141,7 @@ class Apache5Broker(ApacheBroker):
     logging_file = "rmq.{}.logback.xml"
 
     def __init__(
-        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
     ) -> None:
         # It notes every 3 s which transactions have ended; until then it asks about them again.
         super().__init__(children, folder, joins, **{"transactionOpBatchInterval": 50, **keys})

@@ -18,6 +18,7 @@ from tests.interop import java
 from tests.interop.admin_tools import JavaAdmin
 from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.children import Children
+from tests.interop.mixed_cluster import MixedCluster
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker
 from tests.interop.tools import JavaTools
@@ -70,6 +71,17 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
         yield broker
     finally:
         broker.end()
+
+
+@pytest.fixture(scope="session")
+def mixed(maven: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """Brokers and name servers of both kinds, shared: each test leaves all four running."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("mixed"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
 
 
 @pytest.fixture
@@ -134,6 +146,8 @@ def pytest_runtest_makereport(
             if isinstance(value, Broker):
                 for child in value.children.all:
                     report.sections.append((child.name, child.tail(SHOWN_LINES)))
+            elif isinstance(value, MixedCluster):
+                report.sections += value.tail(SHOWN_LINES)
     return report
 
 

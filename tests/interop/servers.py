@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from pathlib import Path
+from typing import Protocol
 
 from tests.interop.children import Children
 
@@ -28,10 +29,19 @@ FEATURES: dict[str, str | int] = {
 }
 
 
+class Cluster(Protocol):
+    """What clients and brokers can join."""
+
+    @property
+    def namesrv(self) -> str:
+        """Its name servers, `host:port;host:port`."""
+        ...
+
+
 class Broker(abc.ABC):
     """A broker named broker-a and its name server, on loopback and on a store of their own.
 
-    Or a broker-b that joins another one's name server. `keys` are configuration beside FEATURES, or
+    Or a broker-b that joins other name servers. `keys` are configuration beside FEATURES, or
     instead of some of them.
     """
 
@@ -40,17 +50,19 @@ class Broker(abc.ABC):
     port: int
 
     def __init__(
-        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
     ) -> None:
         self.keys = {"messageDelayLevel": DELAY_LEVELS, **FILE_SIZES, **FEATURES, **keys}
         self.children = children
         self.folder = folder
         self.joins = joins
-        self.name = "broker-b" if joins else "broker-a"
+        self.name = str(keys.get("brokerName", "broker-b" if joins else "broker-a"))
 
     @property
     def namesrv(self) -> str:
         """Where clients ask for routes."""
+        if self.joins:
+            return self.joins.namesrv
         return f"127.0.0.1:{self.namesrv_port}"
 
     @abc.abstractmethod

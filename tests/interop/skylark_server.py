@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.interop.children import Child, Children, Event
-from tests.interop.servers import Broker
+from tests.interop.servers import Broker, Cluster
 from tests.support.broker_process import PATIENT
 
 COMMAND = Path(sys.executable).with_name("skylarkmq")
@@ -20,7 +20,7 @@ class SkylarkBroker(Broker):
     port = 0
 
     def __init__(
-        self, children: Children, folder: Path, joins: Broker | None = None, **keys: object
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
     ) -> None:
         super().__init__(children, folder, joins, **keys)
         self._child: Child | None = None
@@ -44,9 +44,8 @@ class SkylarkBroker(Broker):
         self._child = child = self.children.start("skylarkmq", command, one_stream=True)
         ready: list[Event] = child.wait_for("the broker", lambda: child.named("ready"))
         self.port = _port(ready[0]["brokerAddr"])
-        self.namesrv_port = (
-            self.joins.namesrv_port if self.joins else _port(ready[0]["namesrvAddr"])
-        )
+        if not self.joins:
+            self.namesrv_port = _port(ready[0]["namesrvAddr"])
 
     def stop(self) -> None:
         assert self._child is not None
@@ -55,6 +54,40 @@ class SkylarkBroker(Broker):
             self._child.fail("did not stop cleanly")
 
     def kill(self) -> None:
+        assert self._child is not None
+        self._child.kill()
+
+
+class SkylarkNameServer:
+    """`skylarkmq namesrv` on a free port, which a later start takes again, with the queues of
+    ordered topics in its routes.
+    """
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._child: Child | None = None
+        self._port = 0
+
+    @property
+    def namesrv(self) -> str:
+        """Where clients ask for routes."""
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start and return when it serves."""
+        command = [str(COMMAND), "namesrv", "--log-format", "json"]
+        for key, value in {
+            "listenPort": self._port,
+            "orderMessageEnable": "true",
+            "kvConfigPath": self._children.folder / "kvConfig.json",
+        }.items():
+            command += ["--set", f"{key}={value}"]
+        self._child = child = self._children.start("skylarkmq-namesrv", command, one_stream=True)
+        ready: list[Event] = child.wait_for("the name server", lambda: child.named("ready"))
+        self._port = _port(ready[0]["namesrvAddr"])
+
+    def kill(self) -> None:
+        """An end without a warning."""
         assert self._child is not None
         self._child.kill()
 

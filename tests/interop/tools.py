@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tests.interop.children import Child, Children, Event
 from tests.interop.java import CLIENT, java
-from tests.interop.servers import Broker
+from tests.interop.servers import Cluster
 
 PACKAGE = "skylarkmq.interop"
 
@@ -26,9 +26,9 @@ LOCK_SOON = "-Drocketmq.client.rebalance.lockInterval=1000"
 
 
 class JavaTools:
-    """The programs of tests/interop/java against one broker."""
+    """The programs of tests/interop/java against a broker or a cluster."""
 
-    def __init__(self, children: Children, broker: Broker) -> None:
+    def __init__(self, children: Children, broker: Cluster) -> None:
         self._children = children
         self._broker = broker
 

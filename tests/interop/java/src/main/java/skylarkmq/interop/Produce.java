@@ -15,7 +15,8 @@ import org.apache.rocketmq.common.message.Message;
  * input ends.
  *
  * <pre>
- *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders)
+ *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders),
+ *           steady (sync, count a second, until standard input ends)
  *   count   how many messages
  *   orders  how many sequences mode ordered keeps
  *   max     body size that the client itself lets pass
@@ -32,6 +33,7 @@ public final class Produce {
     private final DefaultMQProducer producer;
     private final Messages messages;
     private final int count;
+    private volatile boolean sending = true;
 
     private Produce(Args args) {
         this.args = args;
@@ -82,6 +84,9 @@ public final class Produce {
             case "ordered":
                 ordered();
                 break;
+            case "steady":
+                steady();
+                break;
             default:
                 throw new IllegalArgumentException("mode " + mode);
         }
@@ -116,6 +121,26 @@ public final class Produce {
             message.putUserProperty("order", String.valueOf(order));
             Out.sent(index, producer.send(message, selector, order));
         });
+    }
+
+    private void steady() throws Exception {
+        Thread sender = new Thread(() -> {
+            for (int index = 0; sending; index++) {
+                int number = index;
+                attempt(number, () -> Out.sent(number, producer.send(messages.message(number))));
+                try {
+                    Thread.sleep(1000 / count);
+                } catch (InterruptedException stopped) {
+                    return;
+                }
+            }
+        }, "steady");
+        sender.start();
+        while (System.in.read() >= 0) {
+            // only its end matters
+        }
+        sending = false;
+        sender.join();
     }
 
     private void each(Step step) {
