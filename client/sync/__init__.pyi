@@ -80,7 +80,7 @@ class Admin:
         """Return a broker's white list and its accounts, without their secrets.
 
         Raises:
-            NotSupported: it does not answer that, as RocketMQ since 4.9.7.
+            NotSupported: it does not answer that, as RocketMQ 4.9.8.
             BrokerError: it has no access control.
             NotFound: no broker of that name is registered.
         """
@@ -318,7 +318,7 @@ class Admin:
 
         Args:
             access_key: 7 characters or more, as the secret (RocketMQ: more than 6).
-            secret_key: needed for a new account.
+            secret_key: needed for a new account, by RocketMQ's brokers each time.
             admin: may administer. RocketMQ's brokers take None for False.
             default_topic_right: the right to topics that `topic_rights` does not name.
             default_group_right: the same for consumer groups.
