@@ -202,6 +202,11 @@ class StoreConfig:
         except ValueError as error:
             raise ConfigError("messageDelayLevel", self.message_delay_level, str(error)) from error
 
+    @property
+    def is_slave(self) -> bool:
+        """Whether the log is a master's, and nothing but what comes from there is stored."""
+        return self.broker_role == "SLAVE"
+
     def _check_index(self) -> None:
         # Item 0 is never used, so a file of one item would be full from the start, and the next.
         if self.max_index_num < 2:

@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from skylarkmq.common.clock import Clock
-from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import Files, is_no_space
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.table_file import Written
@@ -57,6 +57,8 @@ from skylarkmq.store.folder import (
 )
 from skylarkmq.store.index.service import IndexService
 from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.group_commit import Committed
+from skylarkmq.store.log.received import ReceivedLog
 from skylarkmq.store.message_writer import Busy, MessageWriter, PutDone
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
 from skylarkmq.store.queue.queue_table import QueueTable
@@ -127,6 +129,9 @@ class MessageStore:
         self._points = PointTracker()
         self.removal = TopicRemoval(env, commit_log, queues, self._points)
         writer = self.writer = MessageWriter(env, commit_log, queues)
+        self.received = ReceivedLog(
+            env, commit_log, queues, self.delay_levels, writer.store_received
+        )
         reader = self._reader = MessageReader(env, commit_log, queues, memory_size)
         cold = ColdReads(env, reader, commit_log, queues)
         self.index = IndexService(env, commit_log)
@@ -257,8 +262,13 @@ class MessageStore:
 
     def start(self) -> None:
         """Take writes, and start the timed work."""
+        commit_log = self.commit_log
+        is_empty = commit_log.wrote_offset == commit_log.min_offset
+        if self.config.is_slave and is_empty and self.queues.totals() == (0, 0):
+            commit_log.mapped_files.remove_all()  # the master's log says where this one begins
         try:
-            self.commit_log.open_first()
+            if not self.config.is_slave or commit_log.mapped_files.last is not None:
+                commit_log.open_first()
         except StoreFullError as error:
             log.warning("starting without room for messages: %s", error)
         self.state = StoreState.RUNNING
@@ -389,6 +399,23 @@ class MessageStore:
         if self.state is StoreState.FAILED:
             return f"the store has failed and needs a restart: {self.failure}"
         return "the broker is starting or shutting down"
+
+    def take_records(self, offset: int, data: bytes, done: Committed | None = None) -> None:
+        """Store bytes of a master's log, cut anywhere; see `ReceivedLog.take`.
+
+        Args:
+            done: called with the outcome of each batch that becomes of them, when it is as durable
+                as the flush mode makes it. How far that is, `commit_log.stored_offset` says.
+
+        Raises:
+            ReceivedError: no record may stand there. StoreFullError, OSError: there is no room.
+            StoreError: the store takes nothing now.
+        """
+        why = self.refusal()
+        if why is not None:
+            raise StoreError(why)
+        self.writer.on_received = done
+        self.received.take(offset, data)
 
     @property
     def is_busy(self) -> bool:

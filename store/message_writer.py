@@ -141,6 +141,7 @@ class MessageWriter:
 
     Attributes:
         on_published: called with every list of units that has become visible, in log order.
+        on_received: told the outcome of each commit of records that a master has sent.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
     """
@@ -158,6 +159,7 @@ class MessageWriter:
         self.busy = BusyGauge(env, commit_log)
         self.published_offset = 0
         self.on_published: OnPublished = _ignore
+        self.on_received: Committed | None = None
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]
@@ -249,6 +251,37 @@ class MessageWriter:
         self.commit_open()
         self._open = commit
         return self._log.begin()
+
+    def store_received(
+        self, records: bytes, units: list[Unit], newest_ms: int, blank: bytes
+    ) -> bool:
+        """Commit records of another broker's log, laid out for the end of this one.
+
+        Args:
+            newest_ms: their newest store time.
+            blank: the record that ends the file after them; empty when it does not end.
+
+        Returns:
+            Whether the disk took them; `on_received` is told when they are durable.
+
+        Raises:
+            StoreFullError, OSError: there is no next file; the records before it are stored.
+        """
+        self.commit_open()
+        batch = self._log.begin(newest_ms)
+        full: Exception | None = None
+        try:
+            batch.reserve(len(records))  # the last file of an earlier run may not be ready yet
+            if records:
+                batch.extend(records, units)
+            if blank:
+                batch.end_file(blank)
+        except (StoreFullError, OSError) as error:
+            full = error
+        stored = batch.is_empty or self.commit(self.on_received)
+        if full is not None:
+            raise full
+        return stored
 
     def commit_open(self) -> None:
         """Commit the batch that is open, if one is."""

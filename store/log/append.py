@@ -216,6 +216,14 @@ class AppendBatch:
         self.count += len(units)
         self.size += len(records)
 
+    def end_file(self, blank: bytes) -> None:
+        """Take the blank record that ends the file, as another broker has written it.
+
+        Raises:
+            StoreFullError, OSError: as `add`; the file has not ended then.
+        """
+        self._roll(blank)
+
     def reserve(self, size: int) -> None:
         """Make sure that the next records, `size` bytes in total, lie in one file.
 
@@ -280,11 +288,11 @@ class AppendBatch:
         if self._position + size + MIN_BLANK_SIZE > self._file_size:
             self._roll()  # a file of an earlier run that could not be had before
 
-    def _roll(self) -> None:
+    def _roll(self, blank: bytes = b"") -> None:
         following = self._next_file()  # first: without it the old file must stay as it is
         file = self._file
         if file is not None and self._position < file.size:
-            self._parts.append(encode_blank(file.size - self._position))
+            self._parts.append(blank or encode_blank(file.size - self._position))
         self._close_segment()
         self._file = following
         self._file_start = following.start_offset

@@ -97,6 +97,7 @@ class CommitLog:
         self._clock = env.clock
         self._stats = env.stats
         self.file_size = file_size = config.mapped_file_size_commit_log
+        self._syncs = config.flush_disk_type == "SYNC_FLUSH"
         self.write_road = write_road(config)
         self.pool: TransientStorePool | None = None
         if self.write_road == "pool":
@@ -110,6 +111,7 @@ class CommitLog:
         self._allocate = AllocateService(env, equip=self._equip, room=self._room)
         self.batch = AppendBatch(file_size, self._next_file, self._join, due_time)
         self._ahead: list[MappedFile] = []  # that the open batch rolled into, not of the log yet
+        self._first_offset = 0  # where a log without files begins
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record; never goes back within a run
         # Batches that left the loop, in order; while there are any, what follows leaves it too.
@@ -144,9 +146,14 @@ class CommitLog:
         last = self.mapped_files.last
         return last.start_offset + last.wrote_position if last else 0
 
-    def begin(self) -> AppendBatch:
-        """Start a batch. The store time is taken here, once, and is monotonic."""
-        now_ms = self._clock.now_ms()
+    def begin(self, newest_ms: int | None = None) -> AppendBatch:
+        """Start a batch. The store time is taken here, once, and is monotonic.
+
+        Args:
+            newest_ms: the newest store time of records that another broker has laid out; None: the
+                batch gets the time of now.
+        """
+        now_ms = self._clock.now_ms() if newest_ms is None else newest_ms
         if now_ms > self.store_timestamp:
             self.store_timestamp = now_ms
         last = self.mapped_files.last if self._unready is None else None
@@ -169,6 +176,20 @@ class CommitLog:
         else:
             self._resume(self._unready, None)
 
+    def start_at(self, offset: int) -> None:
+        """Let a log without files begin elsewhere than at 0: it is the copy of another one.
+
+        Args:
+            offset: where a file starts.
+
+        Raises:
+            StoreFullError, OSError: the file could not be made, or is not ready yet; ask again.
+        """
+        assert self.mapped_files.last is None and offset % self.file_size == 0
+        self._first_offset = self.flushed_offset = self._committed_offset = offset
+        self._next_file()
+        self._join()
+
     def _resume(self, mapped: MappedFile, patience_s: float | None) -> MappedFile:
         """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
         self._allocate.resume(mapped, patience_s)
@@ -187,7 +208,7 @@ class CommitLog:
         if self._fail_without_buffer and self.pool is not None and not self.pool.available_count:
             raise NoBufferError("create mapped file failed, server is busy or broken.")
         last = self._ahead[-1] if self._ahead else self.mapped_files.last
-        start_offset = 0 if last is None else last.start_offset + self.file_size
+        start_offset = self._first_offset if last is None else last.start_offset + self.file_size
         mapped = self._allocate.take(start_offset, patience_s)
         self._stage(mapped)
         self._ahead.append(mapped)
@@ -241,6 +262,28 @@ class CommitLog:
             self._advance()
 
     # Reading
+
+    @property
+    def stored_offset(self) -> int:
+        """End of what the flush mode calls stored: synced under SYNC_FLUSH, else in the files.
+
+        It is the end of a record. What a master sends to its slaves lies below it, and so does what
+        a slave confirms: a power cut takes nothing of that under SYNC_FLUSH.
+        """
+        return self.flushed_offset if self._syncs else self.max_offset
+
+    def part(self, offset: int, size: int) -> memoryview:
+        """Return stored bytes from `offset` on, whatever they are: at most `size`, of one file.
+
+        Empty at the end of what is stored, and where the log has no file.
+        """
+        mapped = self.mapped_files.find(offset)
+        if mapped is None:
+            return memoryview(b"")
+        position = offset - mapped.start_offset
+        stored = self.stored_offset - mapped.start_offset
+        end = min(position + size, mapped.committed_position, stored)
+        return mapped.view[position : max(position, end)]
 
     def record(self, physical_offset: int, size: int) -> memoryview | None:
         """Return the bytes of a record, None when its file is gone or it is not written."""

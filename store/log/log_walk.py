@@ -116,67 +116,71 @@ class LogWalk:
 
     def _in_slice(self, data: bytes, position: int, base: int) -> Iterator[WalkedRecord]:
         """Yield the records that lie whole in a slice, which begins at offset `base`."""
-        view, end, check_crc = memoryview(data), len(data), self._check_crc
-        last = end - MIN_RECORD_SIZE
-        unpack: Callable[[bytes, int], tuple[int, ...]] = WALK_IPV4.unpack_from
-        while position <= last:
-            size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = (
-                unpack(data, position)
-            )
-            stop: int = position + size
-            tail: int = position + FIXED_IPV4_SIZE + body_size
-            if (
-                magic == MESSAGE_MAGIC
-                and offset == base + position
-                and stop <= end
-                and body_size >= 0
-                and tail + LENGTHS_SIZE <= stop
-                and not sys_flag & HOSTS_BITS
-            ):
-                topic_end: int = tail + 1 + data[tail]
-                properties = data[topic_end + 2 : stop]
-                topic = data[tail + 1 : topic_end]
-                if (
-                    topic_end - tail <= MAX_TOPIC_SIZE + 1
-                    and topic_end + 2 + len(properties) == stop
-                    and data[topic_end] << 8 | data[topic_end + 1] == len(properties)
-                    and (
-                        not check_crc
-                        or (
-                            body_crc(view[tail - body_size : tail]) == crc
-                            and 0 not in properties
-                            and 0 not in topic
-                        )
-                    )
-                ):
-                    self.end_offset = self.reached = offset + size
-                    yield (
-                        offset,
-                        size,
-                        queue_id,
-                        queue_offset,
-                        sys_flag,
-                        timestamp,
-                        topic,
-                        properties,
-                    )
-                    position = stop
-                    continue
-            record = read_record(
-                data, position, check_crc=check_crc, physical_offset=base + position
-            )
-            if record.status is not RecordStatus.MESSAGE:
-                break
-            self.end_offset = self.reached = base + position + record.size
-            yield _walked(record)
-            position += record.size
         self._stopped = position
+        for record in sound_records(data, position, len(data), base, check_crc=self._check_crc):
+            self.end_offset = self.reached = record[0] + record[1]
+            self._stopped = self.end_offset - base
+            yield record
 
     def _tell_progress(self) -> None:
         last = self._files.last
         if self._progress is not None and last is not None:
             total = last.start_offset + last.size - self._begin
             self._progress(self._what, self.end_offset - self._begin, total)
+
+
+def sound_records(
+    data: bytes, position: int, end: int, base: int, *, check_crc: bool = True
+) -> Iterator[WalkedRecord]:
+    """Yield the sound records that follow each other from a position on.
+
+    Args:
+        end: place in `data` where the bytes end that may be looked at.
+        base: offset of the log of the first byte of `data`.
+    """
+    view = memoryview(data)
+    last = end - MIN_RECORD_SIZE
+    unpack: Callable[[bytes, int], tuple[int, ...]] = WALK_IPV4.unpack_from
+    while position <= last:
+        size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = unpack(
+            data, position
+        )
+        stop: int = position + size
+        tail: int = position + FIXED_IPV4_SIZE + body_size
+        if (
+            magic == MESSAGE_MAGIC
+            and offset == base + position
+            and stop <= end
+            and body_size >= 0
+            and tail + LENGTHS_SIZE <= stop
+            and not sys_flag & HOSTS_BITS
+        ):
+            topic_end: int = tail + 1 + data[tail]
+            properties = data[topic_end + 2 : stop]
+            topic = data[tail + 1 : topic_end]
+            if (
+                topic_end - tail <= MAX_TOPIC_SIZE + 1
+                and topic_end + 2 + len(properties) == stop
+                and data[topic_end] << 8 | data[topic_end + 1] == len(properties)
+                and (
+                    not check_crc
+                    or (
+                        body_crc(view[tail - body_size : tail]) == crc
+                        and 0 not in properties
+                        and 0 not in topic
+                    )
+                )
+            ):
+                position = stop
+                yield offset, size, queue_id, queue_offset, sys_flag, timestamp, topic, properties
+                continue
+        record = read_record(
+            data, position, limit=end, check_crc=check_crc, physical_offset=base + position
+        )
+        if record.status is not RecordStatus.MESSAGE:
+            break
+        position += record.size
+        yield _walked(record)
 
 
 def _walked(record: RecordView) -> WalkedRecord:

@@ -132,6 +132,15 @@ class MappedFileQueue:
         mapped.rewind(self.file_size)
         self.mapped.append(mapped)
 
+    def remove_all(self) -> None:
+        """Remove every file: nothing was ever stored in them. Blocks."""
+        for mapped in self.mapped:
+            mapped.close()
+            self._files.unlink(mapped.file.path)
+        if self.mapped:
+            self._files.sync_folder(self.folder)
+        self.mapped.clear()
+
     def truncate(self, end_offset: int, *, clear_size: int = 0) -> None:
         """Make `end_offset` the end of the log; remove the files after it.
 

@@ -162,6 +162,15 @@ class QueueTable:
             if queue.max_offset - queue.written >= TAIL_WRITE_COUNT and not self._writing:
                 self.write()
 
+    def pad(self, queue: ConsumeQueue, end: int) -> None:
+        """Let the next message of a queue be number `end`; what is missing becomes padding."""
+        while queue.max_offset < end:
+            queue.append(0, PRE_BLANK_SIZE, 0)
+        queue.next_offset = end
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+
     def _extended(self, units: list[Unit]) -> list[Unit]:
         """Put what the extensions are to hold there; return units with the addresses."""
         extended: list[Unit] = []

@@ -1,0 +1,300 @@
+"""The log of a slave: bytes of its master's log become records of this one, at the same places.
+
+    bytes, cut anywhere  ->  whole records, checked  ->  a batch like any other  ->  stored, shown
+
+What does not end yet waits in memory, so the log always ends with a whole record, and a slave may
+become a master at any time. A record's sizes, magic, physical offset and body CRC are checked, as
+recovery does, before it is stored. Blank records are stored as they came, so both logs agree byte
+by byte.
+
+Queue offsets are the master's; nothing is numbered here. A queue whose first record here is not its
+first one begins there. Numbers that are missing become padding. A record whose number is taken
+already gets no unit: at the master the topic was deleted and made again, and the queue's old units
+go with the deletion here.
+
+Unlike RocketMQ, whose slave stores what it gets without a look, record or not.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (appendData),
+DefaultMessageStore.java (doReput)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from skylarkmq.common.errors import StoreError
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
+from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
+from skylarkmq.protocol.record import (
+    BLANK_MAGIC,
+    HEAD,
+    MESSAGE_MAGIC,
+    MIN_BLANK_SIZE,
+    RecordStatus,
+    read_record,
+)
+from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.store.config import RECORD_OVERHEAD
+from skylarkmq.store.delay_levels import DelayLevels
+from skylarkmq.store.environment import Environment
+from skylarkmq.store.log.append import (
+    NO_QUEUE,
+    TRANSACTION_BITS,
+    TRANSACTION_COMMIT,
+    TRANSACTION_ROLLBACK,
+    Unit,
+)
+from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.log.log_walk import WalkedRecord, sound_records
+from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.store.queue.queue_table import QueueTable
+
+log = logging.getLogger(__name__)
+
+RECORD_SIZE_MAX: Final = 64 << 20
+"""Bytes of a record that a slave waits for, unless its own maxMessageSize allows more."""
+GAP_MAX: Final = 1 << 16
+"""Queue offsets that may be missing before a record."""
+LEFT_OUT_TOLD: Final = 10
+"""Records without a unit that the log names, of those since the start."""
+
+
+class ReceivedError(StoreError):
+    """What a master sends is not the rest of this log; cause and cure for the operator."""
+
+
+class _Part(NamedTuple):
+    """Records that lie one after the other in one file, and what follows them."""
+
+    records: bytes
+    units: list[Unit]
+    newest_ms: int
+    end: int  # place in the bytes after them
+    gap: bool  # the next record leaves one in its queue
+
+
+class ReceivedLog:
+    """Takes the bytes of a master's log. Loop thread.
+
+    Attributes:
+        left_out: records that got no unit, because their queue offset was taken, or far too high.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        delay_levels: DelayLevels,
+        store: Callable[[bytes, list[Unit], int, bytes], bool],
+    ) -> None:
+        """Take the parts of a store.
+
+        Args:
+            store: commits records with their units, newest store time, and the blank record after
+                them, which may be empty; False when the disk refused it.
+        """
+        self._log = commit_log
+        self._queues = queues
+        self._delay_levels = delay_levels
+        self._store = store
+        self._file_size = commit_log.file_size
+        self._size_max = max(RECORD_SIZE_MAX, env.config.max_message_size + RECORD_OVERHEAD)
+        self._parts: list[bytes] = []  # what came after the last whole record
+        self._pending = 0  # bytes of them
+        self._wanted = 0  # bytes of them with which the record may be whole
+        # By topic and queue id; None for one that cannot have units.
+        self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        self.left_out = 0
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next bytes belong."""
+        return self._log.wrote_offset + self._pending
+
+    def forget(self) -> None:
+        """Drop the record that has not ended: the next bytes come from another connection."""
+        self._parts.clear()
+        self._pending = self._wanted = 0
+
+    def take(self, offset: int, data: bytes) -> None:
+        """Store what is whole with these bytes of the master's log.
+
+        Raises:
+            ReceivedError: they are no records that may stand there. What comes before is stored.
+            StoreFullError, OSError: there is no next file; what comes before is stored.
+        """
+        if self._log.mapped_files.last is None:
+            self._begin(offset)
+        elif offset != self.next_offset:
+            raise ReceivedError(f"bytes of offset {offset} came, where {self.next_offset} goes on")
+        self._parts.append(data)
+        self._pending += len(data)
+        if self._pending < self._wanted:
+            return
+        whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self.forget()
+        taken = self._take_whole(whole)
+        if taken < len(whole):
+            self._parts.append(whole[taken:] if taken else whole)
+            self._pending = len(whole) - taken
+
+    def _begin(self, offset: int) -> None:
+        if offset % self._file_size:
+            raise ReceivedError(
+                f"the master's log begins at offset {offset}, where no file of "
+                f"mappedFileSizeCommitLog={self._file_size} does: use the master's size"
+            )
+        self._log.start_at(offset)
+
+    def _take_whole(self, data: bytes) -> int:
+        """Store the whole records of some bytes; return how many bytes they have."""
+        place, begin = 0, self._log.wrote_offset
+        while place < len(data):
+            offset = begin + place
+            file_end = self._log.next_file_offset(offset) - begin
+            part = self._read(data, place, min(len(data), file_end - MIN_BLANK_SIZE), begin)
+            blank = b""
+            if part.end < file_end and not part.gap:
+                blank = self._blank(data, part.end, file_end)
+            if part.end == place and not blank:
+                if not part.gap:
+                    self._check_unended(data, place, file_end, begin)
+                    break
+                self._fill_gap(data, place, begin)
+                continue
+            place = part.end + len(blank)
+            if not self._store(part.records, part.units, part.newest_ms, blank):
+                raise ReceivedError("the disk refused what the master sent")
+        return place
+
+    def _read(self, data: bytes, place: int, limit: int, begin: int) -> _Part:
+        """Return the records that are whole and sound; stop where anything else stands."""
+        known, units, newest, end, gap = self._known, list[Unit](), 0, place, False
+        for record in sound_records(data, place, limit, begin):
+            offset, size, queue_id, queue_offset, flag, timestamp, topic, properties = record
+            queue = known.get((topic, queue_id))
+            if queue is None or queue.removed:
+                queue = self._open(record)
+            kind = flag & TRANSACTION_BITS
+            if queue is not None and kind != TRANSACTION_ROLLBACK:
+                number = NO_QUEUE
+                if kind in (0, TRANSACTION_COMMIT):
+                    if queue_offset != queue.next_offset and not self._begins(queue, queue_offset):
+                        if 0 < queue_offset - queue.next_offset <= GAP_MAX:
+                            gap = True
+                            break
+                        self._tell_left_out(queue, offset, queue_offset)
+                    else:
+                        number = queue_offset
+                        queue.next_offset = number + 1
+                tags = find_property(properties, TAGS_AND_SEPARATOR)
+                code = 0 if tags is None else cached_tags_code(tags)
+                if queue.topic == RMQ_SYS_SCHEDULE_TOPIC:
+                    level = self._delay_levels.level_of(properties)
+                    code = self._delay_levels.due_time(level, timestamp) if level else code
+                units.append((queue, number, offset, size, code, properties, timestamp))
+            if timestamp > newest:
+                newest = timestamp
+            end = offset + size - begin
+        whole = place == 0 and end == len(data)
+        return _Part(data if whole else data[place:end], units, newest, end, gap)
+
+    def _open(self, record: WalkedRecord) -> ConsumeQueue | None:
+        """Return the queue of a record; None when no unit may speak of it."""
+        _, _, queue_id, queue_offset, _, _, topic, _ = record
+        name = topic.decode("ascii", "replace")
+        if validate_topic(name) is not None or queue_id < 0 or queue_offset < 0:
+            log.error("the record at offset %d has no usable topic or queue", record[0])
+            return None
+        queue = self._known[topic, queue_id] = self._queues.open(name, queue_id)
+        return queue
+
+    def _begins(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Let a queue without messages begin later: its first records are older than this log."""
+        if queue.next_offset or not (self._log.min_offset or queue_offset > GAP_MAX):
+            return False
+        queue.reset(queue_offset)
+        return True
+
+    def _blank(self, data: bytes, place: int, file_end: int) -> bytes:
+        """Return the blank record that stands at a place, empty when none does or it is not whole.
+
+        Raises:
+            ReceivedError: it does not reach to the end of the file.
+        """
+        if len(data) - place < MIN_BLANK_SIZE:
+            return b""
+        size, magic = HEAD.unpack_from(data, place)
+        if magic != BLANK_MAGIC:
+            return b""
+        if place + size != file_end:
+            raise ReceivedError(
+                f"a file of the master ends {file_end - place - size} bytes before one of "
+                f"mappedFileSizeCommitLog={self._file_size} does: use the master's size"
+            )
+        return data[place:file_end] if file_end <= len(data) else b""
+
+    def _check_unended(self, data: bytes, place: int, file_end: int, begin: int) -> None:
+        """Say with how many bytes the record that has begun may be whole.
+
+        Raises:
+            ReceivedError: no record can become of these bytes.
+        """
+        offset, left = begin + place, len(data) - place
+        if left < MIN_BLANK_SIZE:
+            self._wanted = MIN_BLANK_SIZE
+            return
+        size, magic = HEAD.unpack_from(data, place)
+        if magic == MESSAGE_MAGIC and place + size + MIN_BLANK_SIZE > file_end:
+            raise ReceivedError(
+                f"the record at offset {offset} has {size} bytes and would not fit into a file of "
+                f"mappedFileSizeCommitLog={self._file_size}: use the master's size"
+            )
+        found = read_record(data, place, physical_offset=offset)
+        if found.status is not RecordStatus.TORN or size <= left:
+            raise ReceivedError(f"what came for offset {offset} is no sound record: {found.why}")
+        if size > self._size_max:
+            raise ReceivedError(
+                f"the record at offset {offset} has {size} bytes, more than {self._size_max}: "
+                "raise maxMessageSize to the master's"
+            )
+        self._wanted = size
+
+    def _fill_gap(self, data: bytes, place: int, begin: int) -> None:
+        """Pad the queue whose next record leaves a gap.
+
+        Raises:
+            ReceivedError: units of the queue wait for a sync; the next try will do.
+        """
+        record = next(sound_records(data, place, len(data), begin))
+        offset, _, queue_id, queue_offset, _, _, topic, _ = record
+        queue = self._queues.open(topic.decode("ascii"), queue_id)
+        if queue.max_offset != queue.next_offset:
+            raise ReceivedError(
+                f"the record at offset {offset} is number {queue_offset} of {queue.topic}-"
+                f"{queue_id}, and what is before it is not synced yet"
+            )
+        log.warning(
+            "the master's log lacks messages %d to %d of %s-%d",
+            queue.next_offset,
+            queue_offset - 1,
+            queue.topic,
+            queue_id,
+        )
+        self._queues.pad(queue, queue_offset)
+
+    def _tell_left_out(self, queue: ConsumeQueue, offset: int, queue_offset: int) -> None:
+        self.left_out += 1
+        if self.left_out <= LEFT_OUT_TOLD:
+            log.warning(
+                "the record at offset %d is number %d of %s-%d, which goes on with %d: it can be "
+                "found by key alone (the topic was deleted at the master?)",
+                offset,
+                queue_offset,
+                queue.topic,
+                queue.queue_id,
+                queue.next_offset,
+            )
