@@ -1,0 +1,5 @@
+"""RocketMQ's replication: a slave follows its master's commit log over a connection of its own.
+
+`ha_protocol.py` has the bytes of that connection. The store gives and takes the log itself, with
+`CommitLog.part` and `MessageStore.take_records`, and knows nothing of connections.
+"""
