@@ -341,3 +341,12 @@ def check_crash(
     again.store.take_records(end, whole[end:])
     settle(again)
     assert log_of(again) == whole
+
+
+def test_what_lies_in_a_blank_record_is_stored_as_it_came() -> None:
+    """RocketMQ leaves old bytes of its buffers there."""
+    whole = log_of(master(60))
+    data = damaged(whole, LOG_SIZE - 3, 0x55)
+    target = slave()
+    target.store.take_records(0, data)
+    assert log_of(target) == data != whole
