@@ -36,8 +36,11 @@ class JavaAdmin:
         keys: tuple[str, str] | None = None,
         *,
         of_5: bool = False,
+        jvm: tuple[str, ...] = (),
     ) -> None:
-        """Start it; `keys` are access key and secret of its account; `of_5`: as of 5.3."""
+        """Start it; `keys` are access key and secret of its account; `of_5`: as of 5.3; `jvm` are
+        further options of its JVM.
+        """
         self._broker = broker
         home = children.folder / f"admin{'5' if of_5 else ''}-{len(children.all)}"
         (home / "conf").mkdir(parents=True, exist_ok=True)
@@ -47,6 +50,7 @@ class JavaAdmin:
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             f"-Drocketmq.client.logRoot={home}",
+            *jvm,
         )
         words = [f"namesrv={broker.namesrv}"]
         if keys is not None:
@@ -120,10 +124,7 @@ class JavaAdmin:
         self._child.finish()
 
     def _ask(self, command: Event) -> Event:
-        stream = self._child.process.stdin
-        assert stream is not None
-        stream.write(f"{json.dumps(command)}\n".encode())
-        stream.flush()
+        self._child.say(json.dumps(command))
         self._asked += 1
         return self._child.count("answer", self._asked)[-1]
 

@@ -90,6 +90,12 @@ class Child:
         )
         return found
 
+    def say(self, line: str = "") -> None:
+        """Write a line to standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
     def finish(self) -> None:
         """End standard input, which asks the programs here to stop, and wait for a clean end."""
         if self.process.stdin and not self.process.stdin.closed:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.accounts import (
+    ACCOUNTS,
+    ADMINISTRATOR,
     ALICE,
     GROUP,
     REASONS,
@@ -20,7 +23,7 @@ from tests.interop.accounts import (
     secured_broker,
 )  # fmt: skip
 from tests.interop.admin_tools import JavaAdmin
-from tests.interop.children import Children
+from tests.interop.children import Children, Event
 from tests.interop.servers import Broker
 from tests.interop.tools import BINARY_HEADERS, LONG_NAMES, JavaTools, bodies
 
@@ -44,6 +47,13 @@ def tools(secured: Broker, children: Children) -> JavaTools:
 @pytest.fixture(scope="module")
 def root(secured: Broker) -> JavaAdmin:
     return JavaAdmin(secured.children, secured, ROOT)
+
+
+def read_again(broker: Broker, times: int) -> None:
+    """Wait until the broker has taken changed files so often."""
+    server = broker.children.all[0]
+    said = "access control has new rules"
+    server.wait_for(said, lambda: sum(said in line for line in server.lines) >= times)
 
 
 def keys(account: tuple[str, str]) -> dict[str, Any]:
@@ -116,6 +126,42 @@ def test_mqadmin_administers_accounts(secured: Broker, root: JavaAdmin, tools: J
     audit = (secured.folder / "audit.log").read_text()
     assert "UPDATE_AND_CREATE_ACL_CONFIG" in audit and "second-secret" not in audit
     assert file.stat().st_mode & 0o077 == 0
+
+
+def test_an_account_that_goes_while_its_client_is_connected(
+    maven: None, children: Children, tmp_path: Path
+) -> None:
+    """Another secret, no account any more, and the account again: seen by the next request."""
+    with secured_broker(tmp_path) as broker:
+        tools = JavaTools(children, broker)
+        producer = tools.start_produce("T_open", "asked", 0, **keys(ALICE))
+        producer.event("started")
+        file = accounts_file(tmp_path)
+
+        def next_send(number: int) -> Event:
+            producer.say()
+            found: Event = producer.wait_for(
+                f"send {number}",
+                lambda: [e for e in producer.events if e.get("index") == number][-1:],
+            )[0]
+            return found
+
+        assert next_send(0)["event"] == "sent"
+        changes = (
+            (ACCOUNTS.replace(ALICE[1], "a-newer-secret"), REASONS["wrong"]),
+            (ADMINISTRATOR, f"No acl config for {ALICE[0]}"),
+            (ACCOUNTS, None),
+        )
+        for number, (text, why) in enumerate(changes, 1):
+            file.write_text(text)
+            read_again(broker, number)
+            event = next_send(number)
+            if why is None:
+                assert event["event"] == "sent"
+            else:
+                assert (event["event"], event["code"]) == ("error", 1)
+                assert f"AclException: {why}, " in event["answer"]
+        producer.finish()
 
 
 def test_mqadmin_refused(secured: Broker, root: JavaAdmin) -> None:

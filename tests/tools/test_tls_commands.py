@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.config.tls_settings import TlsConfig, TlsMode
 from skylarkmq.cli import main
 from tests.support.certificates import Authority
 from tests.support.live_broker import live_broker, namesrv_of
@@ -57,6 +58,29 @@ async def test_send_consume_and_health_over_tls(tmp_path: Path) -> None:
         assert broker.metrics_address is not None
         address = "{}:{}".format(*broker.metrics_address)
         assert await run("health", "--address", address) == (0, "ready\n", "")
+
+
+@pytest.mark.parametrize("mode", ["disabled", "permissive", "enforcing"])
+async def test_the_image_asks_whether_it_is_healthy(tmp_path: Path, mode: TlsMode) -> None:
+    """As its Dockerfile says, whatever TLS is there, and with access control."""
+    text = (Path(__file__).parents[2] / "Dockerfile").read_text()
+    (command,) = re.findall(r"HEALTHCHECK [^\[]*CMD (\[.*\])", text)
+    program, *words = json.loads(command)
+    assert program == "skylarkmq"
+    (tmp_path / "conf").mkdir()
+    accounts = "accounts: [{accessKey: somebody, secretKey: hidden-secret}]"
+    (tmp_path / "conf" / "plain_acl.yml").write_text(accounts)
+    tls = TlsConfig(
+        tls_server_mode=mode,
+        tls_server_cert_path=Authority(tmp_path).certificate_file("broker.example"),
+    )
+    changes = {"acl_enable": True, "rocketmq_home": tmp_path, "tls": tls}
+    async with live_broker(tmp_path / "store", **changes) as broker:
+        assert broker.metrics_address is not None
+        address = "{}:{}".format(*broker.metrics_address)
+        assert await run(*words, "--address", address) == (0, "ready\n", "")
+    code, _, errors = await run(*words, "--address", address)
+    assert (code, errors.startswith(f"error: {address}: ")) == (4, True)
 
 
 async def test_health_without_tls(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import org.apache.rocketmq.common.message.Message;
  *
  * <pre>
  *   mode    sync, async, oneway, batch (all in one), ordered (message i to queue i modulo orders),
- *           steady (sync, count a second, until standard input ends)
- *   count   how many messages
+ *           steady (sync, count a second, until standard input ends),
+ *           asked (one for each line of standard input)
+ *   count   how many messages; not with mode asked
  *   orders  how many sequences mode ordered keeps
  *   max     body size that the client itself lets pass
  *   trace   true: it keeps a trace of what it sends
@@ -86,6 +87,13 @@ public final class Produce {
                 break;
             case "steady":
                 steady();
+                break;
+            case "asked":
+                for (int index = 0; System.in.read() >= 0; index++) {
+                    int number = index;
+                    attempt(number, () ->
+                        Out.sent(number, producer.send(messages.message(number))));
+                }
                 break;
             default:
                 throw new IllegalArgumentException("mode " + mode);
