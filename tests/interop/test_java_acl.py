@@ -12,6 +12,7 @@ from tests.interop.accounts import (
     ACCOUNTS,
     ADMINISTRATOR,
     ALICE,
+    FOREIGN_GROUP,
     GROUP,
     REASONS,
     ROOT,
@@ -89,6 +90,17 @@ def test_a_consumer_receives_retries_and_finds(tools: JavaTools, root: JavaAdmin
     assert len(set(bodies(consumer.named("message")))) >= 2
     unique = tools.find("T_open", unique=sent[0]["msg_id"], **keys(ALICE))
     assert unique and unique[0]["event"] == "message"
+
+
+def test_a_group_without_the_right_gets_nothing(secured: Broker, tools: JavaTools) -> None:
+    """The client tells its log alone."""
+    sent = tools.produce("T_open", "sync", 1, **keys(ALICE))
+    assert {event["event"] for event in sent} == {"sent"}
+    consumer = tools.consume("T_open", FOREIGN_GROUP, **keys(ALICE))
+    consumer.event("started")
+    logged(secured, f"No default permission for group:{FOREIGN_GROUP}")
+    consumer.finish()
+    assert consumer.named("message") == []
 
 
 def test_a_transaction_is_committed(tools: JavaTools, root: JavaAdmin) -> None:
