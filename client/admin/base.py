@@ -37,7 +37,7 @@ TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """A topic as its name server knows it, with the addresses to dial."""
+    """A topic as the name server that knows most of it tells, with the addresses to dial."""
 
     topic: str
     data: TopicRouteData
@@ -126,9 +126,21 @@ class AdminBase(OnClient):
         return self._services.config.name_servers
 
     async def _cluster_info(self) -> ClusterInfo:
+        """Return what the name servers know together.
+
+        They differ for a while: one that was started again has met few brokers yet.
+        """
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        answer, address = await self._api.any_of(self._name_servers, code)
-        return read_body(ClusterInfo, answer, address)
+        answers = await self._api.all_of(self._name_servers, code)
+        brokers: dict[str, BrokerData] = {}
+        clusters: dict[str, list[str]] = {}
+        for answer, address in reversed(answers):  # where they differ, the first counts
+            info = read_body(ClusterInfo, answer, address)
+            brokers |= info.broker_addr_table
+            for cluster, names in info.cluster_addr_table.items():
+                known = clusters.setdefault(cluster, [])
+                known += [name for name in names if name not in known]
+        return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
 
     def _dial(self, address: str) -> str:
         return self._services.config.mapped(address)
@@ -182,12 +194,17 @@ class AdminBase(OnClient):
     async def _find_place(self, topic: str, servers: list[str] | None = None) -> TopicPlace | None:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        answer, address = await self._api.any_of(
+        answers = await self._api.all_of(
             servers or self._name_servers, code, header, accepted=FOUND_OR_NOT
         )
-        if answer.code != ResponseCode.SUCCESS:
+        routes = [
+            read_body(TopicRouteData, answer, address)
+            for answer, address in answers
+            if answer.code == ResponseCode.SUCCESS
+        ]
+        if not routes:
             return None
-        data = read_body(TopicRouteData, answer, address)
+        data = max(routes, key=lambda each: len(each.broker_datas))  # the first of the longest
         route = parse_route(topic, data, self._services.config.mapped)
         masters = {
             name: addresses[MASTER_ID]

@@ -186,8 +186,9 @@ class TopicAdmin(AdminBase):
             groups: the groups' retry and dead letter topics as well.
         """
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        answer, address = await self._api.any_of(self._name_servers, code)
-        names = set(read_body(TopicList, answer, address).topic_list)
+        names: set[str] = set()
+        for answer, address in await self._api.all_of(self._name_servers, code):
+            names.update(read_body(TopicList, answer, address).topic_list)
         own = await self._own_topics() if not system else set[str]()
         if cluster is not None:
             masters = await self._masters(cluster)

@@ -6,6 +6,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -66,24 +68,30 @@ class AdminApi:
         """Send one request and return the answer's header as a `kind`."""
         return read_header(kind, await self.call(address, code, header), address)
 
-    async def any_of(
+    async def all_of(
         self,
-        addresses: list[str],
+        addresses: Sequence[str],
         code: int,
         header: msgspec.Struct | None = None,
         *,
         accepted: frozenset[int] = SUCCESS,
-    ) -> tuple[RemotingCommand, str]:
-        """Ask one after the other until one answers; return the answer and who gave it.
+    ) -> list[tuple[RemotingCommand, str]]:
+        """Ask all at the same time; return each answer with who gave it, in the order asked.
 
         Raises:
-            RocketMQError: the last one's error.
+            RocketMQError: nobody answered; one of their errors.
         """
-        last: RocketMQError | None = None
-        for address in addresses:
+        errors: list[RocketMQError] = []
+
+        async def ask_one(address: str) -> tuple[RemotingCommand, str] | None:
             try:
                 return await self.call(address, code, header, accepted=accepted), address
             except RocketMQError as error:
-                last = error
-        assert last is not None, "there is at least one address"
-        raise last
+                errors.append(error)
+                return None
+
+        found = await asyncio.gather(*map(ask_one, addresses))
+        answers = [answer for answer in found if answer is not None]
+        if not answers:
+            raise errors[-1]
+        return answers

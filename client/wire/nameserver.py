@@ -1,10 +1,11 @@
 """Calls to the name servers: any of them will do, the one that answered last is asked first.
 
 One that is dead, silent, busy or no name server at all costs a call a time-out at most, and the
-next one is asked; later calls begin with the one that answered.
+next one is asked; later calls begin with the one that answered. One that was started again knows
+nothing until brokers have registered with it, so a topic is missing only when none of them has it.
 
-Unlike RocketMQ: its client keeps to its choice until that cannot be connected, and lets a call fail
-whose server took the connection and did not answer.
+Unlike RocketMQ: its client keeps to its choice until that cannot be connected, believes it alone,
+and lets a call fail whose server took the connection and did not answer.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
 (getTopicRouteInfoFromNameServer), remoting/.../netty/NettyRemotingClient.java (name server choice)
@@ -87,7 +88,7 @@ class NameServers:
             TlsError: all of them failed a check of TLS.
         """
         try:
-            return await self._first_good(_local_ip)
+            address = await self._first_good(_local_ip)
         except TlsError:
             raise  # it says which check failed, and what to do
         except RocketMQError as error:
@@ -96,9 +97,11 @@ class NameServers:
                 f"no name server reached: {error}",
                 hint="Is the name server running there? Set namesrv_addr or NAMESRV_ADDR",
             ) from error
+        assert address is not None  # every connection has one
+        return address
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Return where `topic` lives, None when the name server does not know it."""
+        """Return where `topic` lives, None when no name server that answers knows it."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         return await self._ask(TopicRouteData, code, encode_fields(header))
@@ -142,9 +145,10 @@ class NameServers:
 
         return await self._first_good(ask)
 
-    async def _first_good(self, use: Callable[[Connection], Awaitable[R]]) -> R:
+    async def _first_good(self, use: Callable[[Connection], Awaitable[R | None]]) -> R | None:
         """Return what `use` makes of the first name server that does not fail it.
 
+        After None the others are asked, too; None when none of them has more to say.
         One that does not connect soon is passed over while there are others, and comes again at
         the end.
         """
@@ -152,6 +156,7 @@ class NameServers:
         alone = len(self._addresses) == 1
         waiting = deque((it, alone) for it in self._addresses[first:] + self._addresses[:first])
         errors: list[RocketMQError] = []
+        has_answer = False
         while waiting:
             address, patient = waiting.popleft()
             try:
@@ -164,8 +169,12 @@ class NameServers:
                 log.debug("name server %s: %s", address, error)
                 errors.append(error)
                 continue
-            self._first = self._addresses.index(address)
-            return outcome
+            if outcome is not None:
+                self._first = self._addresses.index(address)
+                return outcome
+            has_answer = True
+        if has_answer:
+            return None
         raise self._failure(errors)
 
     async def _reach(self, address: str, *, patient: bool) -> Connection | None:

@@ -207,3 +207,26 @@ async def test_an_unknown_topic_is_no_failure() -> None:
     assert await it.servers.broker_names() == ["broker-a"]
     assert await it.servers.clusters() == {"DefaultCluster"}
     await it.stop()
+
+
+def empty(peer: ScriptedPeer) -> None:
+    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda r: r.reply(17, "no route"))
+
+
+async def test_one_that_was_started_again_does_not_hide_a_topic() -> None:
+    it = Sick()
+    empty(it.bad)
+    assert await it.route_within(0.1) is not None
+    asked = len(it.bad.requests)
+    assert await it.route_within(0.1) is not None
+    assert len(it.bad.requests) == asked == 1, "the one that knew it is asked first"
+    await it.stop()
+
+
+async def test_a_topic_that_no_name_server_knows_is_missing_though_one_is_ill() -> None:
+    it = Sick(NAMESRV, BAD)
+    empty(it.cluster.network.listen(NAMESRV))
+    refused(it.bad)
+    assert await it.route_within(0.1) is None
+    assert it.bad.connect_count == 1
+    await it.stop()

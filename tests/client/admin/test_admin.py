@@ -170,6 +170,8 @@ async def test_a_topic_is_created_once_every_name_server_that_answers_knows_it()
     first, second = cluster.name_server, cluster.network.listen("second:9876")
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     second.on(code, lambda request: request.reply(17, "No topic route info"))
+    empty = encode_body(ClusterInfo())
+    second.on(RequestCode.GET_BROKER_CLUSTER_INFO, lambda request: request.reply(0, body=empty))
     servers = f"dead:9876;{NAMESRV};second:9876"
     client = Client(servers, network=cluster.network, clock=clock, codec="json")
     async with client, Admin(client=client, timeout=2) as admin:

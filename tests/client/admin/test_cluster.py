@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.client import BrokerError
+from skylarkmq.client import Admin, BrokerError, Client, Message, Producer
 from skylarkmq.client.admin.topics import parse_properties, properties_text
 from skylarkmq.protocol.codes import RequestCode
-from tests.client.admin.support import site
+from tests.client.admin.support import site, two_brokers
+from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.patience import LIMIT_S
 
 
 def test_properties_as_brokers_write_them() -> None:
@@ -61,3 +63,25 @@ async def test_a_name_server_tells_its_settings(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         (settings,) = (await it.admin.name_server_config()).values()
         assert settings["orderMessageEnable"] == "false"
+
+
+async def test_name_servers_that_differ_are_taken_together(tmp_path: Path) -> None:
+    """As while one of them was started again and has met one broker only."""
+    async with (
+        two_brokers(tmp_path) as it,
+        live_broker(tmp_path / "c", broker_name="broker-c") as c,
+    ):
+        await it.admin.create_topic("orders", queues=2)
+        async with (
+            Client(f"{namesrv_of(c)};{it.namesrv}") as client,
+            Admin(client=client, timeout=LIMIT_S) as admin,
+            Producer(client=client, send_timeout=LIMIT_S) as producer,
+        ):
+            summary = await admin.cluster()
+            assert summary.clusters == {"DefaultCluster": ["broker-a", "broker-b", "broker-c"]}
+            assert [each.name for each in summary.brokers] == ["broker-a", "broker-b", "broker-c"]
+            assert "orders" in await admin.list_topics()
+            found = await admin.describe_topic("orders")
+            assert {each.broker for each in found.settings} == {"broker-a", "broker-b"}
+            ack = await producer.send(Message("orders", "m"))
+            assert ack.queue.broker_name in {"broker-a", "broker-b"}
