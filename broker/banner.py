@@ -8,15 +8,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
-from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.progress import StartEnded, progress_text
+
+if TYPE_CHECKING:  # the supervisor of several processes loads neither
+    from skylarkmq.broker.controller import BrokerController
+    from skylarkmq.broker.namesrv.controller import NamesrvController
 
 QUIET_SIZE: Final = 64 << 20
 """Bytes of work below which nothing is shown: it is done before it could be read."""
@@ -81,6 +83,12 @@ def tls_text(config: TlsConfig) -> str:
     clients = config.tls_server_need_client_auth
     asked = "" if clients == "none" else f"; certificates of clients: {clients}"
     return f"{config.tls_server_mode}, {certificate}{asked}"
+
+
+def metrics_url(address: Address, tls: TlsConfig) -> str:
+    """Return where a scrape finds the metrics."""
+    scheme = "https" if tls.tls_server_mode == "enforcing" else "http"
+    return f"{scheme}://{text_of(address)}/metrics"
 
 
 def namesrv_banner(controller: NamesrvController, without_effect: list[str]) -> str:
@@ -154,8 +162,7 @@ def _lines(
     if config.namesrv_addr:
         yield f"  registers    with {config.namesrv_addr}"
     if controller.metrics_address is not None:
-        scheme = "https" if config.tls.tls_server_mode == "enforcing" else "http"
-        yield f"  metrics      {scheme}://{text_of(controller.metrics_address)}/metrics"
+        yield f"  metrics      {metrics_url(controller.metrics_address, config.tls)}"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"
     yield f"  flush        {loss_window(config.store)}"
     yield f"  TLS          {tls_text(config.tls)}"
@@ -164,7 +171,7 @@ def _lines(
         yield f"  no effect    {', '.join(without_effect)}"
     namesrv = _first_namesrv(controller, config)
     if namesrv is not None and config.tls.tls_server_mode != "enforcing":
-        yield from _first_message(namesrv)
+        yield from first_message(namesrv)
 
 
 def _first_namesrv(controller: BrokerController, config: BrokerConfig) -> str | None:
@@ -173,7 +180,8 @@ def _first_namesrv(controller: BrokerController, config: BrokerConfig) -> str | 
     return config.namesrv_addr
 
 
-def _first_message(namesrv: str) -> Iterator[str]:
+def first_message(namesrv: str) -> Iterator[str]:
+    """Yield the lines that tell how to send and read a first message."""
     command = _command()
     yield ""
     yield "Send a first message, and read it:"

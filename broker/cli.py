@@ -8,57 +8,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from skylarkmq.broker.banner import (
-    StartProgress,
-    banner,
-    namesrv_banner,
-    namesrv_ready_fields,
-    ready_fields,
-)
-from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     DEV_ORIGIN,
     TLS_FILE,
+    ConfigOrigin,
     Loaded,
     Sources,
     effective_values,
     load_broker_config,
     load_namesrv_config,
 )
-from skylarkmq.broker.config.live_config import ConfigOrigin
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.exposure import why_open
-from skylarkmq.broker.logs import FIELDS, LogFormat, set_up_logs
-from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.process import (
-    collect_rarely,
-    connections_possible,
-    give_memory_back,
-    keep_freed_memory,
-    raise_file_limit,
-)
+from skylarkmq.broker.fleet.link import SupervisorLink
+from skylarkmq.broker.fleet.plan import NAMESRV_NAME, unserved_folders
+from skylarkmq.broker.fleet.supervisor import StartFailedError
+from skylarkmq.broker.logs import LogFormat, set_up_logs
 from skylarkmq.common.config_fields import ConfigError
-from skylarkmq.common.crc import using_extension
 from skylarkmq.common.errors import StoreError
-from skylarkmq.store.progress import StartEnded
+from skylarkmq.common.first_use import on_first_use
+
+if TYPE_CHECKING:
+    import skylarkmq.broker.fleet.run as fleet
+    import skylarkmq.broker.serving as serving
+else:  # one of the two: a supervisor loads no broker
+    fleet = on_first_use("skylarkmq.broker.fleet.run")
+    serving = on_first_use("skylarkmq.broker.serving")
 
 log = logging.getLogger("skylarkmq")
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 Command = Callable[..., None]
 
 
@@ -89,24 +78,35 @@ def server_options(command: Command) -> Command:
             default="INFO",
             show_default=True,
         ),
+        click.option("--supervised", type=int, hidden=True, help="The supervisor's descriptor."),
     )
     for option in reversed(options):
         command = option(command)
     return command
 
 
+brokers_option = click.option(
+    "--brokers",
+    type=int,
+    metavar="N",
+    help="Run N broker processes and share the work among them: one for each core.",
+)
+
+
 @click.command()
 @server_options
+@brokers_option
 @click.option(
     "--dev", is_flag=True, help="For a try: data in ./var/store, log files of 64 MiB, not 1 GiB."
 )
 def serve(**options: Any) -> None:
-    """Run a broker and a name server in this process."""
+    """Run a broker and a name server, in this process; with --brokers, in several."""
     _run_broker(with_namesrv=True, **options)
 
 
 @click.command()
 @server_options
+@brokers_option
 def broker(**options: Any) -> None:
     """Run a broker alone; it registers with every namesrvAddr."""
     _run_broker(with_namesrv=False, **options)
@@ -120,31 +120,19 @@ def namesrv(
     print_config: bool,
     log_format: LogFormat,
     log_level: str,
+    supervised: int | None,
 ) -> None:
     """Run a name server alone (listenPort, 9876)."""
     loaded = _load(load_namesrv_config, config_path, settings)
     if print_config:
         _print_config(loaded)
         return
-    set_up_logs(log_format, log_level)
-    _tell_oddities(loaded)
-    raise_file_limit()
-    _run(_serve_names(loaded, log_format))
-
-
-async def _serve_names(loaded: Loaded[NamesrvConfig], log_format: LogFormat) -> int:
-    stop = _stop_event()
-    controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
-    await controller.start()
-    if log_format == "json":
-        fields = namesrv_ready_fields(controller, loaded.without_effect)
-        log.info("ready", extra={FIELDS: fields})
-    else:
-        click.echo(namesrv_banner(controller, loaded.without_effect), err=True)
-    await stop.wait()
-    log.info("stopping")
-    await controller.stop()
-    return 0
+    is_member = supervised is not None
+    set_up_logs(log_format, log_level, NAMESRV_NAME if is_member else "", shares_stream=is_member)
+    if not is_member:
+        _tell_oddities(loaded)
+    link = _link_of(supervised)
+    _run(serving.serve_names(loaded, log_format, link), link=link)
 
 
 def _run_broker(
@@ -155,59 +143,57 @@ def _run_broker(
     print_config: bool,
     log_format: LogFormat,
     log_level: str,
+    supervised: int | None,
+    brokers: int | None,
     dev: bool = False,
 ) -> None:
-    loaded = _load(load_broker_config, config_path, settings, dev=dev)
+    if brokers is not None:
+        settings = (*settings, f"brokers={brokers}")
+    link = _link_of(supervised)
+    loaded = _load(load_broker_config, config_path, settings, dev=dev, link=link)
+    config = loaded.config
     if print_config:
         _print_config(loaded)
         return
-    set_up_logs(log_format, log_level, loaded.config.broker_name)
-    _tell_oddities(loaded)
-    if not using_extension():
-        log.warning(
-            "crcmod was installed without its compiled part: our own small files are slower"
-        )
-    loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
-    keep_freed_memory()
-    _run(_serve(loaded, with_namesrv, log_format, _origin_of(loaded, config_path)))
+    is_member, is_fleet = link is not None, link is None and config.brokers > 1
+    name = "supervisor" if is_fleet else config.broker_name
+    set_up_logs(log_format, log_level, name, shares_stream=is_member or is_fleet)
+    if not is_member:
+        _tell_oddities(loaded)
+        _tell_unserved(config)
+    if is_fleet:
+        words = ["--dev"] if dev else []
+        words += [] if config_path is None else ["-c", str(config_path)]
+        words += [part for setting in settings for part in ("--set", setting)]
+        command = "serve" if with_namesrv else "broker"
+        line = fleet.CommandLine(command, words, log_format, log_level)
+        _run(fleet.run_fleet(loaded, line, with_namesrv=with_namesrv), use_uvloop=False)
+        return
+    origin = _origin_of(loaded, config_path)
+    main = serving.serve_broker(
+        loaded, log_format, origin, link, with_namesrv=with_namesrv and not is_member
+    )
+    _run(main, link=link)
 
 
-async def _serve(
-    loaded: Loaded[BrokerConfig], with_namesrv: bool, log_format: LogFormat, origin: ConfigOrigin
-) -> int:
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    progress = StartProgress(sys.stderr)
-    for number in STOP_SIGNALS:  # the loop answers none while it loads the store
-        signal.signal(number, progress.stop)
-    controller = BrokerController(loaded.config, with_namesrv=with_namesrv, origin=origin)
+def _link_of(descriptor: int | None) -> SupervisorLink | None:
+    """Return the link to the supervisor that has started this process; None: nobody did."""
+    if descriptor is None:
+        return None
     try:
-        await controller.start(progress)
-    except StartEnded:
-        log.info("stopped before the start was over")
-        return 0
-    finally:
-        progress.end()
-    collect_rarely()
-    give_memory_back(kept_size=0)  # what reading the store took
-    stop = _stop_event()
-    if progress.stopped:
-        stop.set()
-    ready_s = loop.time() - started
-    if log_format == "json":
-        fields = ready_fields(controller, ready_s, loaded.without_effect)
-        log.info("ready", extra={FIELDS: fields})
-    else:
-        click.echo(banner(controller, ready_s, loaded.without_effect), err=True)
-    assert controller.ended is not None
-    ended = controller.ended
-    ended.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    code = ended.result() if ended.done() else 0
-    if not code:
-        log.info("stopping")
-    await controller.stop()
-    return code or (EXIT_STORE_FAILED if controller.failed else 0)
+        return SupervisorLink(descriptor)
+    except OSError as error:
+        _end(EXIT_USAGE, f"--supervised is what a supervisor says to its processes: {error}")
+
+
+def _tell_unserved(config: BrokerConfig) -> None:
+    for folder in unserved_folders(config):
+        log.warning(
+            "%s holds a broker's messages that nobody serves now: start with more brokers (it is "
+            "%d now), or take the folder away",
+            folder,
+            config.brokers,
+        )
 
 
 def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
@@ -229,40 +215,22 @@ def _tell_oddities(loaded: Loaded[Any]) -> None:
         log.warning("%s", open_to_network)
 
 
-def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[BrokerConfig]:
-    """Raise the limit of open files, and keep the connections below it."""
-    config, limit = loaded.config, raise_file_limit()
-    possible = connections_possible(config.max_connections, limit, servers)
-    if possible == config.max_connections:
-        return loaded
-    log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
-    return replace(loaded, config=replace(config, max_connections=possible))
-
-
-def _stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
 def _load(
     load: Callable[[Sources], Loaded[Any]],
     path: Path | None,
     settings: tuple[str, ...],
     *,
     dev: bool = False,
+    link: SupervisorLink | None = None,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
     sources = Sources(path, os.environ, settings, home, socket.gethostname(), dev, TLS_FILE)
     try:
         return load(sources)
     except ConfigError as error:
-        _end(EXIT_USAGE, str(error))
+        _end(EXIT_USAGE, str(error), link)
     except OSError as error:
-        _end(EXIT_USAGE, f"cannot read {error.filename}: {error.strerror}")
+        _end(EXIT_USAGE, f"cannot read {error.filename}: {error.strerror}", link)
 
 
 def _print_config(loaded: Loaded[Any]) -> None:
@@ -270,25 +238,39 @@ def _print_config(loaded: Loaded[Any]) -> None:
         click.echo(f"{key}={value}" + ("" if origin == "default" else f"  # {origin}"))
 
 
-def _run(main: Coroutine[Any, Any, int]) -> None:
-    """Run to the end on uvloop where it is installed, and end the process with the code."""
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        factory = None
+def _run(
+    main: Coroutine[Any, Any, int],
+    *,
+    use_uvloop: bool = True,
+    link: SupervisorLink | None = None,
+) -> None:
+    """Run to the end, on uvloop where it is installed, and end the process with the code."""
+    factory = _loop_factory() if use_uvloop else None
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             code = runner.run(main)
     except ConfigError as error:
-        _end(EXIT_USAGE, str(error))
+        _end(EXIT_USAGE, str(error), link)
+    except StartFailedError as error:
+        _end(error.code, str(error), link)
     except (StoreError, OSError) as error:
-        _end(EXIT_FAILED, str(error))
+        _end(EXIT_FAILED, str(error), link)
     if code:
         sys.exit(code)
 
 
-def _end(code: int, why: str) -> NoReturn:
-    click.echo(f"skylarkmq: {why}", err=True)
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _end(code: int, why: str, link: SupervisorLink | None = None) -> NoReturn:
+    """End with a reason, which a supervisor tells in place of this process."""
+    if link is not None:
+        link.failed(why)
+    else:
+        click.echo(f"skylarkmq: {why}", err=True)
     sys.exit(code)

@@ -18,11 +18,11 @@ import random
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerParts, make_server
-from skylarkmq.broker.config.live_config import ConfigOrigin
+from skylarkmq.broker.config.config_file import ConfigOrigin
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.metrics.loop_lag import LoopLagService
@@ -63,6 +63,8 @@ else:  # by the first scrape
 
 log = logging.getLogger(__name__)
 
+MetricsPages = Literal["listen", "adopt", "none"]
+
 EXIT_STORE_FAILED = 74  # EX_IOERR
 FAILED_READS_S = 5.0
 
@@ -78,7 +80,7 @@ class BrokerController:
         files: Files | None = None,
         clock: Clock | None = None,
         origin: ConfigOrigin | None = None,
-        with_metrics: bool = True,
+        metrics: MetricsPages = "listen",
         peer_clock: Clock | None = None,
         connect: ConnectionMaker = Connection,
     ) -> None:
@@ -86,7 +88,8 @@ class BrokerController:
 
         Args:
             with_namesrv: run a name server beside, on `namesrvListenPort`.
-            with_metrics: serve the metrics pages.
+            metrics: "listen": serve the metrics pages; "adopt": only to connections that
+                `adopt_page` hands over; "none": no pages.
             peer_clock: what peers and the loop's lateness are measured by; None: `clock`. A test
                 that sets `clock` forward hands the real one in here: its clients wait for real.
             connect: makes what stands for a peer that has connected.
@@ -100,7 +103,7 @@ class BrokerController:
         self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
-        self._with_metrics = with_metrics
+        self._metrics_pages: MetricsPages = metrics
         self._peer_clock = peer_clock
         self._connect = connect
         self._files: Files = files or DiskFiles()
@@ -135,7 +138,12 @@ class BrokerController:
         self._workers = StoreWorkers.threads(loop.call_soon_threadsafe)
         self.peer_clock = self._peer_clock or clock
         self.parts = BrokerParts(
-            self.config, self._files, clock, self._workers, memory_size(), self.peer_clock
+            self.config,
+            self._files,
+            clock,
+            self._workers,
+            memory_size() // self.config.brokers,  # the others have their share
+            self.peer_clock,
         )
         self.parts.live_config.origin = self._origin
         self._lag = LoopLagService(
@@ -166,7 +174,9 @@ class BrokerController:
                     "network cannot reach: set brokerIP1 to one that they can",
                     host,
                 )
-            if self._with_metrics:  # so that probes are answered during a long recovery too
+            if (
+                self._metrics_pages != "none"
+            ):  # so that probes are answered during a long recovery too
                 await self._start_metrics()
             self.parts.load(progress)
             self.parts.store.failure_listeners.append(self._store_failed)
@@ -236,9 +246,9 @@ class BrokerController:
             )
 
         config = self.config
+        address = (config.metrics_host, config.metrics_prom_exporter_port)
         self._metrics = MetricsServer(
-            config.metrics_host,
-            config.metrics_prom_exporter_port,
+            address if self._metrics_pages == "listen" else None,
             make_registry,
             checks,
             self._lag.silence_s,
@@ -248,6 +258,18 @@ class BrokerController:
         self.metrics_address = await self._metrics.start()
         if self._metrics.tls is not None:
             self.parts.tls_gates["metrics"] = self._metrics.tls
+
+    def adopt_page(self, connection: socket.socket) -> None:
+        """Serve the metrics pages to a connection that a supervisor has made. Any thread."""
+        if self._metrics is None:
+            connection.close()
+        else:
+            self._metrics.adopt(connection)
+
+    def register_again(self) -> None:
+        """Tell every name server about this broker soon: one of them may have lost its tables."""
+        if self._registration is not None:
+            self._registration.register_again()
 
     def _started_at(self) -> int:
         return self._started_at_ms

@@ -80,12 +80,21 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def set_up_logs(log_format: LogFormat, level: str, broker: str = "") -> None:
-    """Send the logs of this process to stderr; the JSON form names the broker in each line."""
+def set_up_logs(
+    log_format: LogFormat, level: str, broker: str = "", *, shares_stream: bool = False
+) -> None:
+    """Send the logs of this process to stderr; the JSON form names the broker in each line.
+
+    Args:
+        shares_stream: other processes write there too, so the text form names `broker` as well.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(RateLimit())
+    text_format = TEXT_FORMAT
+    if shares_stream:
+        text_format = TEXT_FORMAT.replace("%(name)s", f"{broker.replace('%', '%%')} %(name)s")
     handler.setFormatter(
-        JsonFormatter(broker) if log_format == "json" else logging.Formatter(TEXT_FORMAT)
+        JsonFormatter(broker) if log_format == "json" else logging.Formatter(text_format)
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

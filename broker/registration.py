@@ -365,7 +365,7 @@ class RegistrationService:
         self._is_running = False
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
-        topics.add_reset_listener(self._reset)
+        topics.add_reset_listener(self.register_again)
 
     def _sign(self, command: RemotingCommand) -> None:
         account = None if self._access is None else self._access.rules.admin()
@@ -442,7 +442,8 @@ class RegistrationService:
         if self._is_running and self._routes is not None:
             self._routes.forget_topic(topic, {self._registration.config.broker_name})
 
-    def _reset(self) -> None:
+    def register_again(self) -> None:
+        """Register all topics soon, for a name server that may have lost its tables."""
         if self._is_running:
             self._register_all()
 

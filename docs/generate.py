@@ -32,6 +32,8 @@ from skylarkmq.broker.access import rights
 from skylarkmq.broker.access.rights import Row
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.fleet.pages import fleet_families
+from skylarkmq.broker.fleet.supervisor import Supervisor
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.processor.send import SendProcessor
@@ -51,7 +53,7 @@ from skylarkmq.spark.options import SOURCE_OPTIONS
 from skylarkmq.spark.settings import CONNECTION_OPTIONS
 from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.testing import RunningBroker, run_broker
+from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
 
 FOLDER: Final = Path(__file__).parent / "reference"
 NOTE: Final = (
@@ -237,15 +239,7 @@ def metrics(broker: RunningBroker) -> str:
     checks = HealthChecks(ready={}, live={})
     collectors = registry_of(state, checks, "uvloop", dict, lambda: 1, str)._collector_to_names
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
-    rows = [
-        [
-            f"`{family.name}{ {'counter': '_total', 'info': '_info'}.get(family.type, '') }`",
-            family.type,
-            ", ".join(f"`{name}`" for name in labels_of(family)),
-            family.documentation,
-        ]
-        for family in sorted(collector.families("both"), key=lambda family: family.name)
-    ]
+    fleet = fleet_families(Supervisor(VirtualClock()), frozenset())
     return page(
         "Metrics",
         "Names that begin with `skylarkmq_` are ours. Of those that begin with `rocketmq_`, the\n"
@@ -253,8 +247,24 @@ def metrics(broker: RunningBroker) -> str:
         "`rocketmq-exporter`, shown with `metricsCompat=exporter` or `both`.\n"
         "A family is shown on `/metrics` as soon as it has a series. "
         "[Monitoring](../operations/monitoring.md) says\nwhich ones are good to watch.",
-        table(["metric", "type", "labels", "meaning"], rows),
+        family_table(collector.families("both")),
+        "With [several processes](../operations/several-processes.md) the supervisor adds:",
+        family_table(fleet),
     )
+
+
+def family_table(families: Iterable[Any]) -> str:
+    """Return metric families, sorted by their names."""
+    rows = [
+        [
+            f"`{family.name}{ {'counter': '_total', 'info': '_info'}.get(family.type, '') }`",
+            family.type,
+            ", ".join(f"`{name}`" for name in labels_of(family)),
+            family.documentation,
+        ]
+        for family in sorted(families, key=lambda family: family.name)
+    ]
+    return table(["metric", "type", "labels", "meaning"], rows)
 
 
 def labels_of(family: Any) -> list[str]:

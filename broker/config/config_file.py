@@ -108,6 +108,15 @@ class Loaded(Generic[C]):
     unknown_variables: list[str]
 
 
+@dataclass(frozen=True)
+class ConfigOrigin:
+    """Where a broker's configuration came from."""
+
+    file: Path | None = None
+    # Key -> place, of what the next start takes whatever the file says.
+    stronger: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
     """Read the configuration of a broker and its store. Blocks; for the start alone.
 
@@ -259,8 +268,8 @@ def _file_settings(path: Path, named_by: str = "-c") -> list[tuple[str, Setting]
 def _environment_settings(
     environment: Mapping[str, str], keys: Mapping[str, Key]
 ) -> tuple[dict[str, Setting], list[str]]:
-    by_variable = {_variable(key): key for key in (*keys, *JAVA_ONLY)}
-    by_variable |= {_variable(key): name for key, name in ALIASES.items() if name in keys}
+    by_variable = {variable_of(key): key for key in (*keys, *JAVA_ONLY)}
+    by_variable |= {variable_of(key): name for key, name in ALIASES.items() if name in keys}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
     for variable, key in _JAVA_VARIABLES.items():
@@ -272,7 +281,7 @@ def _environment_settings(
             origin = f"environment {variable}"
             settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable != PURE_VARIABLE:
-            near = _near_variable(variable, environment[variable], by_variable)
+            near = _nearvariable_of(variable, environment[variable], by_variable)
             if near is not None:
                 cure = f"no such key; did you mean {near}?"
                 text = HIDDEN if is_secret(near) else environment[variable]
@@ -281,11 +290,11 @@ def _environment_settings(
     return settings, unknown
 
 
-def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None:
+def _nearvariable_of(variable: str, text: str, known: Iterable[str]) -> str | None:
     """Return the variable of a key that this one looks like; None: somebody else's."""
     if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
         return None
-    if variable in map(_variable, (*KEYS, *NAMESRV_KEYS)):
+    if variable in map(variable_of, (*KEYS, *NAMESRV_KEYS)):
         return None  # of the other server, whose environment this one shares
     by_letters = {_letters(name): name for name in known}
     near = difflib.get_close_matches(
@@ -298,7 +307,8 @@ def _letters(variable: str) -> str:
     return variable.removeprefix(ENVIRONMENT_PREFIX).upper().replace("_", "")
 
 
-def _variable(key: str) -> str:
+def variable_of(key: str) -> str:
+    """Return the environment's name of a key."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key)
     return ENVIRONMENT_PREFIX + snake.replace(".", "_").upper()
 

@@ -21,12 +21,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from skylarkmq.broker.config.config_file import (
     KEYS,
+    ConfigOrigin,
     known_key,
     read_values,
     shown_value,
@@ -45,15 +44,6 @@ from skylarkmq.protocol.bodies.text import DataVersion
 log = logging.getLogger(__name__)
 
 Changed = Callable[[frozenset[str]], None]  # keys
-
-
-@dataclass(frozen=True)
-class ConfigOrigin:
-    """Where a broker's configuration came from."""
-
-    file: Path | None = None
-    # Key -> place, of what the next start takes whatever the file says.
-    stronger: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class FixedKeyError(ConfigError):

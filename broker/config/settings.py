@@ -41,6 +41,8 @@ from skylarkmq.store.config import StoreConfig
 QUEUES_MAX: Final = 1024
 """Queues that a topic may get."""
 READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
+BROKERS_MAX: Final = 64
+"""Broker processes below one supervisor."""
 FAST_PORT_DISTANCE: Final = 2
 """The fast port is this much below the listen port."""
 
@@ -49,6 +51,7 @@ _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
 
 # Room for two frames of the largest size.
+BrokerCount = Annotated[int, Limits(1, BROKERS_MAX)]
 BufferTotal = Annotated[int, Limits(32 << 20, INT_MAX)]
 QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
 FilterGroups = Annotated[int, Limits(1, 10_000)]
@@ -148,6 +151,8 @@ class BrokerConfig(ServerConfig):
     broker_ip2: str | None = None  # the replication address; None: as brokerIP1
     region_id: str = "DefaultRegion"
     broker_permission: Live[Permission] = READ_WRITE  # 4 read + 2 write
+
+    brokers: BrokerCount = 1  # ours; processes that `serve` and `broker` run, each a whole broker
 
     # Where it listens; 0 picks a free port
     listen_port: Port = 10911  # the fast port is 2 below

@@ -33,6 +33,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import threading
 import zlib
 from asyncio import StreamReader, StreamWriter
@@ -239,75 +240,33 @@ class LoopThread:
             runner.get_loop().run_forever()
 
 
-class MetricsServer:
-    """Serves the pages. `start` and `stop` belong to the broker's loop, all else to the thread.
+class PageServer:
+    """Answers GET requests for pages. Every method runs on the loop that `listen` ran on.
 
     Args:
-        host: where to listen; loopback unless the operator says otherwise.
-        port: 0 picks a free one.
-        make_registry: makes what a scrape collects; called on the thread, by the first scrape.
-        silence_s: how long the broker's loop has run no timer, s; called on the thread.
-        make_clock: makes the clock of the thread's loop; a test hands in one of its own.
+        pages: by path; each is awaited without a limit of time.
         tls: its keys of TLS; None: plain text alone.
-        prepare: what has to be measured for a scrape; called on the broker's loop before it.
+
+    Attributes:
+        tls: what speaks TLS here, while it listens.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        make_registry: Callable[[], CollectorRegistry],
-        checks: HealthChecks,
-        silence_s: Callable[[], float],
-        make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
-        tls: TlsConfig | None = None,
-        prepare: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._make_registry = make_registry
-        self._registry: CollectorRegistry | None = None
-        self._checks = checks
-        self._silence_s = silence_s
-        self._tls_config = tls
-        self._make_clock = make_clock
+    def __init__(self, pages: Mapping[str, Page], clock: Clock, tls: TlsConfig | None) -> None:
         self.tls: TlsGate | None = None
-        self._prepare = prepare
-        self._thread: LoopThread | None = None
+        self._pages = pages
+        self._clock = clock
+        self._tls_config = tls
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
-        self._pages: Mapping[str, Page] = {
-            "/metrics": self._metrics,
-            "/livez": self._livez,
-            "/readyz": self._readyz,
-            "/version": self._version,
-        }
 
-    async def start(self) -> tuple[str, int]:
-        """Listen and return the address that was bound.
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen and return the address that was bound; port 0 picks a free one.
 
         Raises:
             OSError: the address is not available.
             ConfigError: a file of TLS cannot be used.
         """
-        self._broker_loop = asyncio.get_running_loop()
-        self._thread = LoopThread("skylarkmq-http")
-        self._clock = self._make_clock(self._thread.loop)
-        try:
-            return await self._thread.call(self._listen())
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """Stop listening and cut what is open; may be called twice."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            await thread.call(self._close())
-            await thread.stop()
-
-    async def _listen(self) -> tuple[str, int]:
-        config, loop = self._tls_config, asyncio.get_running_loop()
+        config = self._tls_config
         if config is not None and config.tls_server_mode != "disabled":
             # Probes have no certificates of their own; `respond` asks for one where it matters.
             wanted = config.tls_server_need_client_auth
@@ -316,19 +275,28 @@ class MetricsServer:
             contexts.load()
             contexts.start()
             self.tls = TlsGate(config.tls_server_mode, contexts, self._clock)
-        self._server = await loop.create_server(self._make_protocol, self._host, self._port)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._make_protocol, host, port)
+        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
+        return bound_host, bound_port
 
-    async def _close(self) -> None:
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection, in plain text, that was made without the listener."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._make_plain_protocol, connection)
+
+    def close(self) -> None:
+        """Listen no more; what is open ends with the loop."""
         if self._server is not None:
             self._server.close()
         if self.tls is not None:
             self.tls.contexts.stop()
 
+    def _make_plain_protocol(self) -> asyncio.Protocol:
+        return asyncio.StreamReaderProtocol(StreamReader(), self._connected)
+
     def _make_protocol(self) -> asyncio.Protocol:
-        reader = StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader, self._connected)
+        protocol = self._make_plain_protocol()
         return protocol if self.tls is None else self.tls.before(protocol)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -366,6 +334,89 @@ class MetricsServer:
             )
         return await page(request)
 
+
+class MetricsServer:
+    """Serves a broker's pages. `start` and `stop` belong to its loop, all else to the thread.
+
+    Args:
+        address: host and port to listen on, port 0 picks a free one; None: only what `adopt` gets
+            is served.
+        make_registry: makes what a scrape collects; called on the thread, by the first scrape.
+        silence_s: how long the broker's loop has run no timer, s; called on the thread.
+        make_clock: makes the clock of the thread's loop; a test hands in one of its own.
+        tls: its keys of TLS; None: plain text alone.
+        prepare: what has to be measured for a scrape; called on the broker's loop before it.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int] | None,
+        make_registry: Callable[[], CollectorRegistry],
+        checks: HealthChecks,
+        silence_s: Callable[[], float],
+        make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
+        tls: TlsConfig | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._address = address
+        self._make_registry = make_registry
+        self._registry: CollectorRegistry | None = None
+        self._checks = checks
+        self._silence_s = silence_s
+        self._tls_config = tls
+        self._make_clock = make_clock
+        self._prepare = prepare
+        self._thread: LoopThread | None = None
+        self._pages: PageServer | None = None
+
+    @property
+    def tls(self) -> TlsGate | None:
+        """What speaks TLS here, while it listens."""
+        return None if self._pages is None else self._pages.tls
+
+    async def start(self) -> tuple[str, int] | None:
+        """Serve and return the address that was bound.
+
+        Raises:
+            OSError: the address is not available.
+            ConfigError: a file of TLS cannot be used.
+        """
+        self._broker_loop = asyncio.get_running_loop()
+        self._thread = LoopThread("skylarkmq-http")
+        self._clock = self._make_clock(self._thread.loop)
+        pages = {
+            "/metrics": self._metrics,
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/version": version_page,
+        }
+        self._pages = PageServer(pages, self._clock, self._tls_config)
+        if self._address is None:
+            return None
+        try:
+            return await self._thread.call(self._pages.listen(*self._address))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop listening and cut what is open; may be called twice."""
+        if self._thread is not None and self._pages is not None:
+            thread, self._thread = self._thread, None
+            await thread.call(self._closed(self._pages))
+            await thread.stop()
+
+    async def _closed(self, pages: PageServer) -> None:
+        pages.close()
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection, in plain text, that was made without the listener. Any thread."""
+        thread, pages = self._thread, self._pages
+        if thread is None or pages is None:
+            connection.close()
+        else:
+            asyncio.run_coroutine_threadsafe(pages.adopt(connection), thread.loop)
+
     async def _ask_loop(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
         """Return what `work` answers on the broker's loop.
 
@@ -400,14 +451,14 @@ class MetricsServer:
         return await exposition(registry, encode, zipped=zipped)
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
-        return _verdict(request, run_checks(self._checks.live), "live")
+        return verdict(request, run_checks(self._checks.live), "live")
 
     async def _readyz(self, request: HttpRequest) -> HttpResponse:
         try:
             reasons = await self._ask_loop(self._readiness(), READY_LIMIT_S)
         except TimeoutError:
             reasons = {"loop": self._silent(READY_LIMIT_S)}
-        return _verdict(request, reasons, "ready")
+        return verdict(request, reasons, "ready")
 
     async def _readiness(self) -> dict[str, str]:
         return run_checks(self._checks.ready)
@@ -416,8 +467,10 @@ class MetricsServer:
         silent_s = max(waited_s, self._silence_s())
         return f"the broker's event loop has not answered for {silent_s:.1f} s"
 
-    async def _version(self, request: HttpRequest) -> HttpResponse:
-        return _json(HTTPStatus.OK, {"name": "skylarkmq", "version": __version__})
+
+async def version_page(_: HttpRequest) -> HttpResponse:
+    """Answer what runs here."""
+    return _json(HTTPStatus.OK, {"name": "skylarkmq", "version": __version__})
 
 
 def choose_format(accept: str) -> tuple[Encoder, str]:
@@ -451,7 +504,8 @@ async def exposition(registry: CollectorRegistry, encode: Encoder, *, zipped: bo
     return b"".join(parts)
 
 
-def _verdict(request: HttpRequest, reasons: Mapping[str, str], word: str) -> HttpResponse:
+def verdict(request: HttpRequest, reasons: Mapping[str, str], word: str) -> HttpResponse:
+    """Answer a probe: 200 when there is no reason against `word`, else 503 with the reasons."""
     well = not any(reasons.values())
     status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
     if "verbose" in (part.partition("=")[0] for part in request.query.split("&")):

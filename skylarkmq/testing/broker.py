@@ -112,7 +112,7 @@ class RunningBroker:
             files=self._files,
             clock=clock,
             peer_clock=peer_clock,
-            with_metrics=False,
+            metrics="none",
             connect=self._wire.connect,
         )
         await controller.start()

@@ -72,7 +72,7 @@ async def test_peers_may_be_measured_by_a_clock_of_their_own(tmp_path: Path) -> 
     clock = ManualClock()
     loop = asyncio.get_running_loop()
     broker = BrokerController(
-        broker_config(tmp_path), clock=clock, peer_clock=SystemClock(loop), with_metrics=False
+        broker_config(tmp_path), clock=clock, peer_clock=SystemClock(loop), metrics="none"
     )
     await broker.start()
     assert broker.metrics_address is None

@@ -41,8 +41,7 @@ class Site:
         self.clock = ManualClock()
         self.silent_s = 0.0
         self.server = MetricsServer(
-            "127.0.0.1",
-            0,
+            ("127.0.0.1", 0),
             lambda: self.registry,
             health,
             lambda: self.silent_s,
@@ -51,7 +50,9 @@ class Site:
         self.address = ("", 0)
 
     async def __aenter__(self) -> "Site":
-        self.address = await self.server.start()
+        address = await self.server.start()
+        assert address is not None
+        self.address = address
         return self
 
     async def __aexit__(self, *_: object) -> None:

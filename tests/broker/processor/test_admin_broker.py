@@ -9,7 +9,8 @@ import pytest
 
 from skylarkmq.broker.config import live_config
 from skylarkmq.broker.config.config_file import KEYS as CONFIG_KEYS
-from skylarkmq.broker.config.live_config import ConfigOrigin, LiveConfig
+from skylarkmq.broker.config.config_file import ConfigOrigin
+from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.metrics.rates import BrokerRates

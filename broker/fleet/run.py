@@ -1,0 +1,133 @@
+"""Wires a fleet: the plan, the supervisor's members, the pages and the banner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.config.config_file import Loaded
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
+from skylarkmq.broker.fleet.child import Child, ChildProcess
+from skylarkmq.broker.fleet.pages import FleetPages
+from skylarkmq.broker.fleet.plan import (
+    NAMESRV_NAME,
+    Member,
+    keys_for_namesrv,
+    members_of,
+    namesrv_environment,
+    reachable,
+)
+from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
+from skylarkmq.broker.logs import FIELDS, LogFormat
+from skylarkmq.broker.net.http import PageServer
+
+log = logging.getLogger(__name__)
+
+COMMAND: Final = (sys.executable, "-m", "skylarkmq.cli")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """How the user has called us, so that each broker gets the same."""
+
+    command: str  # serve or broker
+    words: Sequence[str]  # all options but those of logs
+    log_format: LogFormat
+    log_level: str
+
+    @property
+    def log_words(self) -> list[str]:
+        """The options of logs."""
+        return ["--log-format", self.log_format, "--log-level", self.log_level]
+
+
+async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_namesrv: bool) -> int:
+    """Run all processes until a signal, and return the exit code.
+
+    Raises:
+        ConfigError: they cannot have the ports and folders that they would need.
+        StartFailedError: one of them cannot start; all others have been stopped.
+        OSError: the port of the metrics is taken.
+    """
+    loop = asyncio.get_running_loop()
+    clock, config = SystemClock(loop), loaded.config
+    members = members_of(config)
+    supervisor = Supervisor(clock)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    pages = PageServer(FleetPages(supervisor, clock).pages(), clock, config.tls)
+    started_s = clock.monotonic()
+    address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
+    try:
+        namesrv: str | None = None
+        keys: dict[str, str] = {}
+        if with_namesrv:
+            report = await _start_namesrv(supervisor, config, line, clock)
+            if report is not None:
+                namesrv = found = str(report["namesrvAddr"])
+                keys = keys_for_namesrv(config, found)
+        seats = [
+            Seat(member.name, partial(_launch_broker, line, member, keys), clock)
+            for member in members
+        ]
+        if not supervisor.stopping.is_set() and await supervisor.start_brokers(seats):
+            ready_s = clock.monotonic() - started_s
+            _tell_ready(supervisor, loaded, line.log_format, namesrv, address, ready_s)
+            await supervisor.stopping.wait()
+        log.info("stopping")
+    finally:
+        code = await supervisor.drain()
+        pages.close()
+    return code
+
+
+async def _start_namesrv(
+    supervisor: Supervisor, config: BrokerConfig, line: CommandLine, clock: SystemClock
+) -> Mapping[str, Any] | None:
+    port = config.namesrv_listen_port
+
+    async def launch() -> Child:
+        words = [*COMMAND, "namesrv", *line.log_words]
+        return await ChildProcess.start(words, namesrv_environment(config, port, os.environ))
+
+    report = await supervisor.start_namesrv(Seat(NAMESRV_NAME, launch, clock))
+    if report is None:
+        return None
+    port = int(report["namesrvAddr"].rpartition(":")[2])  # of a free one: the same ever after
+    return {**report, "namesrvAddr": reachable(config.bind_address, port)}
+
+
+async def _launch_broker(line: CommandLine, member: Member, keys: Mapping[str, str]) -> Child:
+    settings = {**member.keys, **keys}
+    words = [part for key, text in settings.items() for part in ("--set", f"{key}={text}")]
+    arguments = [*COMMAND, line.command, *line.words, *words, *line.log_words]
+    return await ChildProcess.start(arguments, os.environ)
+
+
+def _tell_ready(
+    supervisor: Supervisor,
+    loaded: Loaded[BrokerConfig],
+    log_format: LogFormat,
+    namesrv: str | None,
+    pages: tuple[str, int],
+    ready_s: float,
+) -> None:
+    brokers = [seat.fields for seat in supervisor.brokers if seat.fields is not None]
+    vain = loaded.without_effect
+    if log_format == "json":
+        fields = fleet_fields(brokers, namesrv, pages, ready_s, vain)
+        log.info("ready", extra={FIELDS: fields})
+    else:
+        lines = fleet_lines(loaded.config, brokers, namesrv, pages, ready_s, vain)
+        click.echo("\n".join(lines), err=True)

@@ -1,0 +1,147 @@
+"""One server in this process, from its start until it is told to stop.
+
+A server below a supervisor (`fleet/`) tells it when it is ready, and prints no banner of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from skylarkmq.broker.banner import (
+    StartProgress,
+    banner,
+    namesrv_banner,
+    namesrv_ready_fields,
+    ready_fields,
+)
+from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.config.config_file import ConfigOrigin, Loaded
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.fleet.link import SupervisorLink
+from skylarkmq.broker.logs import FIELDS, LogFormat
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.process import (
+    collect_rarely,
+    connections_possible,
+    give_memory_back,
+    keep_freed_memory,
+    raise_file_limit,
+)
+from skylarkmq.common.crc import using_extension
+from skylarkmq.store.progress import StartEnded
+
+log = logging.getLogger("skylarkmq")
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve_names(
+    loaded: Loaded[NamesrvConfig], log_format: LogFormat, link: SupervisorLink | None
+) -> int:
+    """Run a name server and return the exit code."""
+    raise_file_limit()
+    stop = _stop_event()
+    controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
+    await controller.start()
+    fields = namesrv_ready_fields(controller, loaded.without_effect)
+    _tell_ready(fields, namesrv_banner(controller, loaded.without_effect), log_format, link)
+    await stop.wait()
+    log.info("stopping")
+    await controller.stop()
+    return 0
+
+
+async def serve_broker(
+    loaded: Loaded[BrokerConfig],
+    log_format: LogFormat,
+    origin: ConfigOrigin,
+    link: SupervisorLink | None,
+    *,
+    with_namesrv: bool,
+) -> int:
+    """Run a broker and return the exit code."""
+    loop = asyncio.get_running_loop()
+    clock = SystemClock(loop)
+    started_s = clock.monotonic()
+    progress = StartProgress(sys.stderr)
+    for number in STOP_SIGNALS:  # the loop answers none while it loads the store
+        signal.signal(number, progress.stop)
+    if not using_extension():
+        log.warning(
+            "crcmod was installed without its compiled part: our own small files are slower"
+        )
+    loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
+    keep_freed_memory()
+    controller = BrokerController(
+        loaded.config,
+        with_namesrv=with_namesrv,
+        origin=origin,
+        metrics="listen" if link is None else "adopt",
+    )
+    if link is not None:
+        link.on_page = controller.adopt_page
+        link.on_namesrv = partial(loop.call_soon_threadsafe, controller.register_again)
+    try:
+        await controller.start(progress)
+    except StartEnded:
+        log.info("stopped before the start was over")
+        return 0
+    finally:
+        progress.end()
+    collect_rarely()
+    give_memory_back(kept_size=0)  # what reading the store took
+    stop = _stop_event()
+    if progress.stopped:
+        stop.set()
+    ready_s = clock.monotonic() - started_s
+    fields = ready_fields(controller, ready_s, loaded.without_effect)
+    _tell_ready(fields, banner(controller, ready_s, loaded.without_effect), log_format, link)
+    assert controller.ended is not None
+    ended = controller.ended
+    ended.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    code = ended.result() if ended.done() else 0
+    if not code:
+        log.info("stopping")
+    await controller.stop()
+    return code or (EXIT_STORE_FAILED if controller.failed else 0)
+
+
+def _tell_ready(
+    fields: dict[str, Any], text: str, log_format: LogFormat, link: SupervisorLink | None
+) -> None:
+    if link is not None:
+        log.info("ready")
+        link.ready(fields)
+    elif log_format == "json":
+        log.info("ready", extra={FIELDS: fields})
+    else:
+        click.echo(text, err=True)
+
+
+def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[BrokerConfig]:
+    """Raise the limit of open files, and keep the connections below it."""
+    config, limit = loaded.config, raise_file_limit()
+    possible = connections_possible(config.max_connections, limit, servers)
+    if possible == config.max_connections:
+        return loaded
+    log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
+    return replace(loaded, config=replace(config, max_connections=possible))
+
+
+def _stop_event() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    return stop

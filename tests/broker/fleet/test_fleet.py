@@ -1,0 +1,246 @@
+"""`serve --brokers 2` as a user runs it, and what becomes of it when its processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylarkmq.protocol.codes import ResponseCode
+from tests.support.patience import LIMIT_S, until
+from tests.support.ports import free_ports
+from tests.support.raw_client import RawClient, send_fields
+
+pytestmark = pytest.mark.timing
+
+SEND, MAX_OFFSET = 310, 30
+SMALL = {
+    "mappedFileSizeCommitLog": 8 << 20,
+    "maxMessageSize": 1 << 20,
+    "brokerName": "a",
+    "bindAddress": "127.0.0.1",
+}
+FREE = dict.fromkeys(("listenPort", "namesrvListenPort", "metricsPromExporterPort"), 0)
+
+
+class Fleet:
+    """A supervisor's process, and what it and its members say."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+        self.text = ""
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.text += line.decode()
+            if line.startswith(b"{"):
+                self.lines.append(json.loads(line))
+
+    async def line(self, met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            assert self.process.returncode is None or not self._reader.done(), self.text
+            return next((line for line in self.lines if met(line)), None)
+
+        found = await until(look, "a line of the log")
+        assert found is not None
+        return found
+
+    async def ready(self) -> dict[str, Any]:
+        return await self.line(lambda line: line.get("event") == "ready")
+
+    async def ended(self) -> int:
+        """Its exit code, when the members have ended, too: they write to the same pipe."""
+        async with asyncio.timeout(LIMIT_S):
+            await self._reader
+            return await self.process.wait()
+
+    def pids(self) -> dict[str, int]:
+        """The members' processes by name."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        found: dict[str, int] = {}
+        for pid in map(int, children.split()):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            names = [word.partition("=")[2] for word in words if word.startswith("brokerName=")]
+            found[names[-1] if names else words[3]] = pid
+        return found
+
+
+@asynccontextmanager
+async def fleet(root: Path, *words: str, **settings: object) -> AsyncIterator[Fleet]:
+    keys = {**SMALL, **FREE, "storePathRootDir": root, **settings}
+    arguments = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "skylarkmq.cli", "serve", *arguments, *words),
+        *("--log-format", "json"),
+        stderr=asyncio.subprocess.PIPE,
+        env={k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")},
+        limit=1 << 20,
+    )
+    it = Fleet(process)
+    try:
+        yield it
+    finally:
+        if process.returncode is None:
+            process.kill()  # its members notice
+        await it.ended()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+async def call(address: str, code: int, fields: dict[str, str], body: bytes = b"") -> Any:
+    client = await RawClient.open(_address(address))
+    try:
+        return await client.call(code, fields, body)
+    finally:
+        await client.close()
+
+
+async def page(address: str, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection(*_address(address))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body.decode()
+
+
+async def count(address: str) -> int:
+    answer = await call(address, MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
+    return int(answer.ext_fields["offset"])
+
+
+async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with fleet(root, "--brokers", "2") as it:
+        ready = await it.ready()
+        one, two = ready["brokers"]
+        assert [one["broker"], two["broker"]] == ["a", "a-1"]
+        assert [one["storePathRootDir"], two["storePathRootDir"]] == [
+            str(root),
+            str(root / "broker-1"),
+        ]
+        for broker in (one, two):
+            answer = await call(broker["listenAddr"], SEND, send_fields("TBW102"), b"x")
+            assert answer.code == ResponseCode.SUCCESS
+
+        async def all_ready() -> bool:
+            return (await page(ready["metricsAddr"], "/readyz"))[0] == 200
+
+        await until(all_ready)
+        status, text = await page(ready["metricsAddr"], "/metrics")
+        assert status == 200
+        for name in ("a", "a-1"):
+            series = "skylarkmq_store_appended_messages_total"
+            assert f'{series}{{broker="{name}",cluster="DefaultCluster"}} 1.0' in text
+            assert f'process_resident_memory_bytes{{broker="{name}"}}' in text
+            assert f'skylarkmq_fleet_scraped{{process="{name}"}} 1.0' in text
+        assert text.count("# TYPE process_resident_memory_bytes gauge\n") == 1
+        routes = await call(ready["namesrvAddr"], 106, {})
+        assert set(json.loads(routes.body)["brokerAddrTable"]) == {"a", "a-1"}
+        it.process.send_signal(signal.SIGTERM)
+        assert await it.ended() == 0
+    assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
+
+
+async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> None:
+    [port] = free_ports(-2, 1, 8, 10, 11)[:1]
+    settings = {"brokers": 2, "listenPort": port, "flushDiskType": "SYNC_FLUSH"}
+    async with fleet(tmp_path / "store", **settings) as it:
+        ready = await it.ready()
+        two = ready["brokers"][1]["listenAddr"]
+        assert _address(two)[1] == port + 10
+        assert (await call(two, SEND, send_fields("TBW102"), b"x")).code == 0
+        before = it.pids()
+        os.kill(before["a-1"], signal.SIGKILL)
+        await it.line(lambda line: "was killed by signal 9" in line["msg"])
+        await it.line(lambda line: line["msg"] == "a-1 is ready again")
+        assert await count(two) == 1
+        after = it.pids()
+        assert after["a-1"] != before["a-1"] and after["a"] == before["a"]
+        _, text = await page(ready["metricsAddr"], "/metrics")
+        assert 'skylarkmq_fleet_restarts_total{process="a-1"} 1.0' in text
+
+
+async def test_brokers_register_at_once_with_a_name_server_that_was_killed(tmp_path: Path) -> None:
+    async with fleet(tmp_path / "store", "--brokers", "2") as it:
+        ready = await it.ready()
+        os.kill(it.pids()["namesrv"], signal.SIGKILL)
+        await it.line(lambda line: line["msg"] == "namesrv is ready again")
+
+        async def names() -> bool:
+            answer = await call(ready["namesrvAddr"], 106, {})
+            return set(json.loads(answer.body)["brokerAddrTable"]) == {"a", "a-1"}
+
+        await until(names)
+
+
+async def test_brokers_stop_cleanly_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with fleet(root, "--brokers", "2") as it:
+        await it.ready()
+        it.process.kill()
+        await it.ended()
+    assert sum("the supervisor is gone" in line["msg"] for line in it.lines) == 3
+    assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
+
+
+async def test_one_that_cannot_start_ends_all_with_its_reason(tmp_path: Path) -> None:
+    [port] = free_ports(-2, 1, 8, 10, 11)[:1]
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", port + 10)
+    root = tmp_path / "store"
+    async with taken, fleet(root, "--brokers", "2", listenPort=port) as it:
+        assert await it.ended() == 1
+    assert re.search(rf"(?m)^skylarkmq: a-1: .*cannot listen on 127.0.0.1:{port + 10}", it.text)
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "told"),
+    [
+        (["--brokers", "0"], {}, "brokers=0"),
+        (["--brokers", "65"], {}, "brokers=65"),
+        (["--brokers", "3"], {"listenPort": 9866}, "port 9876 would be that of"),
+        (["--brokers", "3"], {"listenPort": 65530}, "smaller listenPort"),
+    ],
+)
+async def test_what_cannot_be_is_one_line_and_code_2(
+    tmp_path: Path, words: list[str], settings: dict[str, object], told: str
+) -> None:
+    async with fleet(tmp_path / "store", *words, **{"namesrvListenPort": 9876, **settings}) as it:
+        assert await it.ended() == 2
+    assert told in it.text and len(it.text.splitlines()) == 1
+    assert not (tmp_path / "store").exists()
+
+
+async def test_a_folder_that_nobody_serves_is_told(tmp_path: Path) -> None:
+    (tmp_path / "store" / "broker-1").mkdir(parents=True)
+    async with fleet(tmp_path / "store") as it:
+        await it.line(lambda line: "that nobody serves now" in line["msg"])
+
+
+async def test_the_supervisor_loads_no_broker_and_no_store(tmp_path: Path) -> None:
+    code = """
+import sys
+import skylarkmq.broker.cli, skylarkmq.broker.fleet.run
+heavy = ("controller", "components", "message_store", "commit_log", "serving", "uvloop")
+print([name for name in sys.modules if name.rpartition(".")[2] in heavy])
+"""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    assert out.strip() == b"[]"
