@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__
 from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics import broker_metrics
+from skylarkmq.broker.metrics import sources
 from skylarkmq.broker.metrics.broker_metrics import build_registry
 from skylarkmq.broker.net.http import (
     MAX_CONNECTIONS,
@@ -89,7 +89,7 @@ async def test_a_family_of_many_series_is_written_in_parts(
 ) -> None:
     async with Site() as site:
         _, _, whole = await site.get("/metrics", f"Accept: {accept}")
-        monkeypatch.setattr(broker_metrics, "PART_SIZE", 1)
+        monkeypatch.setattr(sources, "PART_SIZE", 1)
         _, _, parts = await site.get("/metrics", f"Accept: {accept}")
     assert without_process(parts) == without_process(whole)
 
