@@ -81,6 +81,9 @@ class AdminApi:
         Raises:
             RocketMQError: nobody answered; one of their errors.
         """
+        if len(addresses) == 1:
+            (address,) = addresses
+            return [(await self.call(address, code, header, accepted=accepted), address)]
         errors: list[RocketMQError] = []
 
         async def ask_one(address: str) -> tuple[RemotingCommand, str] | None:
