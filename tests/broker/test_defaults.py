@@ -130,6 +130,7 @@ SERVER: dict[str, Any] = {
 
 BROKER: dict[str, Any] = {
     **SERVER,
+    "brokers": Other(None, 1, "one process, unless more cores are asked for"),
     "brokerClusterName": "DefaultCluster",
     "brokerName": "DEFAULT_BROKER",  # where the host has no name; else that is the loader's
     "brokerId": 0,
