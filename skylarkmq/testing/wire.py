@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from skylarkmq.broker.access.checked import CheckedFrame
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.protocol.codes import RequestCode
@@ -105,14 +106,16 @@ class _Sieve:
     def handle(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
         if not self._wire.rules:
             return self._handler.handle(connection, frames)
+        assert isinstance(connection, _FaultyConnection)
+        judged = connection.take_read(frames)
         for index, frame in enumerate(frames):
-            if self._passes(connection, frame):
+            if judged or self._passes(connection, frame):
                 waiting = self._handler.handle(connection, [frame])
                 if waiting:
                     return waiting + frames[index + 1 :]
         return []
 
-    def _passes(self, connection: Connection, frame: RawFrame) -> bool:
+    def _passes(self, connection: _FaultyConnection, frame: RawFrame) -> bool:
         """Return whether the broker is to see a request; mark one whose answer is to be caught."""
         try:
             request = decode_command(frame)
@@ -124,7 +127,6 @@ class _Sieve:
         if rule.kind is Kind.FAIL:
             connection.reply(request, request.reply(rule.response_code, rule.remark))
         elif rule.kind is not Kind.DROP_REQUEST:
-            assert isinstance(connection, _FaultyConnection)
             connection.marked[request.opaque] = rule
             return True
         return False
@@ -133,12 +135,13 @@ class _Sieve:
 class _FaultyConnection(Connection):
     """A peer whose answers may be lost or late."""
 
-    __slots__ = ("_wire", "marked")
+    __slots__ = ("_read", "_wire", "marked")
 
     def __init__(self, handler: FrameHandler, server: RemotingServer, wire: WireFaults) -> None:
         super().__init__(_Sieve(handler, wire), server)
         self._wire = wire
         self.marked: dict[int, Rule] = {}  # requests by opaque, until they are answered
+        self._read: list[RawFrame] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -151,6 +154,13 @@ class _FaultyConnection(Connection):
         self._wire.connections.discard(self)
         self.marked.clear()
         super().connection_lost(exc)
+
+    def take_read(self, frames: list[RawFrame]) -> bool:
+        """Return whether the rules have seen these frames: the broker may handle some again."""
+        if all(any(_as_read(frame) is known for known in self._read) for frame in frames):
+            return True
+        self._read = frames
+        return False
 
     def send(self, data: bytes, *, at_once: bool = False) -> None:
         if self.marked:
@@ -171,3 +181,7 @@ class _FaultyConnection(Connection):
                 clock = self._clock  # of peers: real seconds
                 clock.call_at(clock.monotonic() + rule.delay_s, send, whole)
         return b"".join(kept)
+
+
+def _as_read(frame: RawFrame) -> RawFrame:
+    return frame.original if isinstance(frame, CheckedFrame) else frame
