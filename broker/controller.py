@@ -174,9 +174,7 @@ class BrokerController:
                     "network cannot reach: set brokerIP1 to one that they can",
                     host,
                 )
-            if (
-                self._metrics_pages != "none"
-            ):  # so that probes are answered during a long recovery too
+            if self._metrics_pages != "none":  # before the store: probes are answered meanwhile
                 await self._start_metrics()
             self.parts.load(progress)
             self.parts.store.failure_listeners.append(self._store_failed)

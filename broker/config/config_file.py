@@ -281,7 +281,7 @@ def _environment_settings(
             origin = f"environment {variable}"
             settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable != PURE_VARIABLE:
-            near = _nearvariable_of(variable, environment[variable], by_variable)
+            near = _near_variable(variable, environment[variable], by_variable)
             if near is not None:
                 cure = f"no such key; did you mean {near}?"
                 text = HIDDEN if is_secret(near) else environment[variable]
@@ -290,7 +290,7 @@ def _environment_settings(
     return settings, unknown
 
 
-def _nearvariable_of(variable: str, text: str, known: Iterable[str]) -> str | None:
+def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None:
     """Return the variable of a key that this one looks like; None: somebody else's."""
     if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
         return None

@@ -17,7 +17,6 @@ collector/RMQMetricsCollector.java, task/MetricsCollectTask.java, model/BrokerRu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
@@ -27,7 +26,7 @@ from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.metrics.families import FamilyMaker, Row
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.runtime_info import TIME_BINS, RuntimeInfo
-from skylarkmq.broker.metrics.sources import PART_SIZE
+from skylarkmq.broker.metrics.sources import parts_of
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -333,11 +332,5 @@ class ExporterFamilies:
 def _parted(
     plain: FamilyMaker, name: str, text: str, labels: Sequence[str], rows: Iterable[Row]
 ) -> Iterator[Metric]:
-    """Yield a gauge in parts; a row is worked out when its part is."""
-    remaining = iter(rows)
-    part = [*islice(remaining, PART_SIZE)]
-    while True:
+    for part in parts_of(rows):
         yield plain.gauges(name, text, labels, part)
-        part = [*islice(remaining, PART_SIZE)]
-        if not part:
-            return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
@@ -76,7 +77,12 @@ class MetricsSources:
     system_topics: bool = False  # show the series of system topics too
 
 
-def parts_of(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield rows in parts, each of which the loop may take in one turn; no rows are one part."""
-    for first in range(0, max(1, len(rows)), PART_SIZE):
-        yield rows[first : first + PART_SIZE]
+def parts_of(rows: Iterable[T]) -> Iterator[list[T]]:
+    """Yield rows in parts, each of which the loop may take in one turn; no rows are one part.
+
+    A row of an iterator is worked out when its part is.
+    """
+    remaining = iter(rows)
+    yield [*islice(remaining, PART_SIZE)]
+    while part := [*islice(remaining, PART_SIZE)]:
+        yield part
