@@ -117,8 +117,13 @@ def _addresses_of_host_name() -> list[str]:
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, alone: bool = False) -> socket.socket:
     """Return a TCP socket bound to an address; port 0 takes a free one.
+
+    Args:
+        alone: nobody else may bind the port, also before `listen`. A port that was given must be
+            free again right after a broker has ended, so until one listens two programs may bind
+            it. One that is found free (port 0) is always had alone.
 
     Raises:
         OSError: the address is not available; its text names it.
@@ -128,7 +133,8 @@ def bind(host: str, port: int) -> socket.socket:
     )[0]
     bound = socket.socket(family, kind, protocol)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port and not alone:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
@@ -145,6 +151,8 @@ def listen(bound: socket.socket, backlog: int) -> None:
     """
     try:
         bound.listen(backlog)
+        # Its connections have it from here, so the port can be bound again while they end.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError as error:
         host, port = bound.getsockname()[:2]
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
@@ -165,7 +173,7 @@ def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
     for _ in range(PAIR_ATTEMPTS):
         main = bind(host, port)
         try:
-            return main, bind(host, port_of(main) - FAST_PORT_DISTANCE)
+            return main, bind(host, port_of(main) - FAST_PORT_DISTANCE, alone=not port)
         except OSError as error:
             main.close()
             if port or error.errno not in (errno.EADDRINUSE, errno.EACCES):

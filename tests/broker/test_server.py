@@ -32,6 +32,7 @@ from skylarkmq.protocol.host_address import HostAddress
 from tests.broker import descriptors_child
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S, until
+from tests.support.ports import free_ports
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timing
@@ -234,8 +235,8 @@ def test_without_descriptors_it_waits_and_serves_those_it_has(loop: str) -> None
 def test_a_port_that_another_program_listens_on_since_it_was_bound_is_named(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    bound = bind("127.0.0.1", 0)
-    port = port_of(bound)
+    (port,) = free_ports()
+    bound = bind("127.0.0.1", port)
 
     async def serve() -> None:
         server = RemotingServer(cast(FrameHandler, None), ManualClock(), BrokerStats())

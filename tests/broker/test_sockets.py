@@ -13,6 +13,7 @@ from skylarkmq.broker.net.addresses import (
     FAST_PORT_DISTANCE,
     bind,
     bind_pair,
+    listen,
     port_of,
     resolve,
 )
@@ -45,6 +46,27 @@ def test_a_free_pair_lies_two_apart() -> None:
         each.close()
 
 
+def test_a_free_pair_is_had_alone_before_it_listens() -> None:
+    pair = bind_pair(HOST, 0)
+    for each in pair:
+        with pytest.raises(OSError, match="Address already in use"):
+            bind(HOST, port_of(each))
+        listen(each, 1)
+        each.close()
+
+
+def test_a_found_port_can_be_bound_again_while_its_connections_end() -> None:
+    bound = bind(HOST, 0)
+    bound.setblocking(True)
+    listen(bound, 1)
+    with socket.create_connection((HOST, port_of(bound))):
+        accepted, _ = bound.accept()
+        accepted.close()  # the side that closes first waits (TIME_WAIT)
+    port = port_of(bound)
+    bound.close()
+    bind(HOST, port).close()
+
+
 def test_a_taken_port_is_named(taken: int) -> None:
     with pytest.raises(OSError, match=f"cannot listen on {HOST}:{taken}") as caught:
         bind(HOST, taken)
@@ -64,11 +86,11 @@ def test_free_pairs_are_looked_for_past_taken_ones(
     asked: list[int] = []
     real = addresses.bind
 
-    def first_beside_the_taken_one(host: str, port: int) -> socket.socket:
+    def first_beside_the_taken_one(host: str, port: int, *, alone: bool = False) -> socket.socket:
         asked.append(port)
         if len(asked) == 1:
             return real(host, taken + FAST_PORT_DISTANCE)
-        return real(host, port)
+        return real(host, port, alone=alone)
 
     monkeypatch.setattr(addresses, "bind", first_beside_the_taken_one)
     main, fast = bind_pair(HOST, 0)
