@@ -34,7 +34,6 @@ from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
-from skylarkmq.broker.namesrv.route_info import MASTER_ID
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock, TimerHandle
@@ -51,6 +50,7 @@ from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWra
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
     QueryDataVersionRequestHeader,
@@ -76,7 +76,6 @@ PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
 LOG_INTERVAL_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
-_HA_PORT_DISTANCE: Final = 1
 # A registration up to its topics, as `encode_body` writes it.
 _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
 
@@ -86,11 +85,10 @@ class Registration:
 
     def __init__(self, config: BrokerConfig, topics: TopicConfigManager, address: str) -> None:
         host, _, port = address.rpartition(":")
-        ha_port = config.store.ha_listen_port or int(port) + _HA_PORT_DISTANCE
         self.config = config
         self.address = address
         # Invariant: nothing listens there; the header of 103 has no way to say so.
-        self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
+        self._ha_server_address = f"{config.broker_ip2 or host}:{config.ha_port(int(port))}"
         period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
         self.period_s = period_ms / 1000
         self._topics = topics

@@ -31,11 +31,12 @@ from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
-from skylarkmq.client.wire.route import MASTER_ID, RouteTable
+from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator

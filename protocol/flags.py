@@ -1,4 +1,4 @@
-"""System flag bits, permission bits, and the names that RocketMQ keeps for itself.
+"""System flag bits, permission bits, a master's id, and the names that RocketMQ keeps for itself.
 
 The message system flag (sent with a message, stored in its record, field SYSFLAG):
 
@@ -145,6 +145,9 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 )
 """Topics that clients may not send to."""
 assert NOT_ALLOWED_SEND_TOPICS <= SYSTEM_TOPICS
+
+MASTER_ID: Final = 0
+"""The broker id of a master; its slaves have greater ones."""
 
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 

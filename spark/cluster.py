@@ -46,11 +46,11 @@ from skylarkmq.client.wire.api_pull import (
     PullTemplate,
     pulled_in,
 )
-from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
+from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
+from skylarkmq.protocol.flags import MASTER_ID, TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand

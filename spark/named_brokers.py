@@ -16,11 +16,11 @@ from typing import Final
 from skylarkmq.client.errors import NotFound, RocketMQError, broker_error
 from skylarkmq.client.wire.ask import read_body
 from skylarkmq.client.wire.nameserver import application_topics
-from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.spark.settings import ConnectionSettings

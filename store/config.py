@@ -1,4 +1,4 @@
-"""Configuration of the store: RocketMQ's keys in snake_case, and two of our own at the end.
+"""Configuration of the store: RocketMQ's keys in snake_case, and a few of our own.
 
 Every key that RocketMQ documents for its store is here; the type of each also says what it does.
 
@@ -38,6 +38,7 @@ from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
+HaCopyFrom = Literal["lastFile", "start"]
 CommitLogWriteMode = Literal["pwrite", "mapped"]
 
 TimerPrecision = Annotated[int, Limits(10, 60_000)]
@@ -54,6 +55,10 @@ WithoutPool = Annotated[T, Effect(needs={"transientStorePoolEnable": False})]
 OfMapped = Annotated[T, Effect(needs=_MAPPED)]
 OfWarmUp = Annotated[T, Effect(needs={**_MAPPED, "warmMapedFileEnable": True})]
 OfTimers = Annotated[T, Effect(needs={"timerWheelEnable": True})]
+_SLAVE: Final = {"brokerRole": "SLAVE"}
+OfSlave = Annotated[T, Effect(needs=_SLAVE)]
+OfLiveSlave = Annotated[T, Effect(is_live=True, needs=_SLAVE)]
+OfSyncMaster = Annotated[T, Effect(needs={"brokerRole": "SYNC_MASTER"})]
 NoReplication = Annotated[T, Effect(not_built="replication is not supported yet; use ASYNC_MASTER")]
 NoLightQueues = Annotated[T, Effect(not_built="light queues are not supported yet; remove the key")]
 
@@ -91,7 +96,7 @@ class StoreConfig:
     flush_consume_queue_least_pages: Count = 2  # pages of 4 KiB
     flush_consume_queue_thorough_interval: Interval = 60_000  # ms
     sync_flush_timeout: OfSyncFlush[Interval] = 5000  # ms until FLUSH_DISK_TIMEOUT
-    slave_timeout: Unused[Interval] = 3000  # ms
+    slave_timeout: OfSyncMaster[Interval] = 3000  # ms until FLUSH_SLAVE_TIMEOUT
 
     # Ways to write the log
     transient_store_pool_enable: bool = False
@@ -148,13 +153,14 @@ class StoreConfig:
 
     # Replication
     broker_role: NoReplication[BrokerRole] = "ASYNC_MASTER"
-    ha_listen_port: Port | None = None  # None: listenPort + 1
-    ha_master_address: Unused[str | None] = None
-    ha_send_heartbeat_interval: Unused[Interval] = 5000  # ms
-    ha_housekeeping_interval: Unused[Interval] = 20_000  # ms
-    ha_transfer_batch_size: Unused[Bytes] = 32_768
-    ha_slave_fallbehind_max: Unused[Long] = 268_435_456  # bytes
-    offset_check_in_slave: Unused[bool] = False
+    ha_listen_port: Port | None = None  # where slaves connect; None: listenPort + 1
+    ha_master_address: OfSlave[str | None] = None  # `host:port`; None: as name servers say
+    ha_send_heartbeat_interval: Interval = 5000  # ms
+    ha_housekeeping_interval: Interval = 20_000  # ms, of silence that ends a connection
+    ha_transfer_batch_size: Bytes = 32_768  # bytes of the log, sent at once
+    ha_slave_fallbehind_max: OfSyncMaster[Long] = 268_435_456  # bytes that a slave may be behind
+    ha_copy_from: OfSlave[HaCopyFrom] = "lastFile"  # ours; where a new slave begins
+    offset_check_in_slave: OfLiveSlave[bool] = False  # wrong offsets of pulls are put right there
 
     # Many light queues
     enable_lmq: NoLightQueues[bool] = False
@@ -197,6 +203,7 @@ class StoreConfig:
             )
         self._check_index()
         self._check_cleaning()
+        self._check_replication()
         try:
             DelayLevels(self.message_delay_level)
         except ValueError as error:
@@ -232,6 +239,15 @@ class StoreConfig:
                 self.disk_space_clean_forcibly_ratio,
                 f"use at most diskSpaceWarningLevelRatio={self.disk_space_warning_level_ratio}, "
                 "or messages are refused before room is made",
+            )
+
+    def _check_replication(self) -> None:
+        if self.ha_housekeeping_interval <= self.ha_send_heartbeat_interval:
+            raise ConfigError(
+                "haHousekeepingInterval",
+                self.ha_housekeeping_interval,
+                f"use more than haSendHeartbeatInterval={self.ha_send_heartbeat_interval}, or a "
+                "connection without news would be closed before its next heartbeat",
             )
 
 

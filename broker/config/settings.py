@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from skylarkmq.broker.access.addresses import AddressError, AddressList
 from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.replication.ha_protocol import PART_SIZE_MAX
 from skylarkmq.common.config_fields import (
     INT_MAX,
     Bytes,
@@ -35,7 +37,7 @@ from skylarkmq.common.config_fields import (
     Unused,
     check_values,
 )
-from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, PermName
+from skylarkmq.protocol.flags import MASTER_ID, RMQ_SYS_TRACE_TOPIC, PermName
 from skylarkmq.store.config import StoreConfig
 
 QUEUES_MAX: Final = 1024
@@ -45,6 +47,8 @@ BROKERS_MAX: Final = 64
 """Broker processes below one supervisor."""
 FAST_PORT_DISTANCE: Final = 2
 """The fast port is this much below the listen port."""
+HA_PORT_DISTANCE: Final = 1
+"""The port for slaves is this much above the listen port, unless haListenPort says another."""
 
 MetricsCompat = Literal["rocketmq5", "exporter", "both", "none"]
 _CPUS: Final = os.cpu_count() or 1
@@ -146,7 +150,7 @@ class BrokerConfig(ServerConfig):
     # Identity
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = "DEFAULT_BROKER"  # the loader's default is the host name
-    broker_id: NoSlaves[Long] = 0  # 0: master
+    broker_id: NoSlaves[Long] = MASTER_ID  # 0: master; each slave of it has its own above 0
     broker_ip1: str | None = None  # what clients are told; None: found from bindAddress
     broker_ip2: str | None = None  # the replication address; None: as brokerIP1
     region_id: str = "DefaultRegion"
@@ -205,6 +209,9 @@ class BrokerConfig(ServerConfig):
     wait_time_mills_in_heartbeat_queue: OfFastFailure[Milliseconds] = 31_000  # ms
     wait_time_mills_in_transaction_queue: OfFastFailure[Milliseconds] = 3000  # ms
 
+    # Replication
+    ha_allowed_addresses: str | None = None  # ours; a white list of who may copy the log
+
     # Transactions
     transaction_time_out: Interval = 6000  # ms
     transaction_check_max: Positive = 15
@@ -247,6 +254,39 @@ class BrokerConfig(ServerConfig):
                 "listenPort", self.listen_port, "use 0 or at least 3: the fast port is 2 below"
             )
         parse_namesrv_addresses(self.namesrv_addr)
+        self._check_role()
+        self._check_replication()
+
+    def _check_role(self) -> None:
+        role = self.store.broker_role
+        if self.store.is_slave and self.broker_id == MASTER_ID:
+            cure = f"{MASTER_ID} is the master's id; use 1 or more, another one for each slave"
+            raise ConfigError("brokerId", self.broker_id, cure)
+        if not self.store.is_slave and self.broker_id != MASTER_ID:
+            cure = f"with brokerRole={role} it is {MASTER_ID}; or set brokerRole=SLAVE"
+            raise ConfigError("brokerId", self.broker_id, cure)
+
+    def _check_replication(self) -> None:
+        store = self.store
+        if store.ha_master_address is not None and not _is_address(store.ha_master_address):
+            raise ConfigError("haMasterAddress", store.ha_master_address, "write host:port")
+        if store.ha_transfer_batch_size > PART_SIZE_MAX:
+            raise ConfigError(
+                "haTransferBatchSize",
+                store.ha_transfer_batch_size,
+                f"use at most {PART_SIZE_MAX}, which is what slaves read at once",
+            )
+        if self.ha_allowed_addresses is not None:
+            try:
+                AddressList([self.ha_allowed_addresses])
+            except AddressError as error:
+                raise ConfigError(
+                    "haAllowedAddresses", self.ha_allowed_addresses, str(error)
+                ) from error
+
+    def ha_port(self, listen_port: int) -> int:
+        """Return where slaves connect, for a broker that listens on `listen_port`."""
+        return self.store.ha_listen_port or listen_port + HA_PORT_DISTANCE
 
     @property
     def metrics_host(self) -> str:
@@ -277,11 +317,16 @@ def parse_namesrv_addresses(text: str | None) -> list[str]:
         address = part.strip()
         if not address:
             continue
-        host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        if not _is_address(address):
             raise ConfigError("namesrvAddr", text, "write host:port, several separated by `;`")
         addresses[address] = None
     return list(addresses)
+
+
+def _is_address(text: str) -> bool:
+    """Return whether a text is `host:port`."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
 def _check_word(key: str, value: str) -> None:

@@ -31,7 +31,12 @@ from skylarkmq.broker.config.config_file import (
     values_of,
     variable_of,
 )
-from skylarkmq.broker.config.settings import BROKERS_MAX, FAST_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.config.settings import (
+    BROKERS_MAX,
+    FAST_PORT_DISTANCE,
+    HA_PORT_DISTANCE,
+    BrokerConfig,
+)
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.kernel import PURE_VARIABLE
 from skylarkmq.store.folder import StorePaths
@@ -39,7 +44,6 @@ from skylarkmq.store.folder import StorePaths
 PORT_STRIDE: Final = 10
 """From one broker's ports to those of the next."""
 PORT_MAX: Final = 65535
-HA_PORT_DISTANCE: Final = 1
 NAMESRV_NAME: Final = "namesrv"
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
 
@@ -56,8 +60,9 @@ def members_of(config: BrokerConfig) -> list[Member]:
     """Return the brokers of a fleet.
 
     Raises:
-        ConfigError: two of its ports are the same, or a path cannot be shared out.
+        ConfigError: two of its ports are the same, or a path or a role cannot be shared out.
     """
+    _check_roles(config)
     _check_ports(config)
     log_folder = config.store.store_path_commit_log
     if log_folder is not None and os.path.ismount(log_folder):
@@ -97,6 +102,20 @@ def _beside(path: Path, mark: str) -> Path:
     return path.with_name(f"{path.stem}-{mark}{path.suffix}")
 
 
+def _check_roles(config: BrokerConfig) -> None:
+    """Refuse several slaves by one configuration: each would follow another master.
+
+    Raises:
+        ConfigError: there would be several.
+    """
+    store = config.store
+    if config.brokers > 1 and (store.is_slave or store.ha_master_address is not None):
+        key = "brokerRole" if store.is_slave else "haMasterAddress"
+        value = store.broker_role if store.is_slave else store.ha_master_address
+        cure = "a slave follows one master, so it is one process: start each with brokers=1"
+        raise ConfigError(key, value, cure)
+
+
 def _check_ports(config: BrokerConfig) -> None:
     """Refuse a port that two listeners would want.
 
@@ -122,7 +141,7 @@ def _ports(config: BrokerConfig) -> Iterator[tuple[int, str]]:
             port = config.listen_port + shift
             yield port, name
             yield port - FAST_PORT_DISTANCE, f"{name} (fast port)"
-            if ha_port is None:
+            if not ha_port:
                 yield port + HA_PORT_DISTANCE, f"{name} (port for slaves)"
         if ha_port:
             yield ha_port + shift, f"{name} (haListenPort)"

@@ -35,7 +35,7 @@ from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.flags import PermName
+from skylarkmq.protocol.flags import MASTER_ID, PermName
 from skylarkmq.protocol.headers.route import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
@@ -43,7 +43,6 @@ from skylarkmq.protocol.headers.route import (
 
 log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
 BROKER_EXPIRY_S: Final = 120.0
 SCAN_INTERVAL_S: Final = 10.0
 BROKERS_MAX: Final = 10_000

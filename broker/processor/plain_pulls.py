@@ -25,7 +25,7 @@ from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import PullSysFlag, is_readable
+from skylarkmq.protocol.flags import MASTER_ID, PullSysFlag, is_readable
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, RawFrame, SerializeType
 from skylarkmq.protocol.headers.fields import java_int, java_long
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader
@@ -41,7 +41,6 @@ from skylarkmq.store.read.message_reader import (
 )
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
-MASTER_ID: Final = 0
 LANES_MAX: Final = 1024
 """One more, and all are opened anew: a lane keeps up to 40 KiB of its queue's units."""
 

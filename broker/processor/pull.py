@@ -31,7 +31,7 @@ from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import PullSysFlag, is_readable
+from skylarkmq.protocol.flags import MASTER_ID, PullSysFlag, is_readable
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pull import (
@@ -45,7 +45,6 @@ from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 log = logging.getLogger(__name__)
 
-MASTER_ID = 0
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
 SUSPEND_MAX_MS = 300_000
 

@@ -16,11 +16,11 @@ from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_admin import AdminApi
 from skylarkmq.client.wire.ask import read_body
-from skylarkmq.client.wire.route import MASTER_ID, parse_route
+from skylarkmq.client.wire.route import parse_route
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.flags import MASTER_ID, validate_group, validate_topic
 from skylarkmq.protocol.headers.route import (
     DeleteTopicFromNamesrvRequestHeader,
     GetRouteInfoRequestHeader,

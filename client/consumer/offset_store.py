@@ -31,8 +31,7 @@ from skylarkmq.client.consumer.subscription import StartFrom, Subscription
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_pull import PullRequest, PullStatus, pull
-from skylarkmq.client.wire.route import MASTER_ID
-from skylarkmq.protocol.flags import is_retry_topic
+from skylarkmq.protocol.flags import MASTER_ID, is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)

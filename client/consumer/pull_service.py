@@ -52,8 +52,9 @@ from skylarkmq.client.wire.api_pull import (
     PullStatus,
     pull,
 )
-from skylarkmq.client.wire.route import MASTER_ID, RouteTable
+from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import tag_in
 from skylarkmq.protocol.record import PROPERTIES

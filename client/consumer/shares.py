@@ -19,7 +19,8 @@ from skylarkmq.client.consumer.allocate import allocate, find_allocation
 from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
+from skylarkmq.client.wire.route import TopicRoute
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)

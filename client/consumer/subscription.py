@@ -26,9 +26,9 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.tags_code import java_string_hash
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,8 @@ from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import IllegalState, RouteNotFound
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.wire.api_send import SendTemplate
-from skylarkmq.client.wire.route import MASTER_ID, TopicRoute
+from skylarkmq.client.wire.route import TopicRoute
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.tags_code import java_string_hash
 

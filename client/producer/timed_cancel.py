@@ -17,11 +17,10 @@ from skylarkmq.client.errors import IllegalState, MessageIllegal, NotFound, Rock
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
+from skylarkmq.protocol.flags import MASTER_ID, RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.message import EPOCH, Message, MessageExt
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_messages

@@ -19,13 +19,17 @@ from typing import Final, Protocol
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
-from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC, is_readable, is_writeable
+from skylarkmq.protocol.flags import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    MASTER_ID,
+    is_readable,
+    is_writeable,
+)
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.remoting.client import SingleFlight
 
 log = logging.getLogger(__name__)
 
-MASTER_ID = 0
 EMPTY_MAX_AGE_S = 1.0
 """How soon a sender asks again for a route that has no queue to write to."""
 

@@ -32,8 +32,8 @@ from typing import Final, NamedTuple
 
 from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.wire.api_pull import PulledRecords, PullStatus, pulled_in
-from skylarkmq.client.wire.route import MASTER_ID
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.record import MIN_RECORD_SIZE, QUEUE_OFFSET_POSITION
 from skylarkmq.remoting.waiting import backoff_s

@@ -1,13 +1,13 @@
 """Limits of the broker's and the name server's configuration."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.common.config_fields import ConfigError, keys_of
-from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.config import BrokerRole, StoreConfig
 
 STORE = StoreConfig(store_path_root_dir=Path("/store"))
 
@@ -58,3 +58,45 @@ def test_name_servers_are_separated_by_semicolons() -> None:
     assert parse_namesrv_addresses(None) == []
     assert parse_namesrv_addresses(" a:9876; b:1 ;;a:9876") == ["a:9876", "b:1"]
     assert parse_namesrv_addresses("[::1]:9876") == ["[::1]:9876"]
+
+
+def _of_role(role: BrokerRole, broker_id: int = 0, **store: Any) -> BrokerConfig:
+    config = StoreConfig(store_path_root_dir=Path("/store"), broker_role=role, **store)
+    return BrokerConfig(store=config, broker_id=broker_id)
+
+
+@pytest.mark.parametrize("role", get_args(BrokerRole))
+def test_a_master_has_the_id_0_and_a_slave_has_one_of_its_own(role: BrokerRole) -> None:
+    right, wrong = (1, 0) if role == "SLAVE" else (0, 1)
+    assert _of_role(role, right).broker_id == right
+    with pytest.raises(ConfigError, match=r"brokerId=\d: .*(use 1 or more|set brokerRole=SLAVE)"):
+        _of_role(role, wrong)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "key"),
+    [
+        ("ha_master_address", "master", "haMasterAddress"),
+        ("ha_master_address", "master:0", "haMasterAddress"),
+        ("ha_housekeeping_interval", 5000, "haHousekeepingInterval"),
+        ("ha_transfer_batch_size", 4 << 20, "haTransferBatchSize"),
+        ("ha_copy_from", "first", "haCopyFrom"),
+    ],
+)
+def test_what_no_master_and_slave_could_work_with_is_refused(
+    attribute: str, value: Any, key: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _of_role("SLAVE", 1, **{attribute: value})
+    assert caught.value.key == key and caught.value.cure
+
+
+def test_addresses_that_may_copy_the_log_are_written_as_in_white_lists() -> None:
+    BrokerConfig(store=STORE, ha_allowed_addresses="192.168.0.*, 10.0.0.{7,9}")
+    with pytest.raises(ConfigError, match="haAllowedAddresses"):
+        BrokerConfig(store=STORE, ha_allowed_addresses="192.168.0.0/24")
+
+
+def test_slaves_connect_above_the_listen_port_or_where_it_says() -> None:
+    assert BrokerConfig(store=STORE).ha_port(10_911) == 10_912
+    assert _of_role("SYNC_MASTER", ha_listen_port=7000).ha_port(10_911) == 7000

@@ -255,7 +255,10 @@ def test_keys_of_java_alone_and_old_spellings_are_taken() -> None:
         (["flushCommitLogThoroughInterval=5000", "flushCommitLogLeastPages=4"], []),
         (
             ["enableCalcFilterBitMap=true", "slaveTimeout=5"],
-            ["enableCalcFilterBitMap (needs enableConsumeQueueExt=true)", "slaveTimeout"],
+            [
+                "enableCalcFilterBitMap (needs enableConsumeQueueExt=true)",
+                "slaveTimeout (needs brokerRole=SYNC_MASTER)",
+            ],
         ),
     ],
 )

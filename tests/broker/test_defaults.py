@@ -101,6 +101,7 @@ STORE: dict[str, Any] = {
     "haHousekeepingInterval": 20_000,
     "haTransferBatchSize": 32_768,
     "haSlaveFallbehindMax": 268_435_456,
+    "haCopyFrom": Other(None, "lastFile", "RocketMQ's slaves begin there, and nowhere else"),
     "offsetCheckInSlave": False,
     "enableLmq": False,
     "enableMultiDispatch": False,
@@ -171,6 +172,7 @@ BROKER: dict[str, Any] = {
     "shortPollingTimeMills": 1000,
     "notifyConsumerIdsChangedEnable": True,
     "slaveReadEnable": False,
+    "haAllowedAddresses": None,  # ours
     "transferMsgByHeap": True,
     "disableConsumeIfConsumerReadSlowly": False,
     "consumerFallbehindThreshold": 17_179_869_184,
