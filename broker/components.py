@@ -62,6 +62,7 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.replication.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
@@ -184,7 +185,10 @@ class BrokerParts:
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
-        """Start what works by the clock. The store has started, the listeners are open."""
+        """Start what works by the clock. The store has started, the listeners are open.
+
+        What stores messages of its own is for masters: a slave's log is its master's.
+        """
         if self.access_files is not None:
             self.access_files.start()
         self.deletion.start()
@@ -196,10 +200,11 @@ class BrokerParts:
         self.groups.start()
         self.offsets.start()
         self.filters.start()
-        self.schedule.start()
-        self.timer.start()
-        self.transactions.start()
-        self.checks.start()
+        if not self.config.store.is_slave:
+            self.schedule.start()
+            self.timer.start()
+            self.transactions.start()
+            self.checks.start()
 
     async def stop_services(self) -> None:
         """End what writes messages and tables by itself, and save where it stands.
@@ -378,6 +383,8 @@ def make_server(
     )
     router.ignores_signatures = not config.acl_enable
     router.audit = parts.audit
+    if config.store.is_slave:
+        router.refuse(slave_refusals(config.broker_name))
     server = RemotingServer(
         router,
         parts.peer_clock,

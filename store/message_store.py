@@ -438,6 +438,8 @@ class MessageStore:
     def put_messages(self, inners: Sequence[MessageInner], done: PutDone) -> None:
         """Store messages as one batch; see `MessageWriter.put_messages`."""
         why = self.refusal()
+        if why is None and self.config.is_slave:
+            why = "the log of a slave is its master's: nothing else is stored there"
         if why is None:
             self.writer.put_messages(inners, done)
         else:

@@ -75,6 +75,8 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
     def find(self, group: str, remote_address: str = "") -> SubscriptionGroupConfig | None:
         """Return a group's configuration; make it when groups are made on demand.
 
+        A slave makes none: a group that its master has not told yet has the default settings.
+
         Args:
             remote_address: who names it; empty for an administrator.
 
@@ -91,6 +93,8 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
             return None
         created = SubscriptionGroupConfig(group_name=group)
         self._check(group)
+        if self._config.store.is_slave:
+            return created
         if remote_address:
             self._new_names.check(remote_address, group)
         self.update(created)

@@ -16,6 +16,8 @@ nobody looks at, so that it takes the plain roads.
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
 
+What a slave does not do is refused here, on whatever road it comes (`replication/slave_rules.py`).
+
 A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
 road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
 whose header cannot be read costs its connection (the caller closes it).
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from skylarkmq.broker.access.checked import CheckedFrame, unseen_size
@@ -100,13 +102,22 @@ class Router:
         self._stats = stats
         self._clock = clock
         self._send = send
-        roads = [road for road in (send, pulls) if road is not None]
-        self._takes: list[Take] = [road.take for road in roads]
+        self._pulls = pulls
         self._send_codes = send.codes if send is not None else frozenset[int]()
+        self._refused: Mapping[int, RemoteProtocolError] = {}
+        self._takes: list[Take] = []
+        self.refuse({})
         self._tasks: set[asyncio.Task[None]] = set()
         self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
         self.ignores_signatures = False  # requests of accounts are answered whoever signed them
         self._signed_told: set[tuple[str, str]] = set()  # (account, address)
+
+    def refuse(self, refused: Mapping[int, RemoteProtocolError]) -> None:
+        """Answer some codes with an error from now on, and no others."""
+        self._refused = refused
+        takes_sends = self._send is not None and not self._send_codes & refused.keys()
+        roads = (self._send if takes_sends else None, self._pulls)
+        self._takes = [road.take for road in roads if road is not None]
 
     @property
     def codes(self) -> frozenset[int]:
@@ -186,6 +197,10 @@ class Router:
                 self._note_signed(connection, command)
         if error is not None:
             self._refuse(connection, command, error)
+            return
+        refusal = self._refused.get(command.code)
+        if refusal is not None:
+            self._refuse(connection, command, refusal)
             return
         send = self._send
         if send is not None and command.code in self._send_codes:

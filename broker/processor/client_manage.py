@@ -153,6 +153,8 @@ class ClientManageProcessor(Processor):
         )
 
     def _open_group(self, group: str, remote_address: str, *, unit_mode: bool) -> None:
+        if self._config.store.is_slave:
+            return  # its clients tell the master, too
         config = self._groups.find(group, remote_address)
         if config is not None and config.retry_queue_nums > 0:
             self._topics.create_in_send_back(

@@ -4,7 +4,12 @@
     read     the store's answer decides the code; the body is the stored records, untouched; what
              may have to come from the disk is read off the loop
     hold     nothing new, and the client lets us wait: kept until a message comes or time is up
-    commit   the offset that rides on the request is stored, also when the pull is held
+    commit   the offset that rides on the request is stored, also when the pull is held; not by
+             a slave
+
+A slave does not put an offset right, unless offsetCheckInSlave says so: its log may be behind its
+master's, or have begun later. It sends the client to the master, which knows. Unlike RocketMQ's, it
+lets a pull from beyond its log wait for a while first: mostly the message is on its way.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 """
@@ -47,6 +52,7 @@ log = logging.getLogger(__name__)
 
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
 SUSPEND_MAX_MS = 300_000
+BEHIND_MAX_MS = 5000  # that a slave waits for a message that its master may have
 
 _NO_NEW = frozenset({GetMessageStatus.OFFSET_FOUND_NULL, GetMessageStatus.OFFSET_OVERFLOW_ONE})
 _EMPTY = frozenset({GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE})
@@ -121,7 +127,8 @@ class PullProcessor(Processor):
         matches = self._subscriptions.select(header, group)
         self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)
         self._plain.open(header, matches)
-        if header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0:
+        commits = header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0
+        if commits and not self._config.store.is_slave:
             self._offsets.commit(
                 connection.remote_address,
                 header.consumer_group,
@@ -219,13 +226,32 @@ class PullProcessor(Processor):
         )
         if may_hold and self._hold(pull, result):
             return
-        if code == ResponseCode.PULL_OFFSET_MOVED:
+        store = self._config.store
+        if code == ResponseCode.PULL_OFFSET_MOVED and store.is_slave:
+            if not store.offset_check_in_slave:
+                self._send_to_master(pull, result, hold=hold)
+                return
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.note(header, result.next_begin_offset)
         elif self._slow.enabled and result.count:
             self._slow.note(
                 header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
             )
         self._answers.send(connection, request, header, code, result, self._suggest(header, result))
+
+    def _send_to_master(self, pull: _Pull, result: GetMessageResult, *, hold: bool) -> None:
+        """Answer a pull at an offset that this slave does not have, or hold it for a while."""
+        connection, request, header, _ = pull
+        is_beyond = result.status is not GetMessageStatus.OFFSET_TOO_SMALL
+        suspends = header.sys_flag & PullSysFlag.FLAG_SUSPEND and not request.is_oneway
+        if hold and is_beyond and suspends and self._hold(pull, result, BEHIND_MAX_MS):
+            return
+        result.next_begin_offset = header.queue_offset
+        group = self._groups.find(header.consumer_group)
+        code, suggested_id = ResponseCode.PULL_RETRY_IMMEDIATELY, MASTER_ID
+        if group is not None:
+            suggested_id = group.broker_id
+        self._answers.send(connection, request, header, code, result, suggested_id)
 
     def _suggest(self, header: PullMessageRequestHeader, result: GetMessageResult) -> int:
         """Return the id of the broker that the client should pull from next."""
@@ -235,9 +261,9 @@ class PullProcessor(Processor):
         slow = result.suggest_pulling_from_slave
         return group.which_broker_when_consume_slowly if slow else group.broker_id
 
-    def _hold(self, pull: _Pull, result: GetMessageResult) -> bool:
+    def _hold(self, pull: _Pull, result: GetMessageResult, limit_ms: int = SUSPEND_MAX_MS) -> bool:
         header = pull.header
-        timeout_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MAX_MS)
+        timeout_ms = min(max(header.suspend_timeout_millis, 0), limit_ms)
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_mills
         asked = header.queue_offset

@@ -2,4 +2,5 @@
 
 `ha_protocol.py` has the bytes of that connection. The store gives and takes the log itself, with
 `CommitLog.part` and `MessageStore.take_records`, and knows nothing of connections.
+`slave_rules.py` has what a slave refuses.
 """

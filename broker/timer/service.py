@@ -160,7 +160,9 @@ class TimerMessageService:
 
     @property
     def unread_count(self) -> int:
-        """Messages that were stored and not read from the queue yet."""
+        """Messages that were stored and not read from the queue yet; a slave reads none."""
+        if self._store.config.is_slave:
+            return 0
         return max(0, self._queue_end - self.state.queue_offset)
 
     def unread_ms(self) -> int | None:
@@ -356,8 +358,9 @@ class TimerMessageService:
 
     def _may_remove(self, end_offset: int) -> bool:
         """Return whether the log up to a place may go; what waits there is stored again first."""
-        if not self._running:
-            return not self._store.config.timer_wheel_enable
+        if not self._running:  # what waits at a slave, its master stores again
+            config = self._store.config
+            return config.is_slave or not config.timer_wheel_enable
         if end_offset <= self._rolling.durable_below:
             return True
         if end_offset <= self.state.void_below:
