@@ -157,6 +157,8 @@ def _lines(
     listening = text_of(controller.listen_address)
     yield f"  broker       {listening} (fast port {fast}), {config.broker_name},"
     yield f"               told to clients as {controller.advertised}"
+    if config.store.is_slave:
+        yield f"  role         slave {config.broker_id} of {config.broker_name}"
     if controller.namesrv_address is not None:
         yield f"  name server  {text_of(controller.namesrv_address)}"
     if config.namesrv_addr:
@@ -170,7 +172,8 @@ def _lines(
     if without_effect:
         yield f"  no effect    {', '.join(without_effect)}"
     namesrv = _first_namesrv(controller, config)
-    if namesrv is not None and config.tls.tls_server_mode != "enforcing":
+    may_send = config.tls.tls_server_mode != "enforcing" and not config.store.is_slave
+    if namesrv is not None and may_send:
         yield from first_message(namesrv)
 
 

@@ -62,6 +62,7 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.replication.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
@@ -140,6 +141,7 @@ class BrokerParts:
         self.holding = PullRequestHoldService(
             self.store, peers, long_polling=config.long_polling_enable
         )
+        self.master = MasterAddress(config)
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names

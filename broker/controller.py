@@ -213,6 +213,7 @@ class BrokerController:
             self.namesrv,
             self._outgoing_tls,
             parts.access_files,
+            parts.master,
         )
         await self._registration.start()
         self._started_at_ms = clock.now_ms()

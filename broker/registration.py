@@ -12,6 +12,10 @@ Name servers answer with the topics that are consumed in order: they are marked 
 `updateOrderConf` of RocketMQ's tools wants it. A mark goes once every name server has answered and
 none of them names the topic.
 
+A slave registers with its own id, and name servers answer where its master is; while none of them
+knows, it asks every 3 s. The topics that it names count for nobody; its own come from its master,
+and no name server changes them.
+
 The built-in name server is told by a call in this process, before the change that caused it is
 answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
 server that cannot be reached costs one log line a minute.
@@ -35,6 +39,7 @@ from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_nam
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.net.tls_context import OutgoingTls
+from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
@@ -50,12 +55,12 @@ from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWra
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
-from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
 from skylarkmq.remoting.client import RemotingClient
@@ -76,6 +81,7 @@ PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
 LOG_INTERVAL_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
+ASK_AGAIN_S: Final = 3.0
 # A registration up to its topics, as `encode_body` writes it.
 _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
 
@@ -112,7 +118,7 @@ class Registration:
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
             ha_server_addr=self._ha_server_address,
-            broker_id=MASTER_ID,
+            broker_id=self.config.broker_id,
             compressed=compressed,
             body_crc32=crc,
         )
@@ -147,7 +153,7 @@ class Registration:
             broker_name=self.config.broker_name,
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
-            broker_id=MASTER_ID,
+            broker_id=self.config.broker_id,
         )
         body = encode_body(self._topics.data_version)
         return RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, encode_fields(header), body)
@@ -158,7 +164,7 @@ class Registration:
             broker_name=self.config.broker_name,
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
-            broker_id=MASTER_ID,
+            broker_id=self.config.broker_id,
         )
         return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, encode_fields(header))
 
@@ -180,7 +186,7 @@ class NamesrvLink:
         remoting: RemotingClient,
         registration: Registration,
         clock: Clock,
-        on_answer: Callable[[], None],
+        on_answer: Callable[[RegisterBrokerResponseHeader], None],
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -254,7 +260,9 @@ class NamesrvLink:
         is_known = self.is_registered and self._remoting.ready(self.address) is not None
         registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
-        if is_full and not registration.config.force_register and await self._is_current():
+        config = registration.config
+        may_ask = not config.force_register and not config.store.is_slave  # it wants the answer
+        if is_full and may_ask and await self._is_current():
             self.is_registered = self._may_be_known = True
             self._failure_count = 0
             return
@@ -270,7 +278,7 @@ class NamesrvLink:
         self._failure_count = 0
         if is_full:  # tools mark a topic first, and tell name servers after that
             self.order_topics = _order_topics(answer, self.address)
-            self._on_answer()
+            self._on_answer(decode_fields(RegisterBrokerResponseHeader, answer.ext_fields))
 
     async def _is_current(self) -> bool:
         """Return whether the name server has our present topics; it learns that we are alive."""
@@ -331,16 +339,22 @@ class RegistrationService:
         namesrv: NamesrvController | None = None,
         tls: OutgoingTls | None = None,
         access: AccessFiles | None = None,
+        master: MasterAddress | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
+            master: told where a slave's master is; None for a broker that does not ask.
             tls: for the connections to name servers; None: plain text.
             address: `host:port` that clients are told.
             namesrv: the name server in this process.
             access: has the account of an admin, which signs what goes to name servers elsewhere.
         """
         self._access = access
+        self._clock = clock
+        self._is_slave = config.store.is_slave
+        self._asking: TimerHandle | None = None  # while no name server knows the master
+        self._master = master
         self._registration = Registration(config, topics, address)
         self._topics = topics
         self._namesrv = namesrv
@@ -355,7 +369,7 @@ class RegistrationService:
             on_lost=self._lost,
         )
         self._links = [
-            NamesrvLink(name_server, self._remoting, self._registration, clock, self._mark_ordered)
+            NamesrvLink(name_server, self._remoting, self._registration, clock, self._answered)
             for name_server in parse_namesrv_addresses(config.namesrv_addr)
         ]
         self._timer = IntervalTimer(clock, self._registration.period_s, self._register_all)
@@ -384,6 +398,8 @@ class RegistrationService:
         """Unregister everywhere; waits at most UNREGISTER_TIMEOUT_S for a silent name server."""
         self._is_running = False
         self._timer.stop()
+        if self._asking is not None:
+            self._asking.cancel()
         if self._tls is not None:
             self._tls.contexts.stop()
         if self._routes is not None:
@@ -412,6 +428,22 @@ class RegistrationService:
             if link.address == address and self._is_running:
                 link.register_all()
 
+    def _answered(self, answer: RegisterBrokerResponseHeader) -> None:
+        """Take what a name server says about this broker's master and topics."""
+        if not self._is_slave:
+            self._mark_ordered()
+        elif self._master is not None:
+            self._master.told(answer)
+            if self._master.address is None and self._asking is None:
+                when_s = self._clock.monotonic() + ASK_AGAIN_S
+                self._asking = self._clock.call_at(when_s, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """Register again: the master may have started after this slave."""
+        self._asking = None
+        if self._master is not None and self._master.address is None:
+            self._register_all()
+
     def _mark_ordered(self) -> None:
         tables = [link.order_topics for link in self._links]
         if self._namesrv is not None:
@@ -429,7 +461,7 @@ class RegistrationService:
                 self._topics.update(msgspec.structs.replace(topic, order=order))
 
     def _topic_changed(self, topic: TopicConfig) -> None:
-        if not self._is_running:
+        if not self._is_running or self._is_slave:
             return
         self._register_locally({topic.topic_name})
         for link in self._links:
@@ -437,7 +469,7 @@ class RegistrationService:
 
     def _topic_deleted(self, topic: str) -> None:
         # Name servers elsewhere forget a topic only by 216, which tools send them.
-        if self._is_running and self._routes is not None:
+        if self._is_running and self._routes is not None and not self._is_slave:
             self._routes.forget_topic(topic, {self._registration.config.broker_name})
 
     def register_again(self) -> None:
@@ -450,10 +482,11 @@ class RegistrationService:
             return
         if self._routes.data_version(self._registration.address) is None:
             names = None  # it does not know us: all topics, as `NamesrvLink` does
+        registration = self._registration
         try:
-            self._routes.register(self._registration.header(), self._registration.body(names), None)
+            answer = self._routes.register(registration.header(), registration.body(names), None)
         except RemoteProtocolError as error:
             log.error("the built-in name server refuses this broker: %s", error)
             return
         if names is None:
-            self._mark_ordered()
+            self._answered(answer)

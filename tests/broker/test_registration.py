@@ -14,6 +14,7 @@ from skylarkmq.broker import registration
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.registration import RegistrationService
+from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
@@ -22,7 +23,7 @@ from skylarkmq.protocol.bodies.route import (
     decode_compressed_registration,
 )
 from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
-from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
+from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.remoting.errors import ConnectionFailed
@@ -49,6 +50,7 @@ class _Channel:
         self.timeouts_s: list[float] = []
         self.outcome: int | Exception | None = 0
         self.changed = "true"
+        self.master: dict[str, str] = {}
         self.is_open = True
         self.order_table: dict[str, str] | None = None
         self.body = b""
@@ -63,7 +65,8 @@ class _Channel:
         assert self.outcome is not None
         table = self.order_table
         body = self.body if table is None else encode_body(KVTable(table=table))
-        return command.reply(self.outcome, ext_fields={"changed": self.changed}, body=body)
+        fields = {"changed": self.changed, **self.master}
+        return command.reply(self.outcome, ext_fields=fields, body=body)
 
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]
@@ -115,7 +118,10 @@ class _Setup:
         self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
         self.topics.load()
         self.namesrv = NamesrvController(NamesrvConfig(listen_port=0), self.clock)
-        self.service = RegistrationService(config, self.topics, self.clock, ADDRESS, self.namesrv)
+        self.master = MasterAddress(config)
+        self.service = RegistrationService(
+            config, self.topics, self.clock, ADDRESS, self.namesrv, master=self.master
+        )
 
     def _connect(self, *_: Any, on_lost: Callable[[str], None], **__: Any) -> _Remoting:
         self.remoting.on_lost = on_lost
@@ -453,4 +459,79 @@ async def test_a_table_of_nonsense_costs_a_line(
     assert setup.channel.codes() == [RequestCode.REGISTER_BROKER]
     assert setup.service.why_unknown == ""
     assert "table of ordered topics is left out" in caplog.text
+    await setup.service.stop()
+
+
+MASTER = {"masterAddr": "10.0.0.9:10911", "haServerAddr": "10.0.0.9:10912"}
+
+
+def _slave(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> _Setup:
+    store = StoreConfig(
+        store_path_root_dir=Path("/store"), broker_role="SLAVE",
+        ha_master_address=changes.pop("ha_master_address", None),
+    )  # fmt: skip
+    return _Setup(monkeypatch, store=store, broker_id=2, **changes)
+
+
+async def test_a_slave_registers_with_its_id_and_hears_where_its_master_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _slave(monkeypatch, force_register=False)
+    heard: list[str | None] = []
+    setup.master.listeners.append(lambda: heard.append(setup.master.ha_address))
+    setup.channel.changed = "false"
+    setup.channel.master = dict(MASTER)
+    await setup.start()
+    assert setup.channel.codes() == [RequestCode.REGISTER_BROKER], "it wants the answer"
+    assert setup.channel.requests[0].ext_fields["brokerId"] == "2"
+    assert (setup.master.address, setup.master.ha_address) == tuple(MASTER.values())
+    await setup.advance(30)
+    assert heard == ["10.0.0.9:10912"], "nothing has changed"
+    setup.channel.master = {}
+    await setup.advance(30)
+    assert setup.master.address == "10.0.0.9:10911", "the master may only be starting again"
+    setup.channel.master = {**MASTER, "haServerAddr": "10.0.0.8:10912"}
+    await setup.advance(30)
+    assert heard == ["10.0.0.9:10912", "10.0.0.8:10912"]
+    await setup.service.stop()
+    assert setup.channel.requests[-1].ext_fields["brokerId"] == "2"
+
+
+async def test_a_slave_asks_soon_again_while_nobody_knows_its_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _slave(monkeypatch)
+    await setup.start()
+    assert setup.master.address is None
+    setup.channel.master = dict(MASTER)
+    await setup.advance(3)
+    assert setup.master.address == "10.0.0.9:10911"
+    count = len(setup.channel.requests)
+    await setup.advance(9)
+    assert len(setup.channel.requests) == count
+    await setup.service.stop()
+
+
+async def test_the_configured_ha_address_is_stronger_than_what_name_servers_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _slave(monkeypatch, ha_master_address="10.0.0.7:10912")
+    assert setup.master.ha_address == "10.0.0.7:10912"
+    setup.channel.master = dict(MASTER)
+    await setup.start()
+    assert setup.master.address == "10.0.0.9:10911"
+    assert setup.master.ha_address == "10.0.0.7:10912"
+    await setup.service.stop()
+
+
+async def test_no_name_server_changes_the_topics_of_a_slave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _slave(monkeypatch)
+    setup.channel.order_table = {"orders": "broker-a:4"}
+    await setup.start()
+    setup.topics.update(TopicConfig(topic_name="orders"))
+    await setup.advance(30)
+    topic = setup.topics.get("orders")
+    assert topic is not None and not topic.order
     await setup.service.stop()
