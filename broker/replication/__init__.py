@@ -3,4 +3,6 @@
 `ha_protocol.py` has the bytes of that connection. The store gives and takes the log itself, with
 `CommitLog.part` and `MessageStore.take_records`, and knows nothing of connections.
 `slave_rules.py` has what a slave refuses.
+
+`coordination.py` says what replicas that elect their master ask of a coordination engine.
 """
