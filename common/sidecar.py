@@ -44,6 +44,7 @@ class Kind(IntEnum):
     TIMER_CHECKPOINT = 3
     REMOVED_TOPICS = 4
     FLUSHED_OFFSET = 5
+    TERMS = 6
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

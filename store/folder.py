@@ -63,6 +63,7 @@ class StorePaths:
         self.recovery_point = self.own / "recovery-point"
         self.flushed_offset = self.own / "flushed-offset"
         self.removed_topics = self.own / "removed-topics"
+        self.terms = self.own / "terms"
         self.timer = self.own / "timer"
 
     def queue_folder(self, topic: str, queue_id: int) -> Path:

@@ -120,6 +120,9 @@ class CrashDisk:
         self._change({key: live[key + ".tmp"], key + ".tmp": None})
         self.sync_folder(path.parent)
 
+    def replace_secret(self, path: Path, data: bytes) -> None:
+        self.replace(path, data, backup=False)
+
     def unlink(self, path: Path) -> None:
         self._inode(path)
         self._step("unlink", path)
