@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 LOOP_DEAD_S: Final = 60.0
 """Silence of the event loop after which a restart is the cure, unless it waits for the disk.
@@ -68,14 +68,15 @@ class LoopCheck:
         return f"the event loop has not answered for {silent_s:.0f} s, and waits for no disk"
 
 
-def waits_for_disk(thread_id: int) -> bool:
-    """Return whether the kernel holds a thread of this process until a device has answered.
+def waits_for_disk(thread_id: int, process: int | Literal["self"] = "self") -> bool:
+    """Return whether the kernel holds a thread until a device has answered.
 
     Args:
         thread_id: the system's number of the thread, `threading.get_native_id`.
+        process: whose thread it is.
     """
     with suppress(OSError):
-        stat = Path(f"/proc/self/task/{thread_id}/stat").read_text(
+        stat = Path(f"/proc/{process}/task/{thread_id}/stat").read_text(
             encoding="ascii", errors="replace"
         )
         return stat.rpartition(")")[2].split()[0] == "D"  # "uninterruptible sleep"

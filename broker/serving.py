@@ -6,6 +6,7 @@ A server below a supervisor (`fleet/`) tells it when it is ready, and prints no 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import signal
 import sys
@@ -52,6 +53,8 @@ async def serve_names(
     stop = _stop_event()
     controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
     await controller.start()
+    if link is not None:
+        _answer(link)
     fields = namesrv_ready_fields(controller, loaded.without_effect)
     _tell_ready(fields, namesrv_banner(controller, loaded.without_effect), log_format, link)
     await stop.wait()
@@ -90,6 +93,7 @@ async def serve_broker(
     if link is not None:
         link.on_page = controller.adopt_page
         link.on_namesrv = partial(loop.call_soon_threadsafe, controller.register_again)
+        _answer(link)
     try:
         await controller.start(progress)
     except StartEnded:
@@ -114,6 +118,12 @@ async def serve_broker(
         log.info("stopping")
     await controller.stop()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
+
+
+def _answer(link: SupervisorLink) -> None:
+    """Let the loop answer the supervisor's questions; who hangs tells the log where."""
+    link.on_ask = partial(asyncio.get_running_loop().call_soon_threadsafe, link.alive)
+    faulthandler.enable()  # on SIGABRT
 
 
 def _tell_ready(

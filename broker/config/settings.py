@@ -157,6 +157,7 @@ class BrokerConfig(ServerConfig):
     broker_permission: Live[Permission] = READ_WRITE  # 4 read + 2 write
 
     brokers: BrokerCount = 1  # ours; processes that `serve` and `broker` run, each a whole broker
+    hung_process_timeout_seconds: Count = 60  # ours; of `brokers`; 0: none is killed
 
     # Where it listens; 0 picks a free port
     listen_port: Port = 10911  # the fast port is 2 below

@@ -2,6 +2,7 @@
 
     plan        which processes there are: names, folders, ports
     supervisor  starts them, starts one again that has ended, stops all
+    hang_watch  ends one that hangs
     child       one life of a process, seen by the supervisor
     link        the same, seen by the process: it stops when the supervisor is gone
     pages       metrics and health of all on one port

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from skylarkmq.broker.fleet.link import NAMESRV, PAGE
+from skylarkmq.broker.fleet.link import ASK, NAMESRV, PAGE
 
 REPORT_SIZE_MAX: Final = 256 << 10
 
@@ -36,6 +36,10 @@ class Child(Protocol):
 
     def name_server_is_new(self) -> None:
         """Tell that the name server has started again."""
+        ...
+
+    def ask(self) -> None:
+        """Ask whether the process's loop runs; it reports `{"event":"alive"}`."""
         ...
 
     def hand_over(self, connection: socket.socket) -> None:
@@ -106,8 +110,14 @@ class ChildProcess:
                 os.kill(self.pid, number)
 
     def name_server_is_new(self) -> None:
-        with contextlib.suppress(OSError):  # it is ending; or it registers soon by itself
-            self._link.send(NAMESRV)
+        self._tell(NAMESRV)  # one that is not told registers soon by itself
+
+    def ask(self) -> None:
+        self._tell(ASK)
+
+    def _tell(self, mark: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is ending, or has not read for long
+            self._link.send(mark)
 
     def hand_over(self, connection: socket.socket) -> None:
         socket.send_fds(self._link, [PAGE], [connection.fileno()])

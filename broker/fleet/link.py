@@ -1,8 +1,10 @@
 """A member's link to its supervisor: a socket pair, whose other end nobody else has.
 
-    to the supervisor   lines of JSON: {"event":"ready",...} once, or {"event":"failed","why":...}
+    to the supervisor   lines of JSON: {"event":"ready",...} once, or {"event":"failed","why":...};
+                        {"event":"alive"} to each question
     from it             b"P" with a descriptor: a connection that asks for a page
                         b"R": the name server has started again, and knows nobody
+                        b"A": does the event loop run?
     end of the stream   the supervisor is gone, however it ended: the member stops, as by SIGTERM
 
 So no member outlives its supervisor and keeps a folder locked, and a member needs no port for its
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = b"P"
 NAMESRV: Final = b"R"
+ASK: Final = b"A"
+ALIVE: Final = b'{"event":"alive"}\n'
 READ_SIZE: Final = 64
 DESCRIPTORS_MAX: Final = 16
 """Of one read; the rest waits in the socket."""
@@ -37,6 +41,7 @@ class SupervisorLink:
     Attributes:
         on_page: gets a connection that asks for a page, on the link's thread.
         on_namesrv: called on the link's thread when the name server has started again.
+        on_ask: called on the link's thread; must have `alive` called by the event loop.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -47,6 +52,7 @@ class SupervisorLink:
         """
         self.on_page: Callable[[socket.socket], None] = socket.socket.close
         self.on_namesrv: Callable[[], object] = _nothing
+        self.on_ask: Callable[[], object] = _nothing
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         threading.Thread(target=self._listen, name="skylarkmq-link", daemon=True).start()
@@ -58,6 +64,11 @@ class SupervisorLink:
     def failed(self, why: str) -> None:
         """Tell why this process ends before it has served."""
         self._tell({"event": "failed", "why": why})
+
+    def alive(self) -> None:
+        """Tell that the event loop runs, unless the supervisor has not read for long."""
+        with contextlib.suppress(OSError):
+            self._socket.send(ALIVE, socket.MSG_DONTWAIT)
 
     def _tell(self, report: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # without a supervisor this process ends anyway
@@ -73,11 +84,14 @@ class SupervisorLink:
                 self.on_page(socket.socket(fileno=descriptor))
             if not data:
                 break
-            if NAMESRV in data:
-                self.on_namesrv()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                if NAMESRV in data:
+                    self.on_namesrv()
+                if ASK in data:
+                    self.on_ask()
         log.warning("the supervisor is gone: stopping")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _nothing() -> None:
-    """Stand for what is not there yet: the start registers anyway."""
+    """Stand for what is not there yet: the start registers anyway, and nobody asks before it."""

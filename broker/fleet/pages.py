@@ -2,7 +2,7 @@
 
     /metrics   the families of all brokers, and those of the supervisor
     /readyz    200 when every member is ready; `?verbose` tells each as JSON
-    /livez     200 while no broker that runs says that only a restart helps
+    /livez     200 unless a process hangs that the supervisor does not kill
     /version   as every broker's
 
 Each question goes to all brokers at once, each by a connection of its own that ends with the
@@ -100,8 +100,7 @@ class FleetPages:
         return verdict(request, reasons, "ready")
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
-        answers = await self._ask_all("/livez", PROBE_LIMIT_S)
-        reasons = {name: _why_not(answer) for name, answer in answers.items()}
+        reasons = {seat.name: seat.hung for seat in self._supervisor.seats}
         return verdict(request, reasons, "live")
 
     async def _ask_all(self, path: str, limit_s: float, accept: str = "") -> dict[str, Answer]:
@@ -160,6 +159,9 @@ def fleet_families(supervisor: Supervisor, scraped: frozenset[str]) -> Iterator[
     """Yield the supervisor's own families."""
     seats = supervisor.seats
     gauge, counter = metrics_core.GaugeMetricFamily, metrics_core.CounterMetricFamily
+    hangs = counter(
+        "skylarkmq_fleet_hangs", "Processes killed because they did not answer.", labels=["process"]
+    )
     up = gauge(
         "skylarkmq_fleet_up", "Whether a process has started and serves.", labels=["process"]
     )
@@ -173,6 +175,7 @@ def fleet_families(supervisor: Supervisor, scraped: frozenset[str]) -> Iterator[
     for seat in seats:
         up.add_metric([seat.name], float(seat.fields is not None))
         restarts.add_metric([seat.name], seat.restart_count)
+        hangs.add_metric([seat.name], seat.aborted_count)
     for seat in supervisor.brokers:
         answered.add_metric([seat.name], float(seat.name in scraped))
-    yield from (up, restarts, answered)
+    yield from (up, restarts, hangs, answered)

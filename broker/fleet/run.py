@@ -19,6 +19,7 @@ from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
 from skylarkmq.broker.fleet.child import Child, ChildProcess
+from skylarkmq.broker.fleet.hang_watch import HangWatch, why_spared
 from skylarkmq.broker.fleet.pages import FleetPages
 from skylarkmq.broker.fleet.plan import (
     NAMESRV_NAME,
@@ -67,8 +68,11 @@ async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_nam
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
     pages = PageServer(FleetPages(supervisor, clock).pages(), clock, config.tls)
+    limit_s = config.hung_process_timeout_seconds
+    watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
     started_s = clock.monotonic()
     address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
+    watching = asyncio.create_task(watch.run(), name="hang-watch")
     try:
         namesrv: str | None = None
         keys: dict[str, str] = {}
@@ -87,6 +91,7 @@ async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_nam
             await supervisor.stopping.wait()
         log.info("stopping")
     finally:
+        watching.cancel()
         code = await supervisor.drain()
         pages.close()
     return code

@@ -2,7 +2,7 @@
 
     start    the name server; when it is ready, all brokers at once
     run      who ends is started again: after 0.5 s, then twice as long each time, up to 30 s; after
-             a minute of service from the beginning
+             a minute of service from the beginning; `hang_watch` ends who hangs
     stop     SIGTERM to all brokers; when they have ended, to the name server
 
 A member that ends with code 1 or 2 before it has ever been ready ends the start of all, with its
@@ -59,13 +59,19 @@ class Seat:
         child: the present process.
         fields: what it said when it was ready; None: it is not.
         restart_count: how often it was started again.
+        unanswered_count: questions in a row that the process has not answered.
+        hung: why it is taken to hang, and was not killed for it; empty: it is not.
+        is_aborted: the present process was told to end, because it hangs.
+        aborted_count: how often that was.
     """
 
     def __init__(self, name: str, launch: Launch, clock: Clock) -> None:
         self.name = name
         self.child: Child | None = None
         self.fields: Mapping[str, Any] | None = None
-        self.restart_count = 0
+        self.restart_count = self.unanswered_count = self.aborted_count = 0
+        self.hung = ""
+        self.is_aborted = False
         self.on_ready: Callable[[], None] = lambda: None
         self._launch = launch
         self._clock = clock
@@ -89,6 +95,20 @@ class Seat:
         self._stopping.set()
         if self.child is not None:
             self.child.signal(signal.SIGTERM)
+
+    def ask(self) -> None:
+        """Ask the process whether its loop runs, when it is ready."""
+        if self.child is not None and self.fields is not None:
+            self.unanswered_count += 1
+            self.child.ask()
+
+    def abort(self, why: str) -> Child:
+        """Send SIGABRT to the present process, which hangs, and return it."""
+        assert self.child is not None
+        self._why, self.is_aborted = why, True
+        self.aborted_count += 1
+        self.child.signal(signal.SIGABRT)
+        return self.child
 
     def kill(self) -> bool:
         """kill -9; return whether there was a process."""
@@ -119,6 +139,7 @@ class Seat:
     async def _live(self) -> None:
         """Run one process to its end, and wait until it may be started again."""
         started_s, self._why = self._clock.monotonic(), ""
+        self.unanswered_count, self.hung, self.is_aborted = 0, "", False
         try:
             self.child = await self._launch()
         except OSError as error:
@@ -147,7 +168,9 @@ class Seat:
     async def _watch(self, child: Child) -> int:
         """Take in what a process reports; return its exit code."""
         while (report := await child.report()) is not None:
-            if report["event"] == "failed":
+            if report["event"] == "alive":
+                self.unanswered_count = 0
+            elif report["event"] == "failed":
                 self._why = str(report["why"])
             else:
                 self.fields = report

@@ -132,6 +132,9 @@ SERVER: dict[str, Any] = {
 BROKER: dict[str, Any] = {
     **SERVER,
     "brokers": Other(None, 1, "one process, unless more cores are asked for"),
+    "hungProcessTimeoutSeconds": Other(
+        None, 60, "as long as the loop of a live broker may be silent"
+    ),
     "brokerClusterName": "DefaultCluster",
     "brokerName": "DEFAULT_BROKER",  # where the host has no name; else that is the loader's
     "brokerId": 0,

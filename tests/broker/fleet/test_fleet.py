@@ -175,6 +175,32 @@ async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> N
         assert 'skylarkmq_fleet_restarts_total{process="a-1"} 1.0' in text
 
 
+@pytest.mark.parametrize("name", ["a-1", "namesrv"])
+async def test_one_that_hangs_is_killed_and_comes_back(tmp_path: Path, name: str) -> None:
+    settings = {"brokers": 2, "hungProcessTimeoutSeconds": 3}
+    async with fleet(tmp_path / "store", **settings) as it:
+        ready = await it.ready()
+        before = it.pids()
+        os.kill(before[name], signal.SIGSTOP)
+        told = await it.line(lambda line: f"{name} (process {before[name]}) has not" in line["msg"])
+        assert told["level"] == "WARNING"
+        await it.line(lambda line: "killed by signal 9: it had not answered" in line["msg"])
+        await it.line(lambda line: line["msg"] == f"{name} is ready again")
+        assert it.pids()[name] != before[name]
+        _, text = await page(ready["metricsAddr"], "/metrics")
+        assert re.search(rf'(?m)^skylarkmq_fleet_hangs_total{{process="{name}"}} [1-9]', text)
+        assert (await page(ready["metricsAddr"], "/livez"))[0] == 200
+
+
+async def test_one_whose_loop_hangs_writes_where_it_was(tmp_path: Path) -> None:
+    settings = {"brokers": 2, "hungProcessTimeoutSeconds": 600}
+    async with fleet(tmp_path / "store", **settings) as it:
+        await it.ready()
+        os.kill(it.pids()["a-1"], signal.SIGABRT)
+        await it.line(lambda line: "was killed by signal 6" in line["msg"])
+        assert "Fatal Python error: Aborted" in it.text and "link.py" in it.text
+
+
 async def test_brokers_register_at_once_with_a_name_server_that_was_killed(tmp_path: Path) -> None:
     async with fleet(tmp_path / "store", "--brokers", "2") as it:
         ready = await it.ready()

@@ -22,7 +22,7 @@ class Script:
         self.reports: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.signals: list[int] = []
-        self.ignores = False
+        self.ignores = self.hangs = False
         if is_ready:
             self.reports.put_nowait({"event": "ready"})
 
@@ -40,6 +40,10 @@ class Script:
         self.signals.append(number)
         if not self.code.done() and (number == signal.SIGKILL or not self.ignores):
             self.end(-number if number == signal.SIGKILL else 0)
+
+    def ask(self) -> None:
+        if not self.hangs:
+            self.reports.put_nowait({"event": "alive"})
 
     def name_server_is_new(self) -> None:
         """It is not asked for here."""
