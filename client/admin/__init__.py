@@ -6,10 +6,11 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups`, `messages` and `access`; `results` has what the calls return.
+`groups`, `messages`, `access` and `cluster`; `results` has what the calls return.
 """
 
 from skylarkmq.client.admin.access import AccessAdmin
+from skylarkmq.client.admin.cluster import ClusterAdmin
 from skylarkmq.client.admin.groups import Edge, GroupAdmin
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
@@ -27,7 +28,9 @@ from skylarkmq.client.admin.results import (
     AccessRules,
     AccountSummary,
     BrokerRuntime,
+    BrokerStatus,
     BrokerSummary,
+    ClusterStatus,
     ClusterSummary,
     Connection,
     ConsumedDirectly,
@@ -38,10 +41,13 @@ from skylarkmq.client.admin.results import (
     JsonValue,
     MemberInfo,
     MemberQueue,
+    NameServerStatus,
     OffsetReset,
+    Problem,
     QueueProgress,
     QueueReset,
     QueueStats,
+    ReplicaStatus,
     Right,
     SubscriptionSummary,
     TopicDescription,
@@ -49,7 +55,7 @@ from skylarkmq.client.admin.results import (
 )
 
 
-class Admin(GroupAdmin, MessageAdmin, AccessAdmin):
+class Admin(GroupAdmin, MessageAdmin, AccessAdmin, ClusterAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
@@ -63,7 +69,9 @@ __all__ = [
     "AccountSummary",
     "Admin",
     "BrokerRuntime",
+    "BrokerStatus",
     "BrokerSummary",
+    "ClusterStatus",
     "ClusterSummary",
     "Connection",
     "ConsumedDirectly",
@@ -80,12 +88,15 @@ __all__ = [
     "MemberQueue",
     "MessageScan",
     "MessageTrace",
+    "NameServerStatus",
     "OffsetReset",
+    "Problem",
     "QueueProgress",
     "QueueReset",
     "QueueStats",
     "ReplayOutcome",
     "ReplayTarget",
+    "ReplicaStatus",
     "Right",
     "ScanProgress",
     "SendTrace",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from skylarkmq.client.errors import IllegalState, NotFound, RouteNotFound
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
@@ -132,15 +134,7 @@ class AdminBase(OnClient):
         """
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         answers = await self._api.all_of(self._name_servers, code)
-        brokers: dict[str, BrokerData] = {}
-        clusters: dict[str, list[str]] = {}
-        for answer, address in reversed(answers):  # where they differ, the first counts
-            info = read_body(ClusterInfo, answer, address)
-            brokers |= info.broker_addr_table
-            for cluster, names in info.cluster_addr_table.items():
-                known = clusters.setdefault(cluster, [])
-                known += [name for name in names if name not in known]
-        return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
+        return joined(read_body(ClusterInfo, answer, address) for answer, address in answers)
 
     def _dial(self, address: str) -> str:
         return self._services.config.mapped(address)
@@ -241,6 +235,21 @@ class AdminBase(OnClient):
             lambda server: self._api.call(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, forget),
             self._name_servers,
         )
+
+
+def joined(infos: Iterable[ClusterInfo]) -> ClusterInfo:
+    """Return what name servers know together; where they differ, the first counts."""
+    brokers: dict[str, BrokerData] = {}
+    clusters: dict[str, list[str]] = {}
+    for info in infos:
+        for name, data in info.broker_addr_table.items():
+            first = brokers.setdefault(name, data)
+            addresses = {**data.broker_addrs, **first.broker_addrs}
+            brokers[name] = replace(first, broker_addrs=addresses)
+        for cluster, names in info.cluster_addr_table.items():
+            known = clusters.setdefault(cluster, [])
+            known += [name for name in names if name not in known]
+    return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
 
 
 def _master(broker: BrokerData) -> str | None:

@@ -28,6 +28,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from skylarkmq.client.admin.base import TopicPlace, each, from_ms
+from skylarkmq.client.admin.cluster import parse_properties
 from skylarkmq.client.admin.results import (
     Connection,
     ConsumedDirectly,
@@ -42,7 +43,7 @@ from skylarkmq.client.admin.results import (
     QueueReset,
     SubscriptionSummary,
 )
-from skylarkmq.client.admin.topics import TopicAdmin, parse_properties
+from skylarkmq.client.admin.topics import TopicAdmin
 from skylarkmq.client.clock import floor_ms
 from skylarkmq.client.consumer.offset_store import first_since
 from skylarkmq.client.errors import AlreadyExists, NotFound, NotSupported

@@ -11,13 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 
 Right = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 """What an account may do with a topic, or a consumer group: publish, subscribe, both, nothing."""
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+BEHIND_MAX: Final = 256 << 20
+"""Bytes: a slave further behind counts as none (RocketMQ's haSlaveFallbehindMax)."""
+DISK_MAX: Final = 0.75
+"""From here on brokers delete old messages early (RocketMQ's diskMaxUsedSpaceRatio)."""
 
 
 class Result:
@@ -96,6 +103,143 @@ class BrokerRuntime(Result):
     def version(self) -> str:
         """The release that it says it is, for instance `V4_9_8`."""
         return self.values.get("brokerVersionDesc", "")
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerStatus(Result):
+    """A name server: why it did not answer, or the ids that it knows of each broker name."""
+
+    address: str
+    error: str | None
+    brokers: Mapping[str, tuple[int, ...]] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus(Result):
+    """One broker process. What it did not tell is None; `error` says why it told nothing."""
+
+    broker_id: int
+    address: str
+    error: str | None
+    version: str = ""
+    log_begin: int | None = None
+    """Place of the commit log's first byte."""
+    log_end: int | None = None
+    """Place behind its last byte."""
+    disk_used: float | None = None
+    """Used part of the log's disk, 0 to 1."""
+    started_at: datetime | None = None
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is the one that clients send to."""
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus(Result):
+    """The processes of one broker name, the master first."""
+
+    name: str
+    cluster: str
+    replicas: tuple[ReplicaStatus, ...]
+
+    @property
+    def master(self) -> ReplicaStatus | None:
+        """The master; None: none is registered."""
+        return next((each for each in self.replicas if each.is_master), None)
+
+    def behind(self, replica: ReplicaStatus) -> int | None:
+        """Return how many bytes of the master's log a slave lacks; None: not known.
+
+        Both were asked at nearly the same time, so a slave of a busy master lacks some.
+        """
+        if self.master is None or self.master.log_end is None or replica.log_end is None:
+            return None
+        return max(0, self.master.log_end - replica.log_end)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus(Result):
+    """Name servers and brokers as they answered."""
+
+    name_servers: tuple[NameServerStatus, ...]
+    brokers: tuple[BrokerStatus, ...]
+
+    def problems(
+        self, *, behind_max: int = BEHIND_MAX, disk_max: float = DISK_MAX
+    ) -> tuple[Problem, ...]:
+        """Return what an operator should look at; empty: all is well.
+
+        Args:
+            behind_max: bytes that a slave may lack.
+            disk_max: part of a disk that may be used, 0 to 1.
+        """
+        found = [
+            Problem("name_server_unreachable", each.address, each.error)
+            for each in self.name_servers
+            if each.error is not None
+        ]
+        for broker in self.brokers:
+            found += self._unknown_at(broker)
+            if broker.master is None:
+                what = "no master is registered: clients read from slaves and cannot send"
+                found.append(Problem("no_master", broker.name, what))
+            for replica in broker.replicas:
+                found += _problems_of(broker, replica, behind_max, disk_max)
+        return tuple(found)
+
+    def _unknown_at(self, broker: BrokerStatus) -> list[Problem]:
+        """Return at which name servers a broker process is missing."""
+        found: list[Problem] = []
+        for server in self.name_servers:
+            known = server.brokers.get(broker.name, ())
+            for replica in broker.replicas:
+                if server.error is None and replica.broker_id not in known:
+                    what = f"the name server {server.address} does not know it"
+                    found.append(Problem("not_registered", _name_of(broker, replica), what))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Result):
+    """What is wrong with a part of a cluster: a kind that stays, whose, and a sentence."""
+
+    kind: Literal[
+        "name_server_unreachable",
+        "broker_unreachable",
+        "no_master",
+        "not_registered",
+        "slave_behind",
+        "disk_nearly_full",
+    ]
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.text}"
+
+
+def _name_of(broker: BrokerStatus, replica: ReplicaStatus) -> str:
+    role = "master" if replica.is_master else f"slave {replica.broker_id}"
+    return f"{broker.name} ({role})"
+
+
+def _problems_of(
+    broker: BrokerStatus, replica: ReplicaStatus, behind_max: int, disk_max: float
+) -> list[Problem]:
+    name = _name_of(broker, replica)
+    if replica.error is not None:
+        return [Problem("broker_unreachable", name, replica.error)]
+    found: list[Problem] = []
+    behind = broker.behind(replica)
+    if behind is not None and behind > behind_max:
+        what = f"it lacks {behind} bytes of the master's log"
+        found.append(Problem("slave_behind", name, what))
+    if replica.disk_used is not None and replica.disk_used > disk_max:
+        what = f"{replica.disk_used:.0%} of the log's disk is used"
+        found.append(Problem("disk_nearly_full", name, what))
+    return found
 
 
 # Topics

@@ -1,0 +1,210 @@
+"""The cluster: its name servers and brokers, their settings, and how they are.
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
+(getBrokerConfig, updateBrokerConfig, getBrokerRuntimeInfo), common/.../common/MixAll.java
+(properties2String), tools/.../command/cluster/ClusterListSubCommand.java
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from skylarkmq.client.admin.base import AdminBase, each, from_ms, joined
+from skylarkmq.client.admin.results import (
+    BrokerRuntime,
+    BrokerStatus,
+    BrokerSummary,
+    ClusterStatus,
+    ClusterSummary,
+    NameServerStatus,
+    ReplicaStatus,
+)
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.wire.ask import read_header
+from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.headers.route import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+
+
+class ClusterAdmin(AdminBase):
+    """The part of Admin for brokers and name servers."""
+
+    async def cluster(self) -> ClusterSummary:
+        """Return the brokers that are registered."""
+        table = (await self._cluster_info()).broker_addr_table
+        brokers = [
+            BrokerSummary(each.broker_name, each.cluster, dict(sorted(each.broker_addrs.items())))
+            for _, each in sorted(table.items())
+        ]
+        return ClusterSummary(tuple(self._name_servers), tuple(brokers))
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Ask every name server and every broker, slaves too, how it is.
+
+        Who does not answer within the time limit stands in the result with the reason; with
+        access control it wants an admin's credentials.
+
+        Raises:
+            RocketMQError: no name server answered.
+        """
+        answers = await each(self._ask_name_server, self._name_servers)
+        known = [info for _, info in answers if info is not None]
+        info = joined(known) if known else await self._cluster_info()  # which says why
+        table = sorted(info.broker_addr_table.items())
+        brokers = await each(lambda row: self._ask_broker(*row), table)
+        return ClusterStatus(tuple(server for server, _ in answers), tuple(brokers))
+
+    async def _ask_name_server(self, server: str) -> tuple[NameServerStatus, ClusterInfo | None]:
+        try:
+            info = await self._api.body(ClusterInfo, server, RequestCode.GET_BROKER_CLUSTER_INFO)
+        except RocketMQError as error:
+            return NameServerStatus(server, str(error), {}), None
+        known = {
+            name: tuple(sorted(data.broker_addrs))
+            for name, data in sorted(info.broker_addr_table.items())
+        }
+        return NameServerStatus(server, None, known), info
+
+    async def _ask_broker(self, name: str, data: BrokerData) -> BrokerStatus:
+        places = sorted(data.broker_addrs.items())
+        replicas = await each(lambda place: self._ask_replica(*place), places)
+        return BrokerStatus(name, data.cluster, tuple(replicas))
+
+    async def _ask_replica(self, broker_id: int, address: str) -> ReplicaStatus:
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        try:
+            table = (await self._api.body(KVTable, self._dial(address), code)).table
+        except RocketMQError as error:
+            return ReplicaStatus(broker_id, address, str(error))
+        return ReplicaStatus(
+            broker_id,
+            address,
+            error=None,
+            version=table.get("brokerVersionDesc", ""),
+            log_begin=_number(table, "commitLogMinOffset"),
+            log_end=_number(table, "commitLogMaxOffset"),
+            disk_used=_ratio(table, "commitLogDiskRatio"),
+            started_at=from_ms(_number(table, "bootTimestamp") or 0),
+        )
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Return all settings of a broker by RocketMQ's names.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+        answer = await self._api.call(await self._master(broker), RequestCode.GET_BROKER_CONFIG)
+        return parse_properties(answer.body)
+
+    async def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a broker while it runs; it writes them into its file.
+
+        A key that takes effect at the next start only is taken all the same; one that may not be
+        changed is refused, and then nothing is changed.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+            BrokerError: an unknown key, a bad value, or one that is not to be changed.
+            ValueError: a name or value that has no place in one line.
+        """
+        body = properties_text(changes)
+        address = await self._master(broker)
+        await self._api.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def name_server_config(self) -> dict[str, dict[str, str]]:
+        """Return the settings of each name server by its address.
+
+        Raises:
+            BrokerError: it does not tell them.
+        """
+        code = RequestCode.GET_NAMESRV_CONFIG
+        answers = await each(lambda server: self._api.call(server, code), self._name_servers)
+        return {
+            server: parse_properties(answer.body)
+            for server, answer in zip(self._name_servers, answers, strict=True)
+        }
+
+    async def broker_runtime(self, broker: str) -> BrokerRuntime:
+        """Return what a broker counts and measures.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+        address = await self._master(broker)
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        return BrokerRuntime(broker, (await self._api.body(KVTable, address, code)).table)
+
+    async def stop_writes(self, broker: str) -> int:
+        """Let name servers tell clients not to send to a broker; return how many topics changed.
+
+        It lasts until `allow_writes`, or until the broker registers its topics anew (a change of a
+        topic, a restart).
+        """
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
+        counts: list[int] = []
+        for server in self._name_servers:
+            answer = await self._api.call(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+            kind = WipeWritePermOfBrokerResponseHeader
+            counts.append(read_header(kind, answer, server).wipe_topic_count)
+        return max(counts)
+
+    async def allow_writes(self, broker: str) -> int:
+        """Undo `stop_writes`; return how many topics changed."""
+        header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
+        counts: list[int] = []
+        for server in self._name_servers:
+            answer = await self._api.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+            kind = AddWritePermOfBrokerResponseHeader
+            counts.append(read_header(kind, answer, server).add_topic_count)
+        return max(counts)
+
+    async def _master(self, broker: str) -> str:
+        return (await self._masters(brokers=[broker]))[broker]
+
+
+def _number(table: Mapping[str, str], key: str) -> int | None:
+    """Return a whole number that a broker told; None: it did not."""
+    try:
+        return int(table[key])
+    except (KeyError, ValueError):
+        return None
+
+
+def _ratio(table: Mapping[str, str], key: str) -> float | None:
+    """Return a part of 1 that a broker told; None: it did not, or it does not know (-1)."""
+    try:
+        ratio = float(table[key])
+    except (KeyError, ValueError):
+        return None
+    return ratio if 0 <= ratio <= 1 else None
+
+
+def parse_properties(body: bytes) -> dict[str, str]:
+    """Return settings as brokers write them: `key=value`, a line each, nothing escaped."""
+    found: dict[str, str] = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() and not key.lstrip().startswith("#"):
+            found[key.strip()] = value.strip()
+    return found
+
+
+def properties_text(changes: Mapping[str, str]) -> bytes:
+    """Return settings as brokers read them: Java's properties, where a backslash escapes.
+
+    Raises:
+        ValueError: no change at all, or a line's end inside.
+    """
+    if not changes:
+        raise ValueError("there is nothing to change")
+    lines: list[str] = []
+    for key, value in changes.items():
+        if not key or any(mark in key + value for mark in "\r\n") or set(key) & set("=: #!\\"):
+            raise ValueError(f"{key!r} and its value do not fit into one line")
+        lines.append(f"{key}={value.replace(chr(92), chr(92) * 2)}\n")
+    return "".join(lines).encode("utf-8")
