@@ -36,6 +36,7 @@ cdef enum:
     RUN_SIZE_MAX = 1 << 20  # bytes of frames that one call takes
     LANES_MAX = 16
     NUMBER_MAX = 20  # digits
+    SIZE_BUCKETS = 7  # of `TrafficIn.sizes`
 
 
 cdef struct Text:
@@ -66,6 +67,8 @@ cdef struct Lane:
     int64_t queue_offset
     int64_t body_size
     int64_t count
+    int64_t sizes[SIZE_BUCKETS]  # requests by the size of their records
+    int64_t size_sum
 
 
 cdef const unsigned char* json_text(

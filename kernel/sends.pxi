@@ -76,8 +76,33 @@ cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except
     lane.topic.size = topic.size
     lane.queue_id_text.at = lane.digits
     lane.queue_id_text.size = put_digits(lane.digits, lane.queue_id) - lane.digits
-    lane.body_size = lane.count = 0
+    lane.body_size = lane.count = lane.size_sum = 0
+    memset(lane.sizes, 0, sizeof(lane.sizes))
     return lane
+
+
+cdef int64_t SIZE_BOUNDS[SIZE_BUCKETS - 1]
+SIZE_BOUNDS[:] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20]
+
+
+cdef void note_size(Lane* lane, int64_t size) noexcept nogil:
+    """Count a request by the size of its record, or the average of its records."""
+    cdef int bucket = 0
+    while bucket < SIZE_BUCKETS - 1 and size > SIZE_BOUNDS[bucket]:
+        bucket += 1
+    lane.sizes[bucket] += 1
+    lane.size_sum += size
+
+
+cdef int add_sizes(Lane* lane, object sizes) except -1:
+    """Add the sizes that a lane has noted to a histogram."""
+    cdef list counts = sizes.counts
+    cdef Py_ssize_t bucket
+    for bucket in range(SIZE_BUCKETS):
+        if lane.sizes[bucket]:
+            counts[bucket] += lane.sizes[bucket]
+    sizes.sum = <double> sizes.sum + lane.size_sum
+    return 0
 
 
 cdef extern from "Python.h":
@@ -428,6 +453,7 @@ def take_sends(
             lane.queue_offset += count
             lane.count += count
             lane.body_size += PyBytes_GET_SIZE(body)
+            note_size(lane, size // count if is_batch else size)
             record += size
             room -= size
             physical_offset += size
@@ -442,6 +468,7 @@ def take_sends(
             queue.next_offset = lane.queue_offset
             traffic.count += lane.count
             traffic.bytes += lane.body_size
+            add_sizes(lane, traffic.sizes)
         if answer_count:
             sent.append((peer, kind, answer_count, cut(&answers, answer)))
         return position - start, wire_size, cut(&records, record), units, sent

@@ -371,13 +371,13 @@ class MessageWriter:
         self.commit_open()
         queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
         batch = self._log.begin()
-        places: list[tuple[int, int]] = []  # (queue offset, physical offset)
+        places: list[tuple[int, int, int]] = []  # (queue offset, physical offset, record size)
         refused: PutMessageResult | None = None
         for inner, queue in zip(inners, queues, strict=True):
             refused = check_message(inner, self._config)
             if refused is not None:
                 break
-            unit_count = len(batch.units)
+            unit_count, size_before = len(batch.units), batch.size
             try:
                 physical_offset = batch.add_message(queue, inner)
             except (OSError, StoreFullError) as error:
@@ -386,13 +386,15 @@ class MessageWriter:
                 refused = _unavailable(str(error))
                 break
             queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
-            places.append((queue_offset, physical_offset))
+            places.append((queue_offset, physical_offset, batch.size - size_before))
         timestamp, left = batch.store_timestamp, len(inners) - len(places)
 
         def committed(status: PutMessageStatus) -> None:
             results = [
-                PutMessageResult(status, queue_offset, physical_offset, timestamp)
-                for queue_offset, physical_offset in places
+                PutMessageResult(
+                    status, queue_offset, physical_offset, timestamp, record_size=record_size
+                )
+                for queue_offset, physical_offset, record_size in places
             ]
             if status not in STORED:
                 results = [_unavailable(f"the disk failed: {self.failure}")] * len(places)

@@ -67,6 +67,7 @@ class PutMessageResult(NamedTuple):
     physical_offset: int = -1
     store_timestamp: int = 0
     why: str = ""  # cause and cure of a refusal, for the remark
+    record_size: int = 0  # bytes
 
 
 class ConsumeQueueUnit(NamedTuple):

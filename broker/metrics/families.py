@@ -65,7 +65,7 @@ class FamilyMaker:
         """Return a histogram with a series a row."""
         family = HistogramMetricFamily(name, text, labels=[*self._names, *labels])
         for values, histogram in rows:
-            bounds = [*map(repr, histogram.bounds), "+Inf"]
+            bounds = [*(repr(float(bound)) for bound in histogram.bounds), "+Inf"]
             buckets = list(zip(bounds, histogram.cumulative(), strict=True))
             family.add_metric([*self._values, *values], buckets, histogram.sum)
         return family

@@ -7,12 +7,15 @@ What the real thing does and its sources do not say, seen on a broker of 5.3.3:
     - `rocketmq_finish_message_latency_milliseconds` counts whole seconds
     - `rocketmq_storage_size_bytes` is what is used of the disk, by whatever
 
+Its sources do say that `rocketmq_message_size` has no unit in its name, is about whole records, and
+counts a batch once, by the average of its messages.
+
 Half messages, timed messages and their counters have no `topic` here: they are not told apart by
 topic. Sums over all topics are the same.
 
 Absent, because the broker has nothing of the kind or does not count it: POP, RocksDB, the sizes of
 thread pools' queues (`rocketmq_processor_watermark`), durations by response code
-(`rocketmq_rpc_latency_milliseconds`), sizes of single messages (`rocketmq_message_size`).
+(`rocketmq_rpc_latency_milliseconds`).
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../metrics/BrokerMetricsManager.java,
 ConsumerLagCalculator.java, store/.../metrics/DefaultStoreMetricsManager.java,
@@ -22,8 +25,8 @@ broker/.../processor/EndTransactionProcessor.java
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 
@@ -83,7 +86,8 @@ _MILLISECONDS: Final = "_milliseconds"
 _FIRST_REGULAR: Final = 213  # V4_0_0; from here on, two numbers for each release
 _LAST_REGULAR: Final = 613  # V5_9_9 and one more
 
-TrafficRows = list[tuple[tuple[str, str, str], Traffic]]
+_Labels = tuple[str, str, str]
+_AnyTraffic = TypeVar("_AnyTraffic", bound=Traffic)
 
 
 class RocketMQ5Families:
@@ -121,32 +125,46 @@ class RocketMQ5Families:
         )
 
     def _messages(self) -> Iterator[Metric]:
-        stats = self._stats
-        for rows, label, names in (
-            (
-                self._traffic(stats.topics_in),
-                "message_type",
-                (
-                    ("rocketmq_messages_in", "Messages stored.", "count"),
-                    ("rocketmq_throughput_in", "Bytes stored.", "bytes"),
-                ),
-            ),
-            (
-                self._traffic(stats.topics_out),
-                "consumer_group",
-                (
-                    ("rocketmq_messages_out", "Messages handed to consumers.", "count"),
-                    ("rocketmq_throughput_out", "Bytes handed to consumers.", "bytes"),
-                ),
-            ),
-        ):
-            for name, text, attribute in names:
-                for part in parts_of(rows):
-                    values = [(each, getattr(traffic, attribute)) for each, traffic in part]
-                    yield self._node.counters(name, text, ("topic", label, "is_system"), values)
+        rows_in = self._rows(self._stats.topics_in)
+        labels = ("topic", "message_type", "is_system")
+        yield from self._traffic(
+            "rocketmq_messages_in", "Messages stored.", "count", labels, rows_in
+        )
+        yield from self._traffic(
+            "rocketmq_throughput_in", "Bytes stored.", "bytes", labels, rows_in
+        )
+        for part in parts_of(rows_in):
+            yield self._node.histograms(
+                "rocketmq_message_size",
+                "Sizes of records in bytes; a batch counts once, by the average of its messages.",
+                labels,
+                [(each, traffic.sizes) for each, traffic in part],
+            )
+        rows_out = self._rows(self._stats.topics_out)
+        labels = ("topic", "consumer_group", "is_system")
+        yield from self._traffic(
+            "rocketmq_messages_out", "Messages handed to consumers.", "count", labels, rows_out
+        )
+        yield from self._traffic(
+            "rocketmq_throughput_out", "Bytes handed to consumers.", "bytes", labels, rows_out
+        )
 
-    def _traffic(self, table: Mapping[tuple[str, str], Traffic]) -> TrafficRows:
-        rows: TrafficRows = []
+    def _traffic(
+        self,
+        name: str,
+        text: str,
+        attribute: str,
+        labels: tuple[str, ...],
+        rows: Sequence[tuple[_Labels, Traffic]],
+    ) -> Iterator[Metric]:
+        for part in parts_of(rows):
+            values = [(each, getattr(traffic, attribute)) for each, traffic in part]
+            yield self._node.counters(name, text, labels, values)
+
+    def _rows(
+        self, table: Mapping[tuple[str, str], _AnyTraffic]
+    ) -> list[tuple[_Labels, _AnyTraffic]]:
+        rows: list[tuple[_Labels, _AnyTraffic]] = []
         for (topic, label), traffic in sorted(table.items(), key=lambda item: item[0]):
             is_system = is_system_topic(topic)
             if self._sources.system_topics or not is_system:
@@ -167,7 +185,7 @@ class RocketMQ5Families:
                     )
 
     def _dead_letters(self) -> Iterator[Metric]:
-        rows = self._traffic(self._stats.dead_letters)
+        rows = self._rows(self._stats.dead_letters)
         for part in parts_of(rows):
             yield self._node.counters(
                 "rocketmq_send_to_dlq_messages",

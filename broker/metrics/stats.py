@@ -2,7 +2,7 @@
 
 A processor looks its counter up once and then adds to its attributes:
 
-    counter = stats.topic_in("orders")      # one dict lookup
+    counter = stats.topic_out("orders", "billing")      # one dict lookup
     counter.count += 1
     counter.bytes += size
 
@@ -14,7 +14,7 @@ or group that is deleted go with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.frame import SerializeType
@@ -62,6 +62,8 @@ SERIES_FAMILIES: Final = (
 )
 FINISH_BOUNDS_S: Final = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)
 """RocketMQ's, of the time that transactions take."""
+SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+"""RocketMQ's, of the sizes of records in bytes; `kernel/sends.pxi` has them, too."""
 OUTCOMES: Final = ("ok", "error")
 # Why a request was refused for overload: it waited too long for its turn, too many wait already.
 REJECTION_CAUSES: Final = ("queue_wait", "queue_full", "acl")
@@ -85,6 +87,31 @@ class Traffic:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
+
+
+class TrafficIn(Traffic):
+    """What was sent to a topic: beside its bodies, the sizes of its records."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = Histogram(SIZE_BOUNDS)
+
+    def add(self, size: int, record_size: int, count: int = 1) -> None:
+        """Count what one request stored.
+
+        Args:
+            size: bytes of its body.
+            record_size: bytes of all its records; a batch shows in `sizes` once, as their average.
+            count: its messages.
+        """
+        self.count += count
+        self.bytes += size
+        self.sizes.observe(record_size // count)
+
+
+_AnyTraffic = TypeVar("_AnyTraffic", bound=Traffic)
 
 
 class TransactionEnds:
@@ -128,7 +155,7 @@ class BrokerStats:
         self.series_limit = series_limit
         # Family -> folds.
         self.series_dropped: dict[str, int] = dict.fromkeys(SERIES_FAMILIES, 0)
-        self.topics_in: dict[tuple[str, str], Traffic] = {}  # (topic, message type)
+        self.topics_in: dict[tuple[str, str], TrafficIn] = {}  # (topic, message type)
         self.topics_out: dict[tuple[str, str], Traffic] = {}  # (topic, group)
         self.sent_back: dict[tuple[str, str], Traffic] = {}  # (topic, group that gave it back)
         self.dead_letters: dict[tuple[str, str], Traffic] = {}  # (topic it was for, group)
@@ -153,40 +180,36 @@ class BrokerStats:
         """Count a request that was refused for overload; causes as in REJECTION_CAUSES."""
         self.rejections[kind, cause] = self.rejections.get((kind, cause), 0) + 1
 
-    def topic_in(self, topic: str, message_type: str = "normal") -> Traffic:
+    def topic_in(self, topic: str, message_type: str = "normal") -> TrafficIn:
         """Return the counter of messages stored for a topic; `message_type` as in MESSAGE_TYPES."""
         counter = self.topics_in.get((topic, message_type))
         if counter is None:
-            counter = self._new_series(
-                "messages_in", self.topics_in, (topic, message_type), (OTHER, message_type)
-            )
+            key, folded = (topic, message_type), (OTHER, message_type)
+            counter = self._new_series("messages_in", self.topics_in, key, folded, TrafficIn)
         return counter
 
     def topic_out(self, topic: str, group: str) -> Traffic:
         """Return the counter of messages of a topic handed to a consumer group."""
         counter = self.topics_out.get((topic, group))
         if counter is None:
-            counter = self._new_series(
-                "messages_out", self.topics_out, (topic, group), (OTHER, OTHER)
-            )
+            key, folded = (topic, group), (OTHER, OTHER)
+            counter = self._new_series("messages_out", self.topics_out, key, folded, Traffic)
         return counter
 
     def topic_back(self, topic: str, group: str) -> Traffic:
         """Return the counter of messages of a topic that a consumer group gave back."""
         counter = self.sent_back.get((topic, group))
         if counter is None:
-            counter = self._new_series(
-                "messages_sent_back", self.sent_back, (topic, group), (OTHER, OTHER)
-            )
+            key, folded = (topic, group), (OTHER, OTHER)
+            counter = self._new_series("messages_sent_back", self.sent_back, key, folded, Traffic)
         return counter
 
     def dead_letter(self, topic: str, group: str) -> Traffic:
         """Return the counter of messages of a topic that went to a group's dead letters."""
         counter = self.dead_letters.get((topic, group))
         if counter is None:
-            counter = self._new_series(
-                "dead_letters", self.dead_letters, (topic, group), (OTHER, OTHER)
-            )
+            key, folded = (topic, group), (OTHER, OTHER)
+            counter = self._new_series("dead_letters", self.dead_letters, key, folded, Traffic)
         return counter
 
     def transactions_of(self, topic: str) -> TransactionEnds:
@@ -257,14 +280,15 @@ class BrokerStats:
     def _new_series(
         self,
         family: str,
-        table: dict[tuple[str, str], Traffic],
+        table: dict[tuple[str, str], _AnyTraffic],
         key: tuple[str, str],
         folded: tuple[str, str],
-    ) -> Traffic:
+        make: type[_AnyTraffic],
+    ) -> _AnyTraffic:
         if len(table) >= self.series_limit:
             self.series_dropped[family] += 1
             key = folded  # Invariant: the table grows past the limit by folded keys alone
         counter = table.get(key)
         if counter is None:
-            counter = table[key] = Traffic()
+            counter = table[key] = make()
         return counter

@@ -92,8 +92,7 @@ class ReplyProcessor(Processor):
                 fields["msgId"] = offset_message_id(self._store_host, result.physical_offset)
                 fields["queueOffset"] = str(result.queue_offset)
                 counter = self._stats.topic_in(target.topic)
-                counter.count += 1
-                counter.bytes += len(request.body)
+                counter.add(len(request.body), result.record_size)
         if target.fresh:
             await durable(self._topics)
         code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR

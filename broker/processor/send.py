@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
+from skylarkmq.broker.metrics.stats import BrokerStats, TrafficIn
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.send_answers import SendAnswers
@@ -84,7 +84,7 @@ _DECODE: Final[dict[int, Callable[[bytes], PlainCommand | None]]] = {
     int(SerializeType.MSGPACK): header_msgpack.decode_send_v2_fast,
     int(SerializeType.ROCKETMQ): header_rocketmq.decode_send_v2_fast,
 }
-Lane = tuple[ConsumeQueue, Traffic]
+Lane = tuple[ConsumeQueue, TrafficIn]
 """Where plain sends go, and what counts them."""
 
 
@@ -257,7 +257,9 @@ class SendProcessor:
             if lane is None:
                 return False
             queue, counter = lane
-            physical_offset = self._batch.add(
+            records = self._batch
+            size_before = records.size
+            physical_offset = records.add(
                 queue, body, properties, born_timestamp, connection.host_bytes, self._store_host,
                 0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
             )  # fmt: skip
@@ -266,8 +268,10 @@ class SendProcessor:
             return False
         except (RemoteProtocolError, StoreFullError):
             return False  # the full road meets the same and words the refusal
+        # As `TrafficIn.add`, whose call would cost more than what it does.
         counter.count += 1
         counter.bytes += len(body)
+        counter.sizes.observe(records.size - size_before)
         if not command.flag & ONEWAY_FLAG:
             queue_offset = queue.next_offset - 1
             frame = self._answers.of_message(
@@ -351,14 +355,15 @@ class SendProcessor:
         if inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             self._on_half()
         queue = self._store.queues.open(inner.topic, inner.queue_id)
+        size_before = self._batch.size
         physical_offset = self._batch.add_message(queue, inner)
+        record_size = self._batch.size - size_before
         if inner.topic != target.topic:  # counted where it was sent to, not where it waits
             is_half = inner.topic == RMQ_SYS_TRANS_HALF_TOPIC
             parked = self._stats.topic_in(target.topic, "transaction" if is_half else "delay")
-            parked.count += 1
-            parked.bytes += len(inner.body)
+            parked.add(len(inner.body), record_size)
         else:
-            self._count(inner.topic, len(inner.body), 1)
+            self._stats.topic_in(inner.topic).add(len(inner.body), record_size)
         if target.to_dlq:
             origin = self._checks.origin_of(inner.properties, header.topic)
             dead = self._stats.dead_letter(origin, header.topic[len(RETRY_GROUP_TOPIC_PREFIX) :])
@@ -380,7 +385,7 @@ class SendProcessor:
         parts = self._maker.batch_parts(body, head)
         queue = self._store.queues.open(target.topic, target.queue_id)
         self._batch.reserve(len(body) + len(parts) * head.extra_size)
-        add = self._batch.add
+        add, size_before = self._batch.add, self._batch.size
         offsets = [
             add(
                 queue, part_body, properties, born_timestamp, born_host, store_host, tags_code,
@@ -389,7 +394,8 @@ class SendProcessor:
             for part_body, properties, flag, tags_code in parts
         ]  # fmt: skip
         count = len(offsets)
-        self._count(target.topic, len(body), count)
+        records_size = self._batch.size - size_before
+        self._stats.topic_in(target.topic).add(len(body), records_size, count)
         first_offset = queue.next_offset - count
         self._note(connection, request, target, offsets, first_offset, head.wait)
         self._open(target.topic, str(target.queue_id))
@@ -460,11 +466,6 @@ class SendProcessor:
         turn = self._answers.take()
         self._store.commit(turn.durable if turn.waits else None, turn.unwaited)
         turn.committed()
-
-    def _count(self, topic: str, size: int, count: int) -> None:
-        counter = self._stats.topic_in(topic)
-        counter.count += count
-        counter.bytes += size
 
 
 def _int_or_0(text: str | None, name: str) -> int:

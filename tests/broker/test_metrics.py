@@ -29,10 +29,11 @@ def a_scenario(**changes: object) -> MetricsSources:
     """A broker that stored three messages, handed out one and lost one connection."""
     broker, store = BrokerStats(), StoreStats()
     orders = broker.topic_in("orders")
-    orders.count, orders.bytes = 2, 300
+    orders.add(100, 1024)
+    orders.add(200, 5000)
     delayed = broker.topic_in("orders", "delay")
-    delayed.count, delayed.bytes = 1, 150
-    broker.topic_in("SCHEDULE_TOPIC_XXXX").count = 1
+    delayed.add(150, 4_194_305)
+    broker.topic_in("SCHEDULE_TOPIC_XXXX").add(1, 1)
     out = broker.topic_out("orders", "billing")
     out.count, out.bytes = 1, 150
     broker.frames_in[SerializeType.ROCKETMQ].count = 3
@@ -102,6 +103,23 @@ def family(text: str, name: str) -> list[str]:
 OURS = 'broker="broker-a",cluster="DefaultCluster"'
 NODE = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
 DISK = 'storage_medium="disk",storage_type="local"'
+
+SIZE_BOUNDS = ("1024.0", "4096.0", "524288.0", "1048576.0", "2097152.0", "4194304.0", "+Inf")
+
+
+def sizes_of_orders(message_type: str, counts: list[int], total: str) -> list[str]:
+    """The lines of the sizes of the scenario's records; counts are cumulated."""
+    rest = f'message_type="{message_type}",node_id="broker-a",node_type="broker",topic="orders"'
+    name, labels = "rocketmq_message_size", 'cluster="DefaultCluster",is_system="false"'
+    return [
+        *(
+            f'{name}_bucket{{{labels},le="{bound}",{rest}}} {count}.0'
+            for bound, count in zip(SIZE_BOUNDS, counts, strict=True)
+        ),
+        f"{name}_count{{{labels},{rest}}} {counts[-1]}.0",
+        f"{name}_sum{{{labels},{rest}}} {total}",
+    ]
+
 
 EXACT = {
     "rocketmq_consumer_lag_messages": [
@@ -187,6 +205,11 @@ EXACT = {
         'message_type="delay",node_id="broker-a",node_type="broker",topic="orders"} 1.0',
         'rocketmq_messages_in_total{cluster="DefaultCluster",is_system="false",'
         'message_type="normal",node_id="broker-a",node_type="broker",topic="orders"} 2.0',
+    ],
+    "rocketmq_message_size": [
+        "# TYPE rocketmq_message_size histogram",
+        *sizes_of_orders("delay", [0, 0, 0, 0, 0, 0, 1], "4.194305e+06"),
+        *sizes_of_orders("normal", [1, 1, 2, 2, 2, 2, 2], "6024.0"),
     ],
     "rocketmq_throughput_out_total": [
         "# TYPE rocketmq_throughput_out_total counter",
@@ -318,6 +341,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "rocketmq_consumer_group_number",
         "rocketmq_messages_in_total",
         "rocketmq_throughput_in_total",
+        "rocketmq_message_size",
         "rocketmq_messages_out_total",
         "rocketmq_throughput_out_total",
         "rocketmq_consumer_lag_messages",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.metrics.stats import SIZE_BOUNDS, BrokerStats
 from skylarkmq.broker.processor import send
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
@@ -38,7 +38,7 @@ from tests.store.support import BORN, HOST
 pytestmark = pytest.mark.skipif(kernel.compiled is None, reason=kernel.why_pure)
 
 CODECS = (SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK)
-FILE_SIZE = 1 << 21
+FILE_SIZE = 1 << 24
 STORED_MS = 1_700_000_000_123
 IPV6 = bytes(range(20))
 TOPICS = ("T", "T-2", "7", "8", "Ordered", "%RETRY%g", "TBW102", "None")
@@ -219,7 +219,10 @@ class Road:
             {key: queue.next_offset for key, queue in self.queues.made.items()},
             [b"".join([sent[3] for sent in each]) for each in noted],
             [sum([sent[2] for sent in each]) for each in noted],
-            {key: (each.count, each.bytes) for key, each in self.stats.topics_in.items()},
+            {
+                key: (each.count, each.bytes, each.sizes.counts, each.sizes.sum)
+                for key, each in self.stats.topics_in.items()
+            },
             {key: (each.count, each.bytes) for key, each in self.stats.frames_in.items()},
         )
 
@@ -324,6 +327,28 @@ def test_checksums_of_bodies_of_all_sizes() -> None:
     data = random.Random(1).randbytes(2000)
     sizes = [*range(200), *range(380, 400), *range(1000, 1100), 2000]
     check_roads([encode_plain(SerializeType.JSON, body=data[size % 7 :][:size]) for size in sizes])
+
+
+def test_records_of_all_sizes_are_counted() -> None:
+    """At each bound of the histogram, and one byte above it."""
+    road = Road(0)
+    assert road.take(frames_of([encode_plain(SerializeType.JSON, body=b"")] * 2), BORN) == []
+    least = road.batch.size // 2
+    sizes = [least, *(bound + more for bound in SIZE_BOUNDS for more in (0, 1))]
+    frames = frames_of(
+        [encode_plain(SerializeType.JSON, body=bytes(size - least)) for size in sizes]
+    )
+    with_kernel, in_python = Road(0), Road(0)
+    for each in (with_kernel, in_python):
+        each.processor._max_body_size = max(sizes)
+    assert with_kernel.take(frames, BORN) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send, "kernel", None)
+        assert in_python.take(frames, BORN) == []
+    assert with_kernel.state() == in_python.state()
+    (counted,) = with_kernel.stats.topics_in.values()
+    assert counted.sizes.counts == [2, 2, 2, 2, 2, 2, 1]
+    assert counted.sizes.sum == sum(sizes)
 
 
 async def test_a_topic_that_changes_is_looked_at_again() -> None:

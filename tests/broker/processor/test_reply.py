@@ -119,7 +119,8 @@ async def test_the_reply_is_handed_to_who_asked_and_stored(rig: Rig) -> None:
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
-    assert rig.stats.topic_in(TOPIC).count == 1
+    counted = rig.stats.topic_in(TOPIC)
+    assert (counted.count, counted.sizes.sum) == (1, message.store_size)
 
 
 async def test_both_forms_of_the_header_are_read(rig: Rig) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.metrics.stats import SIZE_BOUNDS
 from skylarkmq.broker.net.addresses import bind
-from skylarkmq.protocol.batch import encode_batch
+from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.message import Message, MessageExt
@@ -187,15 +190,52 @@ async def test_a_delayed_message_counts_under_the_topic_it_was_sent_to(tmp_path:
             answer = await client.call(SEND, send_fields(topic, 0, "DELAY\x0118"), b"01234567")
             assert answer.code == 0, answer.remark
         counted = {
-            key: (traffic.count, traffic.bytes)
+            key: (traffic.count, traffic.bytes, traffic.sizes.count)
             for key, traffic in broker.parts.stats.topics_in.items()
         }
         assert counted == {
-            ("T", "normal"): (1, 4),
-            ("T", "delay"): (2, 16),
-            ("U", "delay"): (1, 8),
+            ("T", "normal"): (1, 4, 1),
+            ("T", "delay"): (2, 16, 2),
+            ("U", "delay"): (1, 8, 1),
         }
         await client.close()
+
+
+@pytest.mark.parametrize("kind", [SerializeType.JSON, SerializeType.ROCKETMQ])
+async def test_sizes_of_records_are_on_the_page(
+    broker: BrokerController, client: RawClient, kind: int
+) -> None:
+    """Of sends on every road, of which many come at once."""
+    changes = [{}, {"unknown": "field"}, {"i": "DELAY\x0118"}] * 9
+    sent = [
+        client.send(SEND, {**send_fields("T"), **more}, bytes(300 * place), serialize_type=kind)
+        for place, more in enumerate(changes)
+    ]
+    answers = [await client.answer(opaque) for opaque in sent]
+    items = [BatchItem(0, bytes(size), b"") for size in (0, 2000, 4000)]
+    batch = await client.call(BATCH, send_fields("T", m="true"), encode_batch(items))
+    assert {answer.code for answer in [*answers, batch]} == {0}
+    stored = []
+    for name in ",".join(answer.ext_fields["msgId"] for answer in [*answers, batch]).split(","):
+        message = broker.parts.store.look_message(decode_offset_message_id(name)[1])
+        assert message is not None
+        stored.append(message.store_size)
+    sizes = [*stored[: len(sent)], sum(stored[len(sent) :]) // len(items)]
+    assert broker.metrics_address is not None
+    url = "http://{}:{}/metrics".format(*broker.metrics_address)
+    with await asyncio.to_thread(urllib.request.urlopen, url) as page:
+        lines = page.read().decode().splitlines()
+
+    def shown(start: str, mark: str = "") -> float:
+        found = [line for line in lines if line.startswith(f"rocketmq_{start}{{") and mark in line]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    assert shown("messages_in_total") == len(stored)
+    assert shown("message_size_count") == len(sizes) == len(stored) - len(items) + 1
+    assert shown("message_size_sum") == sum(sizes)
+    for bound in SIZE_BOUNDS:
+        below = len([size for size in sizes if size <= bound])
+        assert shown("message_size_bucket", f'le="{float(bound)}"') == below
 
 
 def has_ipv6() -> bool:
