@@ -8,7 +8,7 @@
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
-#   make bench     how fast, beside an echo server on the same machine
+#   make bench     how fast, beside echo servers on the same machine; also with several processes
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven;
@@ -67,6 +67,7 @@ pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.bench.scaling
 	$(BIN)/python -m tests.bench.inside
 	$(BIN)/python -m tests.bench.testkit
 	$(BIN)/python -m tests.bench.client_send

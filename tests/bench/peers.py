@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from tests.bench.load import Figures, Job, cpu_seconds
 
@@ -67,6 +67,46 @@ def broker(
     Args:
         byte_code: where compiled modules are kept from one start to the next.
     """
+    with _serving(root, flush, settings or {}, byte_code) as (child, ready, took_s):
+        cpu_s = cpu_seconds(child.pid)
+        yield Server(
+            child.pid, _port(ready["listenAddr"]), str(ready["namesrvAddr"]), took_s, cpu_s
+        )
+
+
+@contextlib.contextmanager
+def fleet(root: Path, flush: str, count: int) -> Iterator[tuple[int, list[Server]]]:
+    """The supervisor's process, and its brokers on empty stores, in their order."""
+    with _serving(root, flush, {"brokers": count, "brokerName": "b"}) as (child, ready, _):
+        members = cast("list[dict[str, Any]]", ready["brokers"])
+        pids = {_broker_name(pid): pid for pid in children_of(child.pid)}
+        namesrv = str(ready["namesrvAddr"])
+        yield (
+            child.pid,
+            [Server(pids[one["broker"]], _port(one["listenAddr"]), namesrv) for one in members],
+        )
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process's first thread has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _broker_name(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    names = [word.partition("=")[2] for word in words if word.startswith("brokerName=")]
+    return names[-1] if names else ""
+
+
+def _port(address: object) -> int:
+    return int(str(address).rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def _serving(
+    root: Path, flush: str, settings: dict[str, object], byte_code: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, object], float]]:
+    """A `serve` that is ready: its process, what it says then, and after how long."""
     values: dict[str, object] = {
         "storePathRootDir": root / "store",
         "mappedFileSizeCommitLog": 256 * 1024 * 1024,
@@ -77,7 +117,7 @@ def broker(
         "metricsPromExporterPort": 0,
         "maxConnectionsPerAddress": 20_000,
         "newNamesPerSecond": 0,
-        **(settings or {}),
+        **settings,
     }
     command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]
     for key, value in values.items():
@@ -91,9 +131,7 @@ def broker(
         started = time.perf_counter()
         with process(command, stdout=log, stderr=log, env=environment) as child:
             ready = wait_until_ready(child, path)
-            took_s, cpu_s = time.perf_counter() - started, cpu_seconds(child.pid)
-            port = int(str(ready["listenAddr"]).rpartition(":")[2])
-            yield Server(child.pid, port, str(ready["namesrvAddr"]), took_s, cpu_s)
+            yield child, ready, time.perf_counter() - started
 
 
 def wait_until_ready(child: subprocess.Popen[str], log: Path) -> dict[str, object]:

@@ -34,6 +34,7 @@ from tests.bench.other_frames import crc32c, kafka_batch, talk, zigzag
 from tests.bench.report import Report, Row, Start
 from tests.bench.rocketmq import OURS, Measured, pulls, sends
 from tests.bench.rocketmq import Row as PeerRow
+from tests.bench.scaling import Cores, counts_up_to, growth, rate_of, together
 from tests.bench.scenarios import ASYNC, SYNC, Scenario, all_scenarios
 
 
@@ -209,3 +210,36 @@ def test_record_batches_are_kafka_s() -> None:
     assert [zigzag(number) for number in (-1, 1, 63, 64, 1024)] == [
         b"\1", b"\2", b"\x7e", b"\x80\1", b"\x80\x10",
     ]  # fmt: skip
+
+
+def test_what_several_processes_did_together() -> None:
+    quick = Figures(messages=100, seconds=1.0, cpu_s=0.1, p99_s=0.002)
+    slow = Figures(messages=100, seconds=2.0, cpu_s=0.3, p99_s=0.005)
+    both = together([quick, slow])
+    assert rate_of(both) == pytest.approx(150)
+    assert (both.messages, both.cpu_s, both.p99_s) == (200, 0.4, 0.005)
+    assert growth([both], [slow]) == [pytest.approx(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "servers", "load", "processes"),
+    [
+        ([0], {0}, {0}, 1),
+        ([2, 3], {2, 3}, {2, 3}, 2),
+        ([0, 1, 2, 3, 4], {0, 1}, {2, 3, 4}, 2),
+        (list(range(64)), set(range(32)), set(range(32, 64)), 8),
+    ],
+)
+def test_servers_and_load_share_the_cores(
+    cores: list[int], servers: set[int], load: set[int], processes: int
+) -> None:
+    assert Cores.of(cores) == Cores(frozenset(servers), frozenset(load), processes)
+
+
+def test_processes_are_doubled_up_to_all() -> None:
+    assert [counts_up_to(count) for count in (1, 2, 6, 8)] == [
+        [1],
+        [1, 2],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8],
+    ]
