@@ -62,6 +62,7 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.replication.ha_server import HaServer
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.replication.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
@@ -115,6 +116,9 @@ class BrokerParts:
             self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
+        self.ha_server: HaServer | None = None
+        if not config.store.is_slave:
+            self.ha_server = HaServer(config, self.store, peers)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)

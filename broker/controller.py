@@ -1,8 +1,8 @@
 """Starts and stops a broker, in the right order.
 
     start   metrics and health, store and tables (recovery), listeners, held pulls and timed
-            services, registration
-    stop    registration, listeners and peers, held pulls, delays, tables, store
+            services, the port for slaves, registration
+    stop    registration, listeners and peers, held pulls, delays, tables, slaves, store
 
 A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and its caller
 ends the process, so that a supervisor restarts it into recovery.
@@ -44,7 +44,8 @@ from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
 from skylarkmq.broker.process import memory_size
-from skylarkmq.broker.registration import RegistrationService
+from skylarkmq.broker.registration import Registration, RegistrationService
+from skylarkmq.broker.replication.ha_server import bind_for_slaves
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.first_use import on_first_use
@@ -99,6 +100,7 @@ class BrokerController:
         self._origin = origin or ConfigOrigin()
         self.listen_address: tuple[str, int] = (config.bind_address, 0)
         self.advertised: HostAddress | None = None
+        self.ha_port: int | None = None  # where slaves connect, None on a slave
         self.metrics_address: tuple[str, int] | None = None
         self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
@@ -113,6 +115,7 @@ class BrokerController:
         self._metrics: MetricsServer | None = None
         self._registration: RegistrationService | None = None
         self._sockets: tuple[socket.socket, ...] = ()
+        self._ha_socket: socket.socket | None = None
         self._started_at_ms = 0
 
     @property
@@ -164,6 +167,9 @@ class BrokerController:
             if config.tls.uses_client_tls and config.namesrv_addr:
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._sockets = bind_pair(config.bind_address, config.listen_port)
+            if self.parts.ha_server is not None:
+                self._ha_socket = bind_for_slaves(config)
+                self.ha_port = port_of(self._ha_socket)
             bound = config.bind_address
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
@@ -204,12 +210,13 @@ class BrokerController:
         )
         await self._server.serve(*self._sockets, tls=self.tls)
         parts.start_services()
+        if parts.ha_server is not None and self._ha_socket is not None:
+            await parts.ha_server.serve(self._ha_socket)
         self._lag.start()
         self._registration = RegistrationService(
-            config,
+            Registration(config, parts.topics, str(self.advertised), self.ha_port),
             parts.topics,
             self.peer_clock,
-            str(self.advertised),
             self.namesrv,
             self._outgoing_tls,
             parts.access_files,
@@ -312,6 +319,8 @@ class BrokerController:
         if parts.store.state is StoreState.RUNNING:
             await self._synced()  # what services save waits for it, else for the next interval
             await parts.stop_services()
+        if parts.ha_server is not None:
+            await parts.ha_server.stop()
         parts.store.stop_writing()
         await self._close_store()
         if self._metrics is not None:
@@ -337,6 +346,8 @@ class BrokerController:
         parts.housekeeping.stop()
         if self._server is not None:
             self._server.abort("killed")
+        if parts.ha_server is not None:
+            parts.ha_server.abort()
         parts.holding.stop()
         if self._router is not None:
             await self._router.stop(limit_s=0)
@@ -378,6 +389,8 @@ class BrokerController:
         await self.stop()
         for bound in self._sockets:
             bound.close()
+        if self._ha_socket is not None:
+            self._ha_socket.close()
 
     def _store_failed(self, error: BaseException) -> None:
         if not self.config.store.store_failure_exit:

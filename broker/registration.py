@@ -89,12 +89,24 @@ _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
 class Registration:
     """What this broker says of itself. Loop thread."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicConfigManager, address: str) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicConfigManager,
+        address: str,
+        ha_port: int | None = None,
+    ) -> None:
+        """Make it.
+
+        Args:
+            ha_port: where slaves connect; None: nobody listens for them, but the header of 103 has
+                no way to say so, and gets the port of the configuration.
+        """
         host, _, port = address.rpartition(":")
         self.config = config
         self.address = address
-        # Invariant: nothing listens there; the header of 103 has no way to say so.
-        self._ha_server_address = f"{config.broker_ip2 or host}:{config.ha_port(int(port))}"
+        ha_port = config.ha_port(int(port)) if ha_port is None else ha_port
+        self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
         period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
         self.period_s = period_ms / 1000
         self._topics = topics
@@ -332,10 +344,9 @@ class RegistrationService:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        registration: Registration,
         topics: TopicConfigManager,
         clock: Clock,
-        address: str,
         namesrv: NamesrvController | None = None,
         tls: OutgoingTls | None = None,
         access: AccessFiles | None = None,
@@ -344,18 +355,18 @@ class RegistrationService:
         """Prepare; nothing is sent yet.
 
         Args:
-            master: told where a slave's master is; None for a broker that does not ask.
-            tls: for the connections to name servers; None: plain text.
-            address: `host:port` that clients are told.
             namesrv: the name server in this process.
+            tls: for the connections to name servers; None: plain text.
             access: has the account of an admin, which signs what goes to name servers elsewhere.
+            master: told where a slave's master is; None for a broker that does not ask.
         """
         self._access = access
+        config = registration.config
         self._clock = clock
         self._is_slave = config.store.is_slave
         self._asking: TimerHandle | None = None  # while no name server knows the master
         self._master = master
-        self._registration = Registration(config, topics, address)
+        self._registration = registration
         self._topics = topics
         self._namesrv = namesrv
         self._routes = None if namesrv is None else namesrv.routes

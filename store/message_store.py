@@ -161,6 +161,7 @@ class MessageStore:
         self.offset_by_time_cold = cold.offset_by_time
         self.message_time_cold = cold.message_time
         self.read_records = cold.read_records
+        self.read_part = cold.read_part
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
         self._checkpoint_offset = 0
         self._timers = [

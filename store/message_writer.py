@@ -142,6 +142,8 @@ class MessageWriter:
     Attributes:
         on_published: called with every list of units that has become visible, in log order.
         on_received: told the outcome of each commit of records that a master has sent.
+        on_stored: called once when `CommitLog.stored_offset` has grown, and then forgotten: who is
+            up to date sets it, so that a batch costs one look when nobody waits.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
     """
@@ -160,6 +162,7 @@ class MessageWriter:
         self.published_offset = 0
         self.on_published: OnPublished = _ignore
         self.on_received: Committed | None = None
+        self.on_stored: Callable[[], None] | None = None
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]
@@ -333,6 +336,7 @@ class MessageWriter:
             if commit_log.max_offset >= end_offset:  # the file had no buffer
                 self._group_commit.committed(end_offset)
                 self._ask_for_sync()
+                self._tell_stored()
             if self._commit is not None:
                 self._commit.appended()
         else:
@@ -343,6 +347,8 @@ class MessageWriter:
             self._tell_arrivals([units])
             if self._flush_woken:
                 self._flush.wake()
+            if self.on_stored is not None:
+                self._tell_stored()
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 
@@ -421,6 +427,11 @@ class MessageWriter:
             if at_once:
                 self._flush.flush()
 
+    def _tell_stored(self) -> None:
+        on_stored, self.on_stored = self.on_stored, None
+        if on_stored is not None:
+            on_stored()
+
     def _tell_synced(self) -> None:
         flushed = self._log.flushed_offset
         over = [done for end, done in self._syncs if self.failure is not None or end <= flushed]
@@ -495,6 +506,8 @@ class MessageWriter:
         if self._log.later and not self._pool and not self._slow and self.failure is None:
             self._write_rest()
         self._ask_for_sync()
+        if not self._sync:
+            self._tell_stored()
 
     def _write_rest(self) -> None:
         """Write what is left on the loop, because the disk is quick again."""
@@ -522,6 +535,7 @@ class MessageWriter:
             self._slow = False
         if self._sync:
             self._group_commit.flushed(offset)
+            self._tell_stored()
         if self._syncs:
             self._tell_synced()
 

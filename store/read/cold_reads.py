@@ -251,6 +251,25 @@ class ColdReads:
                 if place is not None:
                     place[0].release()
 
+    # Bytes for slaves
+
+    def read_part(self, offset: int, size: int, done: Done[bytes]) -> None:
+        """Read stored bytes as `CommitLog.part` tells them; none where it has none."""
+        located = self._log.locate(offset)
+        end_offset = min(offset + size, self._log.stored_offset)
+        if located is None or end_offset <= offset:
+            self._worker.submit(bytes, done)
+            return
+        mapped, position = located
+        size = min(end_offset - mapped.start_offset, mapped.committed_position) - position
+        mapped.hold()  # expired or not: it stays readable
+
+        def finished(data: bytes | None, error: BaseException | None) -> None:
+            mapped.release()
+            done(data, error)
+
+        self._worker.submit(lambda: mapped.file.pread(size, position), finished)
+
     # Time
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, done: GotOffset) -> None:

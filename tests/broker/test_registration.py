@@ -13,7 +13,7 @@ import pytest
 from skylarkmq.broker import registration
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.registration import RegistrationService
+from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
@@ -120,7 +120,11 @@ class _Setup:
         self.namesrv = NamesrvController(NamesrvConfig(listen_port=0), self.clock)
         self.master = MasterAddress(config)
         self.service = RegistrationService(
-            config, self.topics, self.clock, ADDRESS, self.namesrv, master=self.master
+            Registration(config, self.topics, ADDRESS),
+            self.topics,
+            self.clock,
+            self.namesrv,
+            master=self.master,
         )
 
     def _connect(self, *_: Any, on_lost: Callable[[str], None], **__: Any) -> _Remoting:
@@ -292,7 +296,9 @@ async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.Mon
 async def test_whether_clients_can_find_us(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = _Setup(monkeypatch)
     assert setup.service.why_unknown == "", "the built-in name server always knows"
-    alone = RegistrationService(CONFIG, setup.topics, setup.clock, ADDRESS)
+    alone = RegistrationService(
+        Registration(CONFIG, setup.topics, ADDRESS), setup.topics, setup.clock
+    )
     assert "no name server" in alone.why_unknown
     await alone.start()
     await settle()

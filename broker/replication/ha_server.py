@@ -1,0 +1,257 @@
+"""The port of a master to which its slaves connect, and when they get more of the log.
+
+Slaves that have everything wait; what is stored next wakes them (`MessageWriter.on_stored`), once,
+whatever number of batches comes before they look. So a master without slaves pays one look a
+batch. A SYNC_MASTER sends at the end of the turn, because producers wait for it; an ASYNC_MASTER
+at most every TURN_S, which saves it and its slaves most of the system calls.
+
+Who may connect:
+
+    haAllowedAddresses set                 the addresses on it
+    access control, or TLS is enforced     this machine alone: the port knows neither, and gives
+                                           away every message
+    else                                   everybody, as in RocketMQ
+
+Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ha/HAService.java (AcceptSocketService,
+GroupTransferService)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.net.addresses import bind, is_loopback, listen
+from skylarkmq.broker.replication.slave_connection import UNKNOWN, SlaveConnection
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+TURN_S: Final = 0.002
+"""From one write of an ASYNC_MASTER to the next."""
+SLAVES_MAX: Final = 64
+"""Connections at once, whoever makes them."""
+BACKLOG: Final = 16
+TOLD_INTERVAL_S: Final = 60.0
+"""For which an address has one line of the log for each reason why it is refused."""
+COMINGS_TOLD_MAX: Final = 10
+"""Lines in that time about slaves of an address that come, and as many about those that go."""
+STOP_LIMIT_S: Final = 2.0
+"""For which a stop waits until slaves have taken what was written to them."""
+TOLD_MAX: Final = 256
+"""Kinds and addresses that are remembered for that."""
+
+
+def bind_for_slaves(config: BrokerConfig) -> socket.socket:
+    """Return a socket bound to the port for slaves; listenPort=0 takes a free one.
+
+    Raises:
+        OSError: it is not available; the text says what to do.
+    """
+    is_free = not (config.listen_port or config.store.ha_listen_port)
+    port = 0 if is_free else config.ha_port(config.listen_port)
+    try:
+        return bind(config.bind_address, port)
+    except OSError as error:
+        which = "haListenPort" if config.store.ha_listen_port else "listenPort + 1"
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; it is the port for slaves ({which}): set haListenPort to a free "
+            "one. Several brokers on one machine have ports 10 apart, as RocketMQ's guides do it",
+        ) from error
+
+
+def _ignore(_: int) -> None:
+    """Do nothing: no send waits for slaves."""
+
+
+class HaServer:
+    """Accepts slaves and gives each of them the log. Loop thread.
+
+    Attributes:
+        on_acknowledged: told the place up to which a slave has the log, when that grows.
+        connections: every peer, also those that have not said where to begin.
+        bytes_sent: of the log, to all slaves.
+    """
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        settings = config.store
+        self.store = store
+        self.log = store.commit_log
+        self.clock = clock
+        self.part_size = settings.ha_transfer_batch_size
+        self.heartbeat_s = settings.ha_send_heartbeat_interval / 1000
+        self.silence_s = settings.ha_housekeeping_interval / 1000
+        self.on_acknowledged: Callable[[int], None] = _ignore
+        self.connections: set[SlaveConnection] = set()
+        self.bytes_sent = 0
+        self._is_prompt = settings.broker_role == "SYNC_MASTER"
+        self._allowed: AddressList | None = None
+        if config.ha_allowed_addresses is not None:
+            self._allowed = AddressList([config.ha_allowed_addresses])
+        self._only_local = config.acl_enable or config.tls.tls_server_mode == "enforcing"
+        self._server: asyncio.Server | None = None
+        self._waiting: set[SlaveConnection] = set()  # they have everything
+        self._planned: set[SlaveConnection] = set()  # they get more in the next turn
+        self._turn: TimerHandle | None = None
+        self._turn_s = 0.0  # when the last one was
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}  # until when, how many lines
+        self._empty = asyncio.Event()
+
+    # Life cycle
+
+    async def serve(self, bound: socket.socket) -> None:
+        """Accept slaves on a bound socket, which is then this server's.
+
+        Raises:
+            OSError: another program listens there.
+        """
+        listen(bound, BACKLOG)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: SlaveConnection(self), sock=bound, backlog=BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Take no peer any more; those that have nearly everything get the rest."""
+        self._end()
+        for connection in self.slaves:
+            connection.send_more()
+        for connection in self.connections:
+            connection.close()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), STOP_LIMIT_S)
+        self.abort()
+
+    def abort(self) -> None:
+        """Take no peer any more, and cut those that are there."""
+        self._end()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    # Peers
+
+    def opened(self, connection: SlaveConnection) -> bool:
+        """Take a peer in, or close it; False when it was closed."""
+        self.connections.add(connection)
+        self._empty.clear()
+        host = connection.peer.rpartition(":")[0]
+        if not self._may_copy(host):
+            connection.refuse(
+                "address",
+                f"haAllowedAddresses does not have {host}"
+                if self._allowed is not None
+                else "access control or TLS protects the messages here, and this port knows "
+                "neither: set haAllowedAddresses to the addresses of the slaves",
+            )
+        elif len(self.connections) > SLAVES_MAX:
+            connection.refuse("limit", f"{SLAVES_MAX} connections are open")
+        return not connection.closed
+
+    def _may_copy(self, host: str) -> bool:
+        if self._allowed is not None:
+            return self._allowed.matches(host)
+        return not self._only_local or is_loopback(host.removeprefix("::ffff:"))
+
+    def begun(self, connection: SlaveConnection) -> None:
+        """Let a slave follow that has said where it begins."""
+        self.tell(
+            "begun",
+            connection.peer,
+            f"slave {connection.peer} follows from offset {connection.sent} of the log, "
+            f"{max(0, self.log.wrote_offset - connection.sent)} bytes behind",
+            COMINGS_TOLD_MAX,
+        )
+        connection.begun()
+        self.plan(connection)
+
+    def closed(self, connection: SlaveConnection, reason: str) -> None:
+        """Forget a peer that has gone."""
+        self.connections.discard(connection)
+        self._waiting.discard(connection)
+        self._planned.discard(connection)
+        if connection.sent != UNKNOWN and not connection.refused:
+            self.tell(
+                "gone",
+                connection.peer,
+                f"slave {connection.peer} is gone, it had the log up to offset "
+                f"{connection.acknowledged}: {reason}",
+                COMINGS_TOLD_MAX,
+            )
+        if not self.connections:
+            self._empty.set()
+
+    def tell(self, kind: str, peer: str, text: str, limit: int = 1) -> None:
+        """Log a line, unless the address has had `limit` of its kind lately."""
+        now_s, key = self.clock.monotonic(), (kind, peer.rpartition(":")[0])
+        until_s, count = self._told.get(key, (0.0, 0))
+        if now_s >= until_s:
+            until_s, count = now_s + TOLD_INTERVAL_S, 0
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told[key] = until_s, count + 1
+        if count < limit:
+            log.log(logging.INFO if kind == "begun" else logging.WARNING, "%s", text)
+
+    # Figures
+
+    @property
+    def slaves(self) -> list[SlaveConnection]:
+        """The peers that follow."""
+        return [each for each in self.connections if each.sent != UNKNOWN and not each.closed]
+
+    @property
+    def acknowledged(self) -> int:
+        """The place up to which some slave has the log; UNKNOWN without a slave."""
+        return max([each.acknowledged for each in self.slaves], default=UNKNOWN)
+
+    def acknowledge(self, offset: int) -> None:
+        """Note that a slave has the log up to `offset`."""
+        self.on_acknowledged(offset)
+
+    # Turns
+
+    def wait(self, connection: SlaveConnection) -> None:
+        """Send to a slave when more is stored: it has everything."""
+        self._waiting.add(connection)
+        self.store.writer.on_stored = self._stored
+
+    def _stored(self) -> None:
+        self._planned |= self._waiting
+        self._waiting.clear()
+        self._plan_turn()
+
+    def plan(self, connection: SlaveConnection) -> None:
+        """Send to a slave in the next turn: there may be more for it."""
+        if not connection.closed:
+            self._waiting.discard(connection)
+            self._planned.add(connection)
+            self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if self._turn is None and self._planned:
+            now_s = self.clock.monotonic()
+            due_s = now_s if self._is_prompt else max(now_s, self._turn_s + TURN_S)
+            self._turn = self.clock.call_at(due_s, self._send)
+
+    def _send(self) -> None:
+        self._turn = None
+        self._turn_s = self.clock.monotonic()
+        planned, self._planned = self._planned, set()
+        for connection in planned:
+            connection.send_more()
