@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from skylarkmq.broker.replication.coordination import Entry, Snapshot
 from skylarkmq.broker.replication.terms import Lineage, LineageError, lineage_of
@@ -148,9 +148,9 @@ class ClusterView:
     state_revision: int = 0  # of the last change of `state`, 0 while there is none
     master: MasterRecord | None = None  # None: its lease has ended, or it gave it back
     master_lease: int = 0
-    alive: Mapping[str, AliveRecord] = field(default_factory=dict)
-    leases: Mapping[str, int] = field(default_factory=dict)
-    replicas: Mapping[str, ReplicaRecord] = field(default_factory=dict)
+    alive: Mapping[str, AliveRecord] = field(default_factory=dict[str, AliveRecord])
+    leases: Mapping[str, int] = field(default_factory=dict[str, int])
+    replicas: Mapping[str, ReplicaRecord] = field(default_factory=dict[str, ReplicaRecord])
 
 
 def view_of(snapshot: Snapshot) -> ClusterView:
@@ -218,12 +218,14 @@ class _Fields:
 
     def texts(self, name: str) -> list[str]:
         value = self._found.get(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        items = cast("list[object]", value) if isinstance(value, list) else None
+        if items is None or not all(isinstance(item, str) for item in items):
             raise self.error(f"{name} is {value!r}, not a list of texts")
-        return value  # pyright: ignore[reportUnknownVariableType]
+        return cast("list[str]", value)
 
     def pairs(self, name: str) -> list[list[Any]]:
         value = self._found.get(name)
-        if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+        items = cast("list[object]", value) if isinstance(value, list) else None
+        if items is None or not all(isinstance(item, list) for item in items):
             raise self.error(f"{name} is {value!r}, not a list of pairs")
-        return value  # pyright: ignore[reportUnknownVariableType]
+        return cast("list[list[Any]]", value)

@@ -125,7 +125,7 @@ class InSyncReplicas:
             and now_s - found.caught_up_s <= not_caught_up_s
             and self._may_join(replica)
         }
-        if members == self.members:
+        if frozenset(members) == self.members:
             return None
         return self._begin(frozenset(members))
 
