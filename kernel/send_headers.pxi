@@ -65,7 +65,7 @@ cdef struct Lane:
     PyObject* traffic
     int64_t queue_id
     int64_t queue_offset
-    int64_t body_size
+    int64_t size  # bytes of records
     int64_t count
     int64_t sizes[SIZE_BUCKETS]  # requests by the size of their records
     int64_t size_sum

@@ -76,7 +76,7 @@ cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except
     lane.topic.size = topic.size
     lane.queue_id_text.at = lane.digits
     lane.queue_id_text.size = put_digits(lane.digits, lane.queue_id) - lane.digits
-    lane.body_size = lane.count = lane.size_sum = 0
+    lane.size = lane.count = lane.size_sum = 0
     memset(lane.sizes, 0, sizeof(lane.sizes))
     return lane
 
@@ -452,7 +452,7 @@ def take_sends(
                 answer_count += 1
             lane.queue_offset += count
             lane.count += count
-            lane.body_size += PyBytes_GET_SIZE(body)
+            lane.size += size
             note_size(lane, size // count if is_batch else size)
             record += size
             room -= size
@@ -467,7 +467,7 @@ def take_sends(
             queue, traffic = <object> lane.queue, <object> lane.traffic
             queue.next_offset = lane.queue_offset
             traffic.count += lane.count
-            traffic.bytes += lane.body_size
+            traffic.bytes += lane.size
             add_sizes(lane, traffic.sizes)
         if answer_count:
             sent.append((peer, kind, answer_count, cut(&answers, answer)))

@@ -7,8 +7,8 @@ What the real thing does and its sources do not say, seen on a broker of 5.3.3:
     - `rocketmq_finish_message_latency_milliseconds` counts whole seconds
     - `rocketmq_storage_size_bytes` is what is used of the disk, by whatever
 
-Its sources do say that `rocketmq_message_size` has no unit in its name, is about whole records, and
-counts a batch once, by the average of its messages.
+Its sources do say that throughput is of whole records, as is `rocketmq_message_size`, which has no
+unit in its name and counts a batch once, by the average of its messages.
 
 Half messages, timed messages and their counters have no `topic` here: they are not told apart by
 topic. Sums over all topics are the same.
@@ -131,7 +131,7 @@ class RocketMQ5Families:
             "rocketmq_messages_in", "Messages stored.", "count", labels, rows_in
         )
         yield from self._traffic(
-            "rocketmq_throughput_in", "Bytes stored.", "bytes", labels, rows_in
+            "rocketmq_throughput_in", "Bytes of records stored.", "bytes", labels, rows_in
         )
         for part in parts_of(rows_in):
             yield self._node.histograms(

@@ -90,7 +90,7 @@ class Traffic:
 
 
 class TrafficIn(Traffic):
-    """What was sent to a topic: beside its bodies, the sizes of its records."""
+    """What was sent to a topic; bytes are those of its records."""
 
     __slots__ = ("sizes",)
 
@@ -98,17 +98,16 @@ class TrafficIn(Traffic):
         super().__init__()
         self.sizes = Histogram(SIZE_BOUNDS)
 
-    def add(self, size: int, record_size: int, count: int = 1) -> None:
-        """Count what one request stored.
+    def add(self, size: int, count: int = 1) -> None:
+        """Count what one request stored; in `sizes` a batch shows once, as the average.
 
         Args:
-            size: bytes of its body.
-            record_size: bytes of all its records; a batch shows in `sizes` once, as their average.
+            size: bytes of its records.
             count: its messages.
         """
         self.count += count
         self.bytes += size
-        self.sizes.observe(record_size // count)
+        self.sizes.observe(size // count)
 
 
 _AnyTraffic = TypeVar("_AnyTraffic", bound=Traffic)

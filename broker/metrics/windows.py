@@ -13,16 +13,16 @@ as zero, so that a new topic or group is in all windows at once. A counter and i
 KB; there are as many as `stats.py` has series, which is bounded.
 
     name                           key             counted here
-    TOPIC_PUT_NUMS, _SIZE          topic           messages and bytes of bodies that clients sent
-    GROUP_GET_NUMS, _SIZE          topic@group     messages and bytes handed to a group
+    TOPIC_PUT_NUMS, _SIZE          topic           messages that clients sent, and their bytes
+    GROUP_GET_NUMS, _SIZE          topic@group     messages handed to a group, and their bytes
     SNDBCK_PUT_NUMS                topic@group     messages that a group gave back (36)
     BROKER_PUT_NUMS                cluster name    records written, by anybody
     BROKER_GET_NUMS                cluster name    messages handed to all groups
 
-As in RocketMQ, the topics of delayed and of half messages have in TOPIC_PUT_* what waits or waited
-there; unlike there, it also counts for the topic that it was sent to, and not a second time when it
-is delivered. Other names of RocketMQ's do not exist here: reads are not told apart by what they
-cost the disk, nor timed by group.
+As in RocketMQ, bytes are those of records, and the topics of delayed and of half messages have in
+TOPIC_PUT_* what waits or waited there; unlike there, it also counts for the topic that it was sent
+to, and not a second time when it is delivered. Other names of RocketMQ's do not exist here: reads
+are not told apart by what they cost the disk, nor timed by group.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../stats/BrokerStatsManager.java,
 common/.../stats/StatsItem.java (samplingInSeconds, samplingInMinutes, samplingInHour,

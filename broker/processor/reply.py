@@ -91,8 +91,7 @@ class ReplyProcessor(Processor):
             if result.status in STORED:
                 fields["msgId"] = offset_message_id(self._store_host, result.physical_offset)
                 fields["queueOffset"] = str(result.queue_offset)
-                counter = self._stats.topic_in(target.topic)
-                counter.add(len(request.body), result.record_size)
+                self._stats.topic_in(target.topic).add(result.record_size)
         if target.fresh:
             await durable(self._topics)
         code = ResponseCode.SUCCESS if why is None else ResponseCode.SYSTEM_ERROR

@@ -269,9 +269,10 @@ class SendProcessor:
         except (RemoteProtocolError, StoreFullError):
             return False  # the full road meets the same and words the refusal
         # As `TrafficIn.add`, whose call would cost more than what it does.
+        size = records.size - size_before
         counter.count += 1
-        counter.bytes += len(body)
-        counter.sizes.observe(records.size - size_before)
+        counter.bytes += size
+        counter.sizes.observe(size)
         if not command.flag & ONEWAY_FLAG:
             queue_offset = queue.next_offset - 1
             frame = self._answers.of_message(
@@ -361,9 +362,9 @@ class SendProcessor:
         if inner.topic != target.topic:  # counted where it was sent to, not where it waits
             is_half = inner.topic == RMQ_SYS_TRANS_HALF_TOPIC
             parked = self._stats.topic_in(target.topic, "transaction" if is_half else "delay")
-            parked.add(len(inner.body), record_size)
+            parked.add(record_size)
         else:
-            self._stats.topic_in(inner.topic).add(len(inner.body), record_size)
+            self._stats.topic_in(inner.topic).add(record_size)
         if target.to_dlq:
             origin = self._checks.origin_of(inner.properties, header.topic)
             dead = self._stats.dead_letter(origin, header.topic[len(RETRY_GROUP_TOPIC_PREFIX) :])
@@ -394,8 +395,7 @@ class SendProcessor:
             for part_body, properties, flag, tags_code in parts
         ]  # fmt: skip
         count = len(offsets)
-        records_size = self._batch.size - size_before
-        self._stats.topic_in(target.topic).add(len(body), records_size, count)
+        self._stats.topic_in(target.topic).add(self._batch.size - size_before, count)
         first_offset = queue.next_offset - count
         self._note(connection, request, target, offsets, first_offset, head.wait)
         self._open(target.topic, str(target.queue_id))

@@ -29,11 +29,11 @@ def a_scenario(**changes: object) -> MetricsSources:
     """A broker that stored three messages, handed out one and lost one connection."""
     broker, store = BrokerStats(), StoreStats()
     orders = broker.topic_in("orders")
-    orders.add(100, 1024)
-    orders.add(200, 5000)
+    orders.add(1024)
+    orders.add(5000)
     delayed = broker.topic_in("orders", "delay")
-    delayed.add(150, 4_194_305)
-    broker.topic_in("SCHEDULE_TOPIC_XXXX").add(1, 1)
+    delayed.add(4_194_305)
+    broker.topic_in("SCHEDULE_TOPIC_XXXX").add(1)
     out = broker.topic_out("orders", "billing")
     out.count, out.bytes = 1, 150
     broker.frames_in[SerializeType.ROCKETMQ].count = 3

@@ -120,7 +120,7 @@ async def test_the_reply_is_handed_to_who_asked_and_stored(rig: Rig) -> None:
         "TRACE_ON": "true",
     }
     counted = rig.stats.topic_in(TOPIC)
-    assert (counted.count, counted.sizes.sum) == (1, message.store_size)
+    assert (counted.count, counted.bytes, counted.sizes.sum) == (1, *[message.store_size] * 2)
 
 
 async def test_both_forms_of_the_header_are_read(rig: Rig) -> None:
