@@ -272,6 +272,11 @@ class BrokerController:
         else:
             self._metrics.adopt(connection)
 
+    async def known(self, limit_s: float) -> None:
+        """Wait until clients can find this broker by a name server, at most `limit_s`."""
+        if self._registration is not None:
+            await self._registration.known(limit_s)
+
     def register_again(self) -> None:
         """Tell every name server about this broker soon: one of them may have lost its tables."""
         if self._registration is not None:

@@ -67,7 +67,7 @@ from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.errors import RocketMQError
 from skylarkmq.remoting.stream import AsyncioNetwork
-from skylarkmq.remoting.waiting import backoff_s, within
+from skylarkmq.remoting.waiting import backoff_s, wait_event, within
 
 if TYPE_CHECKING:
     import skylarkmq.protocol.signature as signatures
@@ -386,6 +386,8 @@ class RegistrationService:
         self._timer = IntervalTimer(clock, self._registration.period_s, self._register_all)
         self._tls = tls
         self._is_running = False
+        self._clock = clock
+        self._known = asyncio.Event()
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
         topics.add_reset_listener(self.register_again)
@@ -427,6 +429,15 @@ class RegistrationService:
         if any(link.is_registered for link in self._links):
             return ""
         return "no name server has taken the registration yet"
+
+    async def known(self, limit_s: float) -> None:
+        """Wait until clients can find this broker, at most `limit_s`."""
+        if self.why_unknown:
+            await wait_event(self._clock, self._known, limit_s)
+
+    def _answered(self) -> None:
+        self._known.set()
+        self._mark_ordered()
 
     def _register_all(self) -> None:
         self._register_locally(None)

@@ -42,6 +42,8 @@ from skylarkmq.store.progress import StartEnded
 
 log = logging.getLogger("skylarkmq")
 
+KNOWN_LIMIT_S: Final = 3.0
+"""For a name server that answers; one that is away does not hold up the start."""
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -106,6 +108,8 @@ async def serve_broker(
     stop = _stop_event()
     if progress.stopped:
         stop.set()
+    elif link is not None:  # who waits for the fleet makes topics then, on all of its brokers
+        await controller.known(KNOWN_LIMIT_S)
     ready_s = clock.monotonic() - started_s
     fields = ready_fields(controller, ready_s, loaded.without_effect)
     _tell_ready(fields, banner(controller, ready_s, loaded.without_effect), log_format, link)

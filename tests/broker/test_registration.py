@@ -28,7 +28,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.remoting.errors import ConnectionFailed
 from skylarkmq.store.config import StoreConfig
-from tests.support.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.memory_files import Tables
 
 CONFIG = BrokerConfig(
@@ -303,6 +303,26 @@ async def test_whether_clients_can_find_us(monkeypatch: pytest.MonkeyPatch) -> N
     await alone.start()
     await settle()
     assert alone.why_unknown == ""
+    await alone.stop()
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_a_start_waits_until_clients_can_find_us_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    setup = _Setup(monkeypatch)
+    setup.channel.outcome = ConnectionFailed("ns1:9876", "refused")
+    alone = RegistrationService(CONFIG, setup.topics, setup.clock, ADDRESS)
+    await alone.start()
+    known = asyncio.ensure_future(alone.known(3.0))
+    await settle()
+    assert not known.done()
+    if is_answered:
+        setup.channel.outcome = 0
+    await advance_async(setup.clock, 1.5)
+    assert known.done() == is_answered
+    await advance_async(setup.clock, 1.6)
+    assert known.done()
     await alone.stop()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 from collections.abc import Mapping
 
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
@@ -25,8 +26,8 @@ class RawClient:
         self.pushes: list[RemotingCommand] = []
 
     @classmethod
-    async def open(cls, address: tuple[str, int]) -> RawClient:
-        return cls(*await asyncio.open_connection(*address))
+    async def open(cls, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> RawClient:
+        return cls(*await asyncio.open_connection(*address, ssl=tls))
 
     def send(
         self,

@@ -8,114 +8,19 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skylarkmq.protocol.codes import ResponseCode
-from tests.support.patience import LIMIT_S, until
+from tests.broker.fleet.fleet_rig import call, fleet, host_and_port, page
+from tests.support.patience import until
 from tests.support.ports import free_ports
-from tests.support.raw_client import RawClient, send_fields
+from tests.support.raw_client import send_fields
 
 pytestmark = pytest.mark.timing
 
 SEND, MAX_OFFSET = 310, 30
-SMALL = {
-    "mappedFileSizeCommitLog": 8 << 20,
-    "maxMessageSize": 1 << 20,
-    "brokerName": "a",
-    "bindAddress": "127.0.0.1",
-}
-FREE = dict.fromkeys(("listenPort", "namesrvListenPort", "metricsPromExporterPort"), 0)
-
-
-class Fleet:
-    """A supervisor's process, and what it and its members say."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.lines: list[dict[str, Any]] = []
-        self.text = ""
-        self._reader = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.text += line.decode()
-            if line.startswith(b"{"):
-                self.lines.append(json.loads(line))
-
-    async def line(self, met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
-            assert self.process.returncode is None or not self._reader.done(), self.text
-            return next((line for line in self.lines if met(line)), None)
-
-        found = await until(look, "a line of the log")
-        assert found is not None
-        return found
-
-    async def ready(self) -> dict[str, Any]:
-        return await self.line(lambda line: line.get("event") == "ready")
-
-    async def ended(self) -> int:
-        """Its exit code, when the members have ended, too: they write to the same pipe."""
-        async with asyncio.timeout(LIMIT_S):
-            await self._reader
-            return await self.process.wait()
-
-    def pids(self) -> dict[str, int]:
-        """The members' processes by name."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        found: dict[str, int] = {}
-        for pid in map(int, children.split()):
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            names = [word.partition("=")[2] for word in words if word.startswith("brokerName=")]
-            found[names[-1] if names else words[3]] = pid
-        return found
-
-
-@asynccontextmanager
-async def fleet(root: Path, *words: str, **settings: object) -> AsyncIterator[Fleet]:
-    keys = {**SMALL, **FREE, "storePathRootDir": root, **settings}
-    arguments = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "skylarkmq.cli", "serve", *arguments, *words),
-        *("--log-format", "json"),
-        stderr=asyncio.subprocess.PIPE,
-        env={k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")},
-        limit=1 << 20,
-    )
-    it = Fleet(process)
-    try:
-        yield it
-    finally:
-        if process.returncode is None:
-            process.kill()  # its members notice
-        await it.ended()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
-
-
-async def call(address: str, code: int, fields: dict[str, str], body: bytes = b"") -> Any:
-    client = await RawClient.open(_address(address))
-    try:
-        return await client.call(code, fields, body)
-    finally:
-        await client.close()
-
-
-async def page(address: str, path: str) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection(*_address(address))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    return int(head.split()[1]), body.decode()
 
 
 async def count(address: str) -> int:
@@ -127,6 +32,8 @@ async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path:
     root = tmp_path / "store"
     async with fleet(root, "--brokers", "2") as it:
         ready = await it.ready()
+        routes = await call(ready["namesrvAddr"], 106, {})
+        assert set(json.loads(routes.body)["brokerAddrTable"]) == {"a", "a-1"}
         one, two = ready["brokers"]
         assert [one["broker"], two["broker"]] == ["a", "a-1"]
         assert [one["storePathRootDir"], two["storePathRootDir"]] == [
@@ -149,8 +56,6 @@ async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path:
             assert f'process_resident_memory_bytes{{broker="{name}"}}' in text
             assert f'skylarkmq_fleet_scraped{{process="{name}"}} 1.0' in text
         assert text.count("# TYPE process_resident_memory_bytes gauge\n") == 1
-        routes = await call(ready["namesrvAddr"], 106, {})
-        assert set(json.loads(routes.body)["brokerAddrTable"]) == {"a", "a-1"}
         it.process.send_signal(signal.SIGTERM)
         assert await it.ended() == 0
     assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
@@ -162,7 +67,7 @@ async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> N
     async with fleet(tmp_path / "store", **settings) as it:
         ready = await it.ready()
         two = ready["brokers"][1]["listenAddr"]
-        assert _address(two)[1] == port + 10
+        assert host_and_port(two)[1] == port + 10
         assert (await call(two, SEND, send_fields("TBW102"), b"x")).code == 0
         before = it.pids()
         os.kill(before["a-1"], signal.SIGKILL)
