@@ -60,12 +60,16 @@ def bind_for_slaves(config: BrokerConfig) -> socket.socket:
     try:
         return bind(config.bind_address, port)
     except OSError as error:
-        which = "haListenPort" if config.store.ha_listen_port else "listenPort + 1"
-        raise OSError(
-            error.errno,
-            f"{error.strerror}; it is the port for slaves ({which}): set haListenPort to a free "
-            "one. Several brokers on one machine have ports 10 apart, as RocketMQ's guides do it",
-        ) from error
+        raise _with_cure(error, config) from error
+
+
+def _with_cure(error: OSError, config: BrokerConfig) -> OSError:
+    which = "haListenPort" if config.store.ha_listen_port else "listenPort + 1"
+    return OSError(
+        error.errno,
+        f"{error.strerror}; that is the port for slaves ({which}): set haListenPort to a free one."
+        " Several brokers on one machine best have their listenPorts 10 apart",
+    )
 
 
 def _ignore(_: int) -> None:
@@ -83,6 +87,7 @@ class HaServer:
 
     def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
         settings = config.store
+        self._config = config
         self.store = store
         self.log = store.commit_log
         self.clock = clock
@@ -113,7 +118,10 @@ class HaServer:
         Raises:
             OSError: another program listens there.
         """
-        listen(bound, BACKLOG)
+        try:
+            listen(bound, BACKLOG)
+        except OSError as error:
+            raise _with_cure(error, self._config) from error
         self._server = await asyncio.get_running_loop().create_server(
             lambda: SlaveConnection(self), sock=bound, backlog=BACKLOG
         )

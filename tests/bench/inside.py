@@ -102,7 +102,7 @@ def works(connections: list[Connection]) -> Iterator[tuple[str, int, Work]]:
 
 async def measure(root: Path, flush: str, only: str) -> dict[str, float]:
     """CPU microseconds by name, the least of some runs."""
-    port, _ = free_ports(-2)  # and the fast port
+    port = free_ports(-2, 1)[0]  # and the fast port, and the one for slaves
     settings = [f"storePathRootDir={root}", f"flushDiskType={flush}", f"listenPort={port}"]
     settings += ["bindAddress=127.0.0.1", "brokerIP1=127.0.0.1", "metricsPromExporterPort=0"]
     broker = BrokerController(load_broker_config(Sources(settings=settings)).config)

@@ -25,6 +25,7 @@ from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.live_broker import broker_config, live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
+from tests.support.ports import free_ports
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL, CREATE_TOPIC, HEARTBEAT = 310, 11, 17, 34
@@ -97,6 +98,22 @@ async def test_a_taken_listen_port_leaves_the_store_alone(
     broker = BrokerController(broker_config(tmp_path / "store", listen_port=taken))
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken}"):
         await broker.start()
+    assert not (tmp_path / "store").exists()
+    assert store_threads() == []
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_a_taken_port_for_slaves_leaves_the_store_alone(
+    tmp_path: Path, store_threads: StoreThreads, is_given: bool
+) -> None:
+    taken = free_ports(-1, -3)[0]
+    keys = {"ha_listen_port": taken} if is_given else {"listen_port": taken - 1}
+    broker = BrokerController(broker_config(tmp_path / "store", **keys))
+    with socket.create_server(("127.0.0.1", taken)), pytest.raises(OSError) as caught:
+        await broker.start()
+    which = "haListenPort" if is_given else "listenPort + 1"
+    assert f"cannot listen on 127.0.0.1:{taken}" in str(caught.value)
+    assert f"the port for slaves ({which}): set haListenPort to a free one" in str(caught.value)
     assert not (tmp_path / "store").exists()
     assert store_threads() == []
 
