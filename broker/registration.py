@@ -435,10 +435,6 @@ class RegistrationService:
         if self.why_unknown:
             await wait_event(self._clock, self._known, limit_s)
 
-    def _answered(self) -> None:
-        self._known.set()
-        self._mark_ordered()
-
     def _register_all(self) -> None:
         self._register_locally(None)
         for link in self._links:
@@ -452,6 +448,7 @@ class RegistrationService:
 
     def _answered(self, answer: RegisterBrokerResponseHeader) -> None:
         """Take what a name server says about this broker's master and topics."""
+        self._known.set()
         if not self._is_slave:
             self._mark_ordered()
         elif self._master is not None:

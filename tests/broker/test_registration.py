@@ -312,7 +312,8 @@ async def test_a_start_waits_until_clients_can_find_us_but_not_for_long(
 ) -> None:
     setup = _Setup(monkeypatch)
     setup.channel.outcome = ConnectionFailed("ns1:9876", "refused")
-    alone = RegistrationService(CONFIG, setup.topics, setup.clock, ADDRESS)
+    registration = Registration(CONFIG, setup.topics, ADDRESS)
+    alone = RegistrationService(registration, setup.topics, setup.clock)
     await alone.start()
     known = asyncio.ensure_future(alone.known(3.0))
     await settle()
