@@ -69,3 +69,8 @@ class FamilyMaker:
             buckets = list(zip(bounds, histogram.cumulative(), strict=True))
             family.add_metric([*self._values, *values], buckets, histogram.sum)
         return family
+
+
+def lines_of(bounds: Sequence[float]) -> int:
+    """Return how many lines a histogram has on the page: its buckets, their count and the sum."""
+    return len(bounds) + 3

@@ -33,10 +33,10 @@ from prometheus_client.core import Metric
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.memberships import ClientChannelInfo
 from skylarkmq.broker.groups.producer_manager import ProducerManager
-from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.families import FamilyMaker, lines_of
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.sources import MetricsSources, parts_of
-from skylarkmq.broker.metrics.stats import Traffic
+from skylarkmq.broker.metrics.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, Traffic
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.codes import MQVersion, RequestCode
@@ -133,7 +133,7 @@ class RocketMQ5Families:
         yield from self._traffic(
             "rocketmq_throughput_in", "Bytes of records stored.", "bytes", labels, rows_in
         )
-        for part in parts_of(rows_in):
+        for part in parts_of(rows_in, lines_of(SIZE_BOUNDS)):
             yield self._node.histograms(
                 "rocketmq_message_size",
                 "Sizes of records in bytes; a batch counts once, by the average of its messages.",
@@ -203,7 +203,7 @@ class RocketMQ5Families:
             for part in parts_of(rows):
                 values = [((topic,), getattr(ends, attribute)) for topic, ends in part]
                 yield self._node.counters(name, text, ("topic",), values)
-        for part in parts_of(rows):
+        for part in parts_of(rows, lines_of(FINISH_BOUNDS_S)):
             yield self._node.histograms(
                 "rocketmq_finish_message_latency_milliseconds",
                 "Whole seconds, in spite of the name, from a half message's birth to its commit.",

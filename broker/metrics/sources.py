@@ -77,12 +77,15 @@ class MetricsSources:
     system_topics: bool = False  # show the series of system topics too
 
 
-def parts_of(rows: Iterable[T]) -> Iterator[list[T]]:
+def parts_of(rows: Iterable[T], lines: int = 1) -> Iterator[list[T]]:
     """Yield rows in parts, each of which the loop may take in one turn; no rows are one part.
 
     A row of an iterator is worked out when its part is.
+
+    Args:
+        lines: that a row has on the page; more than one of a histogram.
     """
-    remaining = iter(rows)
-    yield [*islice(remaining, PART_SIZE)]
-    while part := [*islice(remaining, PART_SIZE)]:
+    remaining, size = iter(rows), max(1, PART_SIZE // lines)
+    yield [*islice(remaining, size)]
+    while part := [*islice(remaining, size)]:
         yield part

@@ -1,6 +1,7 @@
 """The text of /metrics for a fixed scenario, and the rules that hold for every series."""
 
 import platform
+from collections import Counter
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -10,9 +11,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, build_registry
+from skylarkmq.broker.metrics.families import lines_of
 from skylarkmq.broker.metrics.lag import Lag
-from skylarkmq.broker.metrics.sources import MetricsSources
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.metrics.sources import PART_SIZE, MetricsSources
+from skylarkmq.broker.metrics.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, BrokerStats
 from skylarkmq.common.files import DiskSpace
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType
@@ -104,7 +106,7 @@ OURS = 'broker="broker-a",cluster="DefaultCluster"'
 NODE = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
 DISK = 'storage_medium="disk",storage_type="local"'
 
-SIZE_BOUNDS = ("1024.0", "4096.0", "524288.0", "1048576.0", "2097152.0", "4194304.0", "+Inf")
+SIZE_LABELS = ("1024.0", "4096.0", "524288.0", "1048576.0", "2097152.0", "4194304.0", "+Inf")
 
 
 def sizes_of_orders(message_type: str, counts: list[int], total: str) -> list[str]:
@@ -114,7 +116,7 @@ def sizes_of_orders(message_type: str, counts: list[int], total: str) -> list[st
     return [
         *(
             f'{name}_bucket{{{labels},le="{bound}",{rest}}} {count}.0'
-            for bound, count in zip(SIZE_BOUNDS, counts, strict=True)
+            for bound, count in zip(SIZE_LABELS, counts, strict=True)
         ),
         f"{name}_count{{{labels},{rest}}} {counts[-1]}.0",
         f"{name}_sum{{{labels},{rest}}} {total}",
@@ -395,6 +397,22 @@ def test_a_topic_beyond_the_limit_is_other() -> None:
     lines = family(text_of(a_scenario(broker_stats=stats)), "rocketmq_messages_in_total")
     assert [line.rpartition(" ")[2] for line in lines[1:]] == ["2.0", "1.0"]
     assert 'topic="__other__"' in lines[1]
+
+
+def test_what_grows_with_topics_comes_in_parts_for_one_turn_each() -> None:
+    """Histograms, too, of which a row has many lines."""
+    stats = BrokerStats()
+    for number in range(600):
+        stats.topic_in(f"topic-{number}").add(100)
+        stats.transactions_of(f"topic-{number}").committed = 1
+    sizes = Counter[str]()
+    for part in BrokerCollector(a_scenario(broker_stats=stats)).collect():
+        assert len(part.samples) <= PART_SIZE, part.name
+        sizes[part.name] += len(part.samples)
+    assert sizes["rocketmq_messages_in"] == 600
+    assert sizes["rocketmq_message_size"] == 600 * lines_of(SIZE_BOUNDS)
+    latency = "rocketmq_finish_message_latency_milliseconds"
+    assert sizes[latency] == 600 * lines_of(FINISH_BOUNDS_S)
 
 
 def test_the_whole_registry_is_valid_openmetrics() -> None:
