@@ -39,6 +39,7 @@ from skylarkmq.broker.net.addresses import (
 )
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.http import MetricsServer
+from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
@@ -46,6 +47,7 @@ from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.ha_server import bind_for_slaves
+from skylarkmq.broker.replication.slave_sync import SlaveSync
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.first_use import on_first_use
@@ -114,6 +116,7 @@ class BrokerController:
         self._router: Router | None = None
         self._metrics: MetricsServer | None = None
         self._registration: RegistrationService | None = None
+        self._slave_sync: SlaveSync | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         self._ha_socket: socket.socket | None = None
         self._started_at_ms = 0
@@ -164,7 +167,7 @@ class BrokerController:
                 self._contexts.load()
                 self._contexts.start()
             self._outgoing_tls: OutgoingTls | None = None
-            if config.tls.uses_client_tls and config.namesrv_addr:
+            if config.tls.uses_client_tls and (config.namesrv_addr or config.store.is_slave):
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._sockets = bind_pair(config.bind_address, config.listen_port)
             if self.parts.ha_server is not None:
@@ -223,6 +226,16 @@ class BrokerController:
             parts.master,
         )
         await self._registration.start()
+        if config.store.is_slave:
+            self._slave_sync = SlaveSync(
+                parts.context,
+                parts.delay_offsets,
+                parts.master,
+                outgoing_client(self.peer_clock, self._outgoing_tls, parts.access_files),
+                self._workers.tables,
+                self.peer_clock,
+            )
+            self._slave_sync.start()
         self._started_at_ms = clock.now_ms()
 
     async def _start_metrics(self) -> None:
@@ -311,6 +324,8 @@ class BrokerController:
         self._contexts.stop()
         if self._registration is not None:
             await self._registration.stop()
+        if self._slave_sync is not None:
+            await self._slave_sync.stop()
         self._lag.stop()
         parts.housekeeping.stop()
         if self._server is not None:
@@ -347,6 +362,8 @@ class BrokerController:
         self._contexts.stop()
         if self._registration is not None:
             await self._registration.stop()
+        if self._slave_sync is not None:
+            await self._slave_sync.stop()
         self._lag.stop()
         parts.housekeeping.stop()
         if self._server is not None:

@@ -29,8 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -38,12 +37,12 @@ from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
+from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
-from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import (
     KVTable,
@@ -64,15 +63,8 @@ from skylarkmq.protocol.headers.route import (
     UnRegisterBrokerRequestHeader,
 )
 from skylarkmq.remoting.client import RemotingClient
-from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.errors import RocketMQError
-from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.waiting import backoff_s, wait_event, within
-
-if TYPE_CHECKING:
-    import skylarkmq.protocol.signature as signatures
-else:  # where there is access control
-    signatures = on_first_use("skylarkmq.protocol.signature")
 
 log = logging.getLogger(__name__)
 
@@ -332,13 +324,6 @@ def _order_topics(answer: RemotingCommand, address: str) -> frozenset[str] | Non
         return None
 
 
-def answer_name_server(connection: Connection, request: RemotingCommand) -> None:
-    """Answer a name server, which may ask whether this broker is still there."""
-    if not request.is_oneway:
-        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        connection.reply(request.reply(code, "a broker answers no requests on this connection"))
-
-
 class RegistrationService:
     """Keeps this broker registered everywhere. Loop thread."""
 
@@ -360,7 +345,6 @@ class RegistrationService:
             access: has the account of an admin, which signs what goes to name servers elsewhere.
             master: told where a slave's master is; None for a broker that does not ask.
         """
-        self._access = access
         config = registration.config
         self._clock = clock
         self._is_slave = config.store.is_slave
@@ -370,15 +354,7 @@ class RegistrationService:
         self._topics = topics
         self._namesrv = namesrv
         self._routes = None if namesrv is None else namesrv.routes
-        self._remoting = RemotingClient(
-            AsyncioNetwork(None if tls is None else tls.client),
-            clock,
-            Random(),
-            "json",
-            answer_name_server,
-            sign=None if access is None else self._sign,
-            on_lost=self._lost,
-        )
+        self._remoting = outgoing_client(clock, tls, access, self._lost)
         self._links = [
             NamesrvLink(name_server, self._remoting, self._registration, clock, self._answered)
             for name_server in parse_namesrv_addresses(config.namesrv_addr)
@@ -386,16 +362,10 @@ class RegistrationService:
         self._timer = IntervalTimer(clock, self._registration.period_s, self._register_all)
         self._tls = tls
         self._is_running = False
-        self._clock = clock
         self._known = asyncio.Event()
         topics.add_change_listener(self._topic_changed)
         topics.add_deletion_listener(self._topic_deleted)
         topics.add_reset_listener(self.register_again)
-
-    def _sign(self, command: RemotingCommand) -> None:
-        account = None if self._access is None else self._access.rules.admin()
-        if account is not None:
-            signatures.sign_request(command, account.access_key, account.secret_key)
 
     async def start(self) -> None:
         """Register with the built-in name server now and with the others soon."""

@@ -15,7 +15,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from skylarkmq.broker.allowance import Allowance
@@ -189,6 +189,21 @@ class ConsumerOffsetManager(FollowingTable):
             offsets = self.table[key] = offsets.copy()
         offsets[queue_id] = offset
         self.changed()
+
+    def take_over(self, rows: Mapping[str, dict[int, int]]) -> None:
+        """Have another broker's offsets, by `topic@group`; rows that it does not have stay."""
+        before = self.changes
+        for name, row in rows.items():
+            topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)
+            key = topic, group
+            known = self.table.get(key)
+            if known == row or (known is None and (validate_topic(topic) or validate_group(group))):
+                continue
+            self.table[key] = dict(row)
+            self._own.add(key)
+            self.mark()
+        if self.changes != before:
+            self.changed()
 
     def of(self, group: str, topic: str) -> dict[int, int]:
         """Return a copy of where a group stands in a topic: queue id -> next offset."""

@@ -58,12 +58,7 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         if loaded is None:
             self._has_no_file = True
             return False
-        for name, group in loaded.subscription_group_table.items():
-            why = flags.validate_group(name)
-            if why is not None:
-                log.error("%s: leaving out a group: %s", self._path, why)
-                continue
-            self.table[name] = msgspec.structs.replace(group, group_name=name)
+        self.table |= groups_of(loaded, str(self._path))
         self.data_version = loaded.data_version
         return True
 
@@ -131,3 +126,15 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         """Remove a group; nothing happens when it is not there."""
         if self._remove_row(name):
             log.info("group %s deleted", name)
+
+
+def groups_of(wrapper: SubscriptionGroupWrapper, origin: str) -> dict[str, SubscriptionGroupConfig]:
+    """Return the groups of a file or a body by name; what cannot be one is logged and left out."""
+    groups: dict[str, SubscriptionGroupConfig] = {}
+    for name, group in wrapper.subscription_group_table.items():
+        why = flags.validate_group(name)
+        if why is None:
+            groups[name] = msgspec.structs.replace(group, group_name=name)
+        else:
+            log.error("%s: leaving out a group: %s", origin, why)
+    return groups

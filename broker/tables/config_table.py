@@ -28,7 +28,7 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 class ConfigTable(TableFile, Generic[Row]):
-    """Rows that are durable before their change is answered. Loop thread, but for `_take_over`.
+    """Rows that are durable before their change is answered. Loop thread.
 
     Attributes:
         table: the rows by name, for lookups on the hot path; changed by the methods alone.
@@ -66,6 +66,12 @@ class ConfigTable(TableFile, Generic[Row]):
         self._files = files
         self._clock = clock
         self._new_names = NewNames(clock, config.new_names_per_second)
+
+    def take_over(self, rows: dict[str, Row], version: DataVersion) -> None:
+        """Have another broker's table in place of this one, under its version."""
+        self.table = rows
+        self.data_version = version
+        self.changed()
 
     def _add_row(self, name: str, row: Row) -> None:
         """Put a row into the table, in place of the one with its name."""

@@ -22,6 +22,7 @@ from skylarkmq.broker.tables.json_table import load_table
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
+from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -74,12 +75,7 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         loaded = load_table(self._files, self._path, TopicConfigSerializeWrapper)
         if loaded is None:
             return
-        for name, topic in loaded.topic_config_table.items():
-            why = validate_topic(name)
-            if why is not None:
-                log.error("%s: leaving out a topic: %s", self._path, why)
-                continue
-            self.table[name] = msgspec.structs.replace(topic, topic_name=name)
+        self.table |= topics_of(loaded, str(self._path))
         self.data_version = loaded.data_version
 
     def get(self, topic: str) -> TopicConfig | None:
@@ -175,6 +171,17 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
             listener(topic)
         return True
 
+    def take_over(self, rows: dict[str, TopicConfig], version: DataVersion) -> None:
+        before = self.table
+        super().take_over(rows, version)
+        for name in [name for name in before if name not in rows]:
+            for deleted in self._deletion_listeners:
+                deleted(name)
+        for name, topic in rows.items():
+            if before.get(name) != topic:
+                for listener in self._listeners:
+                    listener(topic)
+
     def add_change_listener(self, listener: ChangeListener) -> None:
         """Call `listener` with each topic that is made or replaced."""
         self._listeners.append(listener)
@@ -225,6 +232,18 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         self._add_row(topic.topic_name, topic)
         for listener in self._listeners:
             listener(topic)
+
+
+def topics_of(wrapper: TopicConfigSerializeWrapper, origin: str) -> dict[str, TopicConfig]:
+    """Return the topics of a file or a body by name; what cannot be one is logged and left out."""
+    topics: dict[str, TopicConfig] = {}
+    for name, topic in wrapper.topic_config_table.items():
+        why = validate_topic(name)
+        if why is None:
+            topics[name] = msgspec.structs.replace(topic, topic_name=name)
+        else:
+            log.error("%s: leaving out a topic: %s", origin, why)
+    return topics
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -103,8 +103,10 @@ class Shares:
 
     async def _member_ids(self, route: TopicRoute) -> list[str] | None:
         services = self._services
-        addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
-        services.random.shuffle(addresses)
+        brokers = [broker for broker in route.brokers.values() if broker]
+        services.random.shuffle(brokers)
+        brokers.sort(key=lambda broker: min(broker) != MASTER_ID)  # slaves without a master last
+        addresses = [broker[min(broker)] for broker in brokers]
         timeout_s = services.config.request_timeout
         for address in addresses[:MEMBERS_TRIES]:
             try:

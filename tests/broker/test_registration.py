@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylarkmq.broker import registration
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.net import outgoing
 from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -113,7 +113,7 @@ class _Setup:
         addresses = parse_namesrv_addresses(config.namesrv_addr)
         self.channels = {address: _Channel(address) for address in addresses}
         self.remoting = _Remoting(self.channels)
-        monkeypatch.setattr(registration, "RemotingClient", self._connect)
+        monkeypatch.setattr(outgoing, "RemotingClient", self._connect)
         tables = Tables()
         self.topics = TopicConfigManager(config, tables.files, tables.writer, self.clock)
         self.topics.load()

@@ -11,7 +11,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
-from skylarkmq.broker.registration import answer_name_server
+from skylarkmq.broker.net.outgoing import answer_push
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,
@@ -59,9 +59,7 @@ class Channel:
     def __init__(self, controller: NamesrvController) -> None:
         self._address = "{}:{}".format(*controller.listen_address)
         clock = SystemClock(asyncio.get_running_loop())
-        self._remoting = RemotingClient(
-            AsyncioNetwork(), clock, Random(), "json", answer_name_server
-        )
+        self._remoting = RemotingClient(AsyncioNetwork(), clock, Random(), "json", answer_push)
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         return await self._remoting.call(self._address, command, timeout_s)

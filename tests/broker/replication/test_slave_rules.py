@@ -13,31 +13,14 @@ from skylarkmq.broker.replication.slave_rules import REFUSED, SERVED
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from tests.broker.replication.support import hand_over
 from tests.support.live_broker import live_broker
-from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL = 310, 11
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 pytestmark = pytest.mark.timing
-
-
-async def hand_over(master: BrokerController, slave: BrokerController) -> None:
-    """Give a slave the rest of its master's log."""
-    source, target = master.parts.store.commit_log, slave.parts.store
-
-    def all_taken() -> bool:
-        while part := source.part(target.received.next_offset, 1 << 20):
-            try:
-                target.take_records(target.received.next_offset, bytes(part))
-            except StoreFullError:
-                return False  # the next file is being made
-        return True
-
-    await until(all_taken)
-    assert target.commit_log.stored_offset == source.stored_offset
 
 
 @pytest.fixture
