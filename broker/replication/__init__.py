@@ -7,4 +7,6 @@
 `coordination.py` says what replicas that elect their master ask of a coordination engine.
 `slave_rules.py` has what a slave refuses, `master_address.py` where it finds its master, and
 `slave_sync.py` copies the tables that are not in the log.
+`coordination.py` says what replicas that elect their master ask of a coordination engine;
+`etcd.py` asks etcd for it.
 """
