@@ -67,9 +67,12 @@ def read_endpoint(text: str) -> Endpoint:
     if "@" in url.netloc:
         # Not shown: what stands there may be a password.
         raise ValueError(f"an endpoint has no user and no password in its URL; {cure}")
-    if url.scheme not in PORT_OF or not url.hostname or url.path.strip("/") or url.query:
+    host = url.hostname or ""
+    is_host = host != "" and host.isascii() and host.isprintable() and " " not in host
+    has_more = url.path.strip("/") or url.query or url.fragment
+    if url.scheme not in PORT_OF or not is_host or port == 0 or has_more:
         raise ValueError(f"{text[:80]!a} is no endpoint; {cure}")
-    return Endpoint(url.hostname, port or PORT_OF[url.scheme], url.scheme == "https")
+    return Endpoint(host, port or PORT_OF[url.scheme], url.scheme == "https")
 
 
 class HttpAnswer(NamedTuple):

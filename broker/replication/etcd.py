@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -77,6 +78,8 @@ WATCH_SILENCE_S: Final = 60.0
 """A watch that hears nothing for so long begins anew, where it was: its connection may be dead."""
 NEEDS_LEADER: Final = (("Grpc-Metadata-hasleader", "true"),)
 """Ends a watch when its member loses the others; without it, it would be silent."""
+TOKEN: Final = re.compile(r"[!-~]+")
+"""What may stand in a header as it is."""
 DEAF: Final = (
     "Is etcd running there, version 3.4 or later, and are controllerEndpoints its client URLs?"
 )
@@ -359,7 +362,7 @@ class Etcd:
             raise CoordinationError(f"{connection.endpoint}: {refusal}")
         token = decode(answer.body, TokenAnswer)
         self.seen.check(token, is_linearizable=False)
-        if not token.token or not token.token.isascii() or not token.token.isprintable():
+        if not TOKEN.fullmatch(token.token):
             raise NonsenseError("there is no token in it")
         self._token = token.token
 
