@@ -28,6 +28,8 @@ MAX_BODY_SIZE: Final = 8 * 1024 * 1024
 """Of an answer, or of one line of an answer that goes on."""
 READ_SIZE: Final = 64 * 1024
 PORT_OF: Final = {"http": 80, "https": 443}
+CLOSED: Final = "it closed the connection without a whole answer"
+WANTS_CERTIFICATE: Final = ", and never said a word: does it want a client certificate?"
 
 Headers = Sequence[tuple[str, str]]
 
@@ -101,6 +103,8 @@ class HttpConnection:
         self._reader = reader
         self._writer = writer
         self._tls = tls
+        self._heard = False
+        self._has_ended = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_SIZE)
 
     @property
@@ -174,7 +178,7 @@ class HttpConnection:
         await self._writer.drain()
         while not isinstance(event := await self._next_event(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
-                raise HttpFailure("it closed the connection instead of answering")
+                raise HttpFailure(CLOSED)
         return event.status_code
 
     async def _parts(self) -> AsyncGenerator[bytes]:
@@ -182,11 +186,13 @@ class HttpConnection:
         while isinstance(event := await self._next_event(), h11.Data):
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
-            raise HttpFailure("it closed the connection in the middle of an answer")
+            raise HttpFailure(CLOSED)
 
     async def _next_event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._reader.read(READ_SIZE))
+            data = await self._reader.read(READ_SIZE)
+            self._heard, self._has_ended = self._heard or bool(data), not data
+            self._http.receive_data(data)
         return event
 
     @contextlib.contextmanager
@@ -194,7 +200,10 @@ class HttpConnection:
         try:
             yield
         except h11.RemoteProtocolError as error:
-            raise HttpFailure(f"what it says is not HTTP, or ends too soon: {error}") from error
+            if not self._has_ended:
+                raise HttpFailure(f"what it says is not HTTP: {error}") from error
+            silent = self.endpoint.is_tls and not self._heard
+            raise HttpFailure(CLOSED + (WANTS_CERTIFICATE if silent else "")) from error
         except ssl.SSLError as error:  # where a server refuses a client's certificate
             raise HttpFailure(_in_words(self._tls.explain(error, ""))) from error
         except OSError as error:
