@@ -6,6 +6,7 @@ Exit codes: 0 stopped as asked, 1 could not start, 2 wrong use or configuration,
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import socket
@@ -180,6 +181,7 @@ def _link_of(descriptor: int | None) -> SupervisorLink | None:
     """Return the link to the supervisor that has started this process; None: nobody did."""
     if descriptor is None:
         return None
+    faulthandler.enable()  # who hangs gets SIGABRT, and writes where its threads are
     try:
         return SupervisorLink(descriptor)
     except OSError as error:

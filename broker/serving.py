@@ -6,7 +6,6 @@ A server below a supervisor (`fleet/`) tells it when it is ready, and prints no 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import logging
 import signal
 import sys
@@ -55,8 +54,7 @@ async def serve_names(
     stop = _stop_event()
     controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
     await controller.start()
-    if link is not None:
-        _answer(link)
+    _answer_by_loop(link)
     fields = namesrv_ready_fields(controller, loaded.without_effect)
     _tell_ready(fields, namesrv_banner(controller, loaded.without_effect), log_format, link)
     await stop.wait()
@@ -95,7 +93,6 @@ async def serve_broker(
     if link is not None:
         link.on_page = controller.adopt_page
         link.on_namesrv = partial(loop.call_soon_threadsafe, controller.register_again)
-        _answer(link)
     try:
         await controller.start(progress)
     except StartEnded:
@@ -103,6 +100,7 @@ async def serve_broker(
         return 0
     finally:
         progress.end()
+    _answer_by_loop(link)
     collect_rarely()
     give_memory_back(kept_size=0)  # what reading the store took
     stop = _stop_event()
@@ -124,10 +122,10 @@ async def serve_broker(
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
 
 
-def _answer(link: SupervisorLink) -> None:
-    """Let the loop answer the supervisor's questions; who hangs tells the log where."""
-    link.on_ask = partial(asyncio.get_running_loop().call_soon_threadsafe, link.alive)
-    faulthandler.enable()  # on SIGABRT
+def _answer_by_loop(link: SupervisorLink | None) -> None:
+    """Let the loop answer the supervisor's questions, now that no start holds it up."""
+    if link is not None:
+        link.on_ask = partial(asyncio.get_running_loop().call_soon_threadsafe, link.alive)
 
 
 def _tell_ready(

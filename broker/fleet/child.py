@@ -39,7 +39,7 @@ class Child(Protocol):
         ...
 
     def ask(self) -> None:
-        """Ask whether the process's loop runs; it reports `{"event":"alive"}`."""
+        """Ask whether the process runs; it reports `{"event":"alive"}`."""
         ...
 
     def hand_over(self, connection: socket.socket) -> None:

@@ -1,8 +1,9 @@
 """Finds a process that runs and does nothing any more, and ends it, so that it is started again.
 
-Again and again the supervisor asks each process that has said it is ready; the process's event loop
-answers. Questions in a row without an answer are counted, not the time that has passed: a
-supervisor that was stopped itself, or a machine that slept, has asked nothing meanwhile.
+Again and again the supervisor asks each process; the event loop of the process answers, and before
+that has started, the thread of its link, because a large store takes the loop minutes. What is
+counted is questions in a row without an answer, not the time that has passed: a supervisor that was
+stopped itself, or a machine that slept, has asked nothing meanwhile.
 
     hungProcessTimeoutSeconds of silence   SIGABRT, at which the process writes where each of its
                                            threads is; STACKS_S later SIGKILL; then it starts again
@@ -10,8 +11,8 @@ supervisor that was stopped itself, or a machine that slept, has asked nothing m
                                            FORGOTTEN_S without, the configured time again
 
 Two are left alone, however long they are silent: a process that the kernel holds until a device
-answers, because a new one would wait for the same disk, and a process that a debugger traces. A
-start, which reads the store, and a stop have limits of their own.
+answers, because a new one would wait for the same disk, and a process that a debugger traces. The
+stop has a limit of its own.
 """
 
 from __future__ import annotations

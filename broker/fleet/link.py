@@ -4,7 +4,7 @@
                         {"event":"alive"} to each question
     from it             b"P" with a descriptor: a connection that asks for a page
                         b"R": the name server has started again, and knows nobody
-                        b"A": does the event loop run?
+                        b"A": does it run? Of one that has started, the event loop answers
     end of the stream   the supervisor is gone, however it ended: the member stops, as by SIGTERM
 
 So no member outlives its supervisor and keeps a folder locked, and a member needs no port for its
@@ -41,7 +41,8 @@ class SupervisorLink:
     Attributes:
         on_page: gets a connection that asks for a page, on the link's thread.
         on_namesrv: called on the link's thread when the name server has started again.
-        on_ask: called on the link's thread; must have `alive` called by the event loop.
+        on_ask: called on the link's thread at each question; must have `alive` called by what has
+            to run: this thread, until the start is over, and then the event loop.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -52,7 +53,7 @@ class SupervisorLink:
         """
         self.on_page: Callable[[socket.socket], None] = socket.socket.close
         self.on_namesrv: Callable[[], object] = _nothing
-        self.on_ask: Callable[[], object] = _nothing
+        self.on_ask: Callable[[], object] = self.alive
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         threading.Thread(target=self._listen, name="skylarkmq-link", daemon=True).start()
@@ -94,4 +95,4 @@ class SupervisorLink:
 
 
 def _nothing() -> None:
-    """Stand for what is not there yet: the start registers anyway, and nobody asks before it."""
+    """Stand for what is not there yet: the start registers anyway."""

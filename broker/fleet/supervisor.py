@@ -6,8 +6,8 @@
     stop     SIGTERM to all brokers; when they have ended, to the name server
 
 A member that ends with code 1 or 2 before it has ever been ready ends the start of all, with its
-reason: it would do so again. The second signal, or STOP_LIMIT_S, kills who has not stopped; the
-next start of such a broker recovers its log.
+reason: it would do so again. The second signal, or STOP_LIMIT_S, kills the brokers that have not
+stopped; the next start of such a broker recovers its log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ BACKOFF_MAX_S: Final = 30.0
 SERVED_S: Final = 60.0
 """Service after which earlier failures are forgotten."""
 STOP_LIMIT_S: Final = 55.0
-"""Below the 60 s that our unit for systemd gives."""
+"""Together with the next, below the 60 s that our unit for systemd gives."""
+NAMESRV_STOP_LIMIT_S: Final = 3.0
 NO_CURE: Final = (1, 2)
 """Exit codes of a start that would fail again: a port, a folder, a configuration."""
 EXIT_KILLED: Final = 1
@@ -97,8 +98,8 @@ class Seat:
             self.child.signal(signal.SIGTERM)
 
     def ask(self) -> None:
-        """Ask the process whether its loop runs, when it is ready."""
-        if self.child is not None and self.fields is not None:
+        """Ask the process whether it runs."""
+        if self.child is not None:
             self.unanswered_count += 1
             self.child.ask()
 
@@ -248,9 +249,13 @@ class Supervisor:
         self.stopping.set()
         limit = self._clock.call_at(self._clock.monotonic() + STOP_LIMIT_S, self._kill.set)
         killed = await self._end(self.brokers)
-        if self.namesrv is not None:
-            killed += await self._end([self.namesrv])
         limit.cancel()
+        if self.namesrv is not None:
+            self._kill.clear()  # it was not asked to stop before
+            limit_s = self._clock.monotonic() + NAMESRV_STOP_LIMIT_S
+            limit = self._clock.call_at(limit_s, self._kill.set)
+            killed += await self._end([self.namesrv])
+            limit.cancel()
         if killed:
             log.error("killed, because they did not stop: %s", ", ".join(killed))
         return EXIT_KILLED if killed else 0

@@ -32,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import socket
 import threading
@@ -276,7 +277,13 @@ class PageServer:
             contexts.start()
             self.tls = TlsGate(config.tls_server_mode, contexts, self._clock)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._make_protocol, host, port)
+        try:
+            self._server = await loop.create_server(self._make_protocol, host, port)
+        except socket.gaierror:
+            raise
+        except OSError as error:  # asyncio's own text repeats the address
+            why = f"cannot listen on {host}:{port}, which metricsPromExporterPort names"
+            raise OSError(error.errno, f"{why}: {os.strerror(error.errno or 0)}") from error
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return bound_host, bound_port
 

@@ -127,12 +127,13 @@ async def test_with_a_limit_of_0_it_is_told_once_and_a_page_says_it(
         assert not rig.seat.hung
 
 
-async def test_a_start_is_not_watched() -> None:
+async def test_a_start_may_take_any_time_while_it_answers_and_is_killed_when_it_hangs() -> None:
     async with WatchedRig.started(60) as rig:
         rig.are_ready = False
         await rig.end(-9)
         await rig.pass_seconds(3600)
-        assert len(rig.lives) == 2 and not rig.lives[1].signals
+        assert len(rig.lives) == 2 and not rig.lives[1].signals and rig.seat.fields is None
+        assert 60 <= await rig.seconds_until_killed() <= 70
 
 
 @pytest.mark.timing

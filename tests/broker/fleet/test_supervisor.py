@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.fleet.child import Child
-from skylarkmq.broker.fleet.supervisor import SERVED_S, Seat, StartFailedError, Supervisor
+from skylarkmq.broker.fleet.supervisor import (
+    NAMESRV_STOP_LIMIT_S,
+    SERVED_S,
+    Seat,
+    StartFailedError,
+    Supervisor,
+)
 from tests.support.manual_clock import ManualClock
 
 
@@ -148,6 +154,24 @@ async def test_who_does_not_stop_is_killed(by: str) -> None:
         rig.supervisor.stop()
     assert await drain == 1
     assert rig.lives[0].signals == [signal.SIGTERM, signal.SIGKILL]
+
+
+async def test_the_second_signal_leaves_the_name_server_its_time_to_stop() -> None:
+    rig = Rig()
+    names = Rig()
+    await rig.supervisor.start_namesrv(names.seat)
+    await rig.supervisor.start_brokers([rig.seat])
+    rig.lives[0].ignores = names.lives[0].ignores = True
+    rig.supervisor.stop()
+    drain = asyncio.ensure_future(rig.supervisor.drain())
+    await rig.settle()
+    rig.supervisor.stop()
+    await rig.settle()
+    assert rig.lives[0].signals[-1] == signal.SIGKILL
+    assert names.lives[0].signals == [signal.SIGTERM]
+    await rig.pass_time(NAMESRV_STOP_LIMIT_S + 0.1)
+    assert await drain == 1
+    assert names.lives[0].signals == [signal.SIGTERM, signal.SIGKILL]
 
 
 async def test_a_stop_ends_the_wait_for_the_next_start() -> None:
