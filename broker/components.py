@@ -64,6 +64,7 @@ from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.replication.ha_server import HaServer
 from skylarkmq.broker.replication.master_address import MasterAddress
+from skylarkmq.broker.replication.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
@@ -119,6 +120,8 @@ class BrokerParts:
         self.ha_server: HaServer | None = None
         if not config.store.is_slave:
             self.ha_server = HaServer(config, self.store, peers)
+        if self.ha_server is not None and config.store.broker_role == "SYNC_MASTER":
+            wait_for_slaves(self.store, self.ha_server, clock)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)

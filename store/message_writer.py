@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
@@ -127,6 +127,19 @@ def check_message(inner: MessageInner, config: StoreConfig) -> PutMessageResult 
 SLOW_APPEND_S: Final = 0.05
 """An append that takes longer makes the next ones leave the loop."""
 
+
+class Replicas(Protocol):
+    """Lets commits wait for the slaves of a SYNC_MASTER."""
+
+    def hold(self, end_offset: int, done: Committed) -> Committed:
+        """Return what is to be told instead of `done`, which then waits for a slave, too."""
+        ...
+
+    def settle(self, done: Committed) -> Committed:
+        """Return what is to be told instead of `done`, which then comes after all that wait."""
+        ...
+
+
 ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
 PutDone = Callable[[list[PutMessageResult]], None]
 OnPublished = Callable[[list[Unit]], None]
@@ -144,6 +157,7 @@ class MessageWriter:
         on_received: told the outcome of each commit of records that a master has sent.
         on_stored: called once when `CommitLog.stored_offset` has grown, and then forgotten: who is
             up to date sets it, so that a batch costs one look when nobody waits.
+        replicas: what commits wait for beside this broker; None: for nothing.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
     """
@@ -163,6 +177,7 @@ class MessageWriter:
         self.on_published: OnPublished = _ignore
         self.on_received: Committed | None = None
         self.on_stored: Callable[[], None] | None = None
+        self.replicas: Replicas | None = None
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]
@@ -298,7 +313,8 @@ class MessageWriter:
         Args:
             done: called with PUT_OK once the batch is durable under the flush mode, which may be
                 before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
-                SERVICE_NOT_AVAILABLE when it failed. None: no one waits for that.
+                SERVICE_NOT_AVAILABLE when it failed. A SYNC_MASTER's `replicas` have their own
+                time and statuses. None: no one waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).
         """
         self._open = None
@@ -324,6 +340,8 @@ class MessageWriter:
         stats.bytes_appended += batch.size
         if self._notes_writes:
             commit_log.wrote()
+        if self.replicas is not None and done is not None:
+            done = self.replicas.hold(end_offset, done)
         if commit_log.later:
             self._park_unwritten(end_offset, batch.units, done, written)
             return True
@@ -446,6 +464,8 @@ class MessageWriter:
     def settle(self, done: Committed) -> None:
         """Call `done` once every message so far is answered."""
         self.commit_open()
+        if self.replicas is not None:
+            done = self.replicas.settle(done)
         if self._group_commit.waiting and (self._sync or self._log.later):
             self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()

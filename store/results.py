@@ -12,16 +12,29 @@ from typing import NamedTuple
 
 
 class PutMessageStatus(Enum):
-    """Outcome of a put. FLUSH_DISK_TIMEOUT means stored, durability not known yet."""
+    """Outcome of a put.
+
+    FLUSH_DISK_TIMEOUT means stored, durability not known yet; FLUSH_SLAVE_TIMEOUT and
+    SLAVE_NOT_AVAILABLE that it is stored on this broker, and on a slave perhaps later.
+    """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
 
 
-STORED = frozenset({PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT})
+STORED = frozenset(
+    {
+        PutMessageStatus.PUT_OK,
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
 
 
 class GetMessageStatus(Enum):

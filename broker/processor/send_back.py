@@ -49,7 +49,7 @@ from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.results import MessageInner, PutMessageStatus
+from skylarkmq.store.results import STORED, MessageInner
 
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of a message's first return, unless the consumer names one; each more adds one."""
@@ -136,7 +136,7 @@ class SendBackProcessor(Processor):
         is_last: bool,
     ) -> RemotingCommand:
         result = await self._put(inner)
-        if result.status is not PutMessageStatus.PUT_OK:
+        if result.status not in STORED:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark_of(result))
         counter = self._stats.topic_back(*origin)
         counter.count += 1

@@ -133,13 +133,14 @@ def test_what_is_answered_when_a_message_is_stored_late_or_lost(kind: int) -> No
         "queueId": "3",
         "queueOffset": str(2**40),
     }
+    stored = None, told | place
     expected = {
-        PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None, told | place),
-        PutMessageStatus.FLUSH_DISK_TIMEOUT: (
-            ResponseCode.FLUSH_DISK_TIMEOUT, None, told | place,
-        ),
+        PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, *stored),
+        PutMessageStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, *stored),
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, *stored),
+        PutMessageStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, *stored),
         PutMessageStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "why", told),
-    }  # fmt: skip
+    }
     for status, (code, remark, fields) in expected.items():
         made = answers.frames([sent, sent], status, "why")
         decoded = [decode_command(each) for each in FrameDecoder().feed(made)]

@@ -9,6 +9,7 @@ from typing import Any, cast
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.replication.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.broker.replication.ha_server import HaServer
+from skylarkmq.broker.replication.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.slave_connection import SlaveConnection
 from tests.store.support import StoreRig
 
@@ -103,6 +104,8 @@ class MasterRig(StoreRig):
         self.server = HaServer(
             BrokerConfig(store=self.store.config, **(broker or {})), self.store, self.clock
         )
+        if self.store.config.broker_role == "SYNC_MASTER":
+            self.acks = wait_for_slaves(self.store, self.server, self.clock)
         self._ports = 40_000
 
     def connect(self, host: str = "192.0.2.9") -> Slave:
