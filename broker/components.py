@@ -117,11 +117,7 @@ class BrokerParts:
             self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
-        self.ha_server: HaServer | None = None
-        if not config.store.is_slave:
-            self.ha_server = HaServer(config, self.store, peers)
-        if self.ha_server is not None and config.store.broker_role == "SYNC_MASTER":
-            wait_for_slaves(self.store, self.ha_server, clock)
+        self.ha_server = _ha_server(config, self.store, clock, peers)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
@@ -300,6 +296,18 @@ class BrokerParts:
             return {}
         available = pool.available_count
         return {"available": available, "in_use": pool.buffer_count - available}
+
+
+def _ha_server(
+    config: BrokerConfig, store: MessageStore, clock: Clock, peers: Clock
+) -> HaServer | None:
+    """Return what gives slaves the log, which sends to a SYNC_MASTER wait for; none on a slave."""
+    if config.store.is_slave:
+        return None
+    server = HaServer(config, store, peers)
+    if config.store.broker_role == "SYNC_MASTER":
+        wait_for_slaves(store, server, clock)
+    return server
 
 
 def _processors(

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Literal
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.config_file import ConfigOrigin
-from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.metrics.loop_lag import LoopLagService
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net.addresses import (
     advertised_address,
     bind_pair,
+    bind_three,
     in_container,
     interface_addresses,
     is_guessed,
@@ -169,10 +170,7 @@ class BrokerController:
             self._outgoing_tls: OutgoingTls | None = None
             if config.tls.uses_client_tls and (config.namesrv_addr or config.store.is_slave):
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
-            self._sockets = bind_pair(config.bind_address, config.listen_port)
-            if self.parts.ha_server is not None:
-                self._ha_socket = bind_for_slaves(config)
-                self.ha_port = port_of(self._ha_socket)
+            self._bind()
             bound = config.bind_address
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
@@ -191,6 +189,17 @@ class BrokerController:
         except BaseException:
             await self._abandon()
             raise
+
+    def _bind(self) -> None:
+        config, is_master = self.config, self.parts.ha_server is not None
+        if is_master and not (config.listen_port or config.store.ha_listen_port):
+            main, fast, self._ha_socket = bind_three(config.bind_address, HA_PORT_DISTANCE)
+            self._sockets = main, fast
+        else:
+            self._sockets = bind_pair(config.bind_address, config.listen_port)
+            self._ha_socket = bind_for_slaves(config) if is_master else None
+        if self._ha_socket is not None:
+            self.ha_port = port_of(self._ha_socket)
 
     async def _serve(self, clock: Clock, host: str) -> None:
         config, parts = self.config, self.parts

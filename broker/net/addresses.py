@@ -184,6 +184,22 @@ def bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
     raise OSError(errno.EADDRINUSE, f"no free pair of ports was found on {host}")
 
 
+def bind_three(host: str, distance: int) -> tuple[socket.socket, socket.socket, socket.socket]:
+    """Return sockets for a free port, for its fast port, and for the one `distance` above it.
+
+    Raises:
+        OSError: none was found.
+    """
+    for _ in range(PAIR_ATTEMPTS):
+        main, fast = bind_pair(host, 0)
+        try:
+            return main, fast, bind(host, port_of(main) + distance, alone=True)
+        except (OSError, OverflowError):
+            main.close()
+            fast.close()
+    raise OSError(errno.EADDRINUSE, f"no three free ports were found on {host}")
+
+
 def resolve(host: str) -> str:
     """Return the address of a host name as text, an address as it is. May block for the lookup.
 

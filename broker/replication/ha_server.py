@@ -50,15 +50,13 @@ TOLD_MAX: Final = 256
 
 
 def bind_for_slaves(config: BrokerConfig) -> socket.socket:
-    """Return a socket bound to the port for slaves; listenPort=0 takes a free one.
+    """Return a socket bound to the configured port for slaves.
 
     Raises:
         OSError: it is not available; the text says what to do.
     """
-    is_free = not (config.listen_port or config.store.ha_listen_port)
-    port = 0 if is_free else config.ha_port(config.listen_port)
     try:
-        return bind(config.bind_address, port)
+        return bind(config.bind_address, config.ha_port(config.listen_port))
     except OSError as error:
         raise _with_cure(error, config) from error
 

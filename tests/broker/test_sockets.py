@@ -13,6 +13,7 @@ from skylarkmq.broker.net.addresses import (
     FAST_PORT_DISTANCE,
     bind,
     bind_pair,
+    bind_three,
     listen,
     port_of,
     resolve,
@@ -65,6 +66,34 @@ def test_a_found_port_can_be_bound_again_while_its_connections_end() -> None:
     port = port_of(bound)
     bound.close()
     bind(HOST, port).close()
+
+
+def test_three_free_ports_lie_as_they_are_to() -> None:
+    main, fast, third = bind_three(HOST, 1)
+    assert port_of(fast) == port_of(main) - FAST_PORT_DISTANCE
+    assert port_of(third) == port_of(main) + 1
+    for each in (main, fast, third):
+        each.listen()
+        each.close()
+
+
+def test_three_ports_are_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mains = list[int]()
+
+    def bind_with_bad_luck(host: str, port: int, *, alone: bool = False) -> socket.socket:
+        if mains and port == mains[-1] + 1 and len(mains) < 3:
+            raise OSError(errno.EADDRINUSE, "taken")
+        bound = bind(host, port, alone=alone)
+        if not port:
+            mains.append(port_of(bound))
+        return bound
+
+    monkeypatch.setattr(addresses, "bind", bind_with_bad_luck)
+    main, fast, third = bind_three(HOST, 1)
+    assert len(mains) >= 3
+    assert port_of(third) == port_of(main) + 1 == mains[-1] + 1
+    for each in (main, fast, third):
+        each.close()
 
 
 def test_a_taken_port_is_named(taken: int) -> None:
