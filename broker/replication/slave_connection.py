@@ -142,6 +142,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def _acknowledge(self, offset: int) -> None:
         self._check_end(offset)
+        offset = min(offset, self.sent)  # of what it has beyond, nothing shows that it is the same
         if offset > self.acknowledged:
             self.acknowledged = offset
             self._server.acknowledge(offset)

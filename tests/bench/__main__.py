@@ -25,7 +25,7 @@ from statistics import median
 
 from tests.bench.frames import ACCESS_KEY, GROUP, PULL_UP_TO, SECRET_KEY
 from tests.bench.load import Figures
-from tests.bench.peers import Load, Server, broker, echo, load, resident_mib
+from tests.bench.peers import Load, Server, broker, echo, load, resident_mib, slave
 from tests.bench.report import Report, Row, Start
 from tests.bench.scenarios import ASYNC, MAPPED, POOL, Scenario, all_scenarios
 
@@ -139,15 +139,17 @@ def measure(options: argparse.Namespace, folder: Path) -> Report:
     disk_ms = disk_sync_ms(folder)
     start = idle_broker(folder)
     with contextlib.ExitStack() as stack:
-        servers: dict[tuple[str, str, bool, bool], Server] = {}
+        servers: dict[tuple[str, str, bool, bool, bool], Server] = {}
         for needed in {scenario.server: None for scenario in scenarios}:
             root = folder / "-".join(map(str, needed))
             root.mkdir()
-            flush, road, flushing, access = needed
+            flush, road, flushing, access, is_followed = needed
             settings = settings_of(road, flushing)
             if access:
                 settings |= with_account(root / "home")
             servers[needed] = stack.enter_context(broker(root, flush, settings))
+            if is_followed:
+                stack.enter_context(slave(servers[needed]))
         mirror = stack.enter_context(echo())
         source = stack.enter_context(load())
         for scenario in scenarios:

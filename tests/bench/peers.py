@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from skylarkmq.broker.config.settings import HA_PORT_DISTANCE
 from tests.bench.load import Figures, Job, cpu_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,16 @@ def echo() -> Iterator[Server]:
     command = [sys.executable, "-m", "tests.bench.echo"]
     with process(command, stdout=subprocess.PIPE) as child:
         yield Server(child.pid, int(output_of(child).readline()))
+
+
+@contextlib.contextmanager
+def slave(master: Server) -> Iterator[None]:
+    """A slave that follows a broker, which is empty, and keeps nothing."""
+    command = [sys.executable, "-m", "tests.bench.slave", str(master.port + HA_PORT_DISTANCE)]
+    with process(command, stdout=subprocess.PIPE) as child:
+        if not output_of(child).readline():
+            raise RuntimeError("the slave ended")
+        yield
 
 
 class Load:

@@ -26,6 +26,7 @@ class Scenario:
     road: str = PWRITE
     flushing: bool = True  # False: the log is left to the system, to see what flushing costs
     access: bool = False  # the broker has access control
+    slave: bool = False  # one follows the broker
 
     @property
     def per_pull(self) -> bool:
@@ -39,12 +40,12 @@ class Scenario:
     def has_echo(self) -> bool:
         """Return whether an echo under the same load says something."""
         job = self.job
-        return self.flush == ASYNC and not (self.per_pull or job.tls or job.signed)
+        return self.flush == ASYNC and not (self.per_pull or job.tls or job.signed or self.slave)
 
     @property
-    def server(self) -> tuple[str, str, bool, bool]:
+    def server(self) -> tuple[str, str, bool, bool, bool]:
         """Which broker it needs."""
-        return self.flush, self.road, self.flushing, self.access
+        return self.flush, self.road, self.flushing, self.access, self.slave
 
 
 def job(kind: str, size: int, connections: int, window: int, codec: str, batch: int = 1) -> Job:
@@ -116,6 +117,12 @@ def with_access_control(codec: str) -> list[Scenario]:
     return [*plain, *checked, *(row for row in unlooked if "64 in flight" in row.name)]
 
 
+def with_slave(codec: str, sizes: tuple[int, ...]) -> list[Scenario]:
+    """Rows of all_scenarios again, with a slave that follows: the master is to pay at most 25 %."""
+    rows = [row for size in sizes for row in sends(ASYNC, size, codec)]
+    return [replace(row, name=f"one slave: {row.name}", slave=True, target_us=None) for row in rows]
+
+
 def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
     """The rows of a report, those of a quick one of 128 B only."""
     sizes = SIZES[:1] if quick else SIZES
@@ -139,4 +146,4 @@ def all_scenarios(codec: str, *, quick: bool) -> list[Scenario]:
                 40.0 if size == SIZES[-1] else None, "pull",
             )
         )  # fmt: skip
-    return rows + over_tls(codec) + with_access_control(codec)
+    return rows + with_slave(codec, sizes) + over_tls(codec) + with_access_control(codec)

@@ -315,6 +315,17 @@ def test_a_later_report_above_the_end_is_refused() -> None:
     assert master.server.acknowledged == slave_connection.UNKNOWN
 
 
+def test_a_slave_confirms_no_more_than_it_was_sent() -> None:
+    master = rig()
+    slave = master.connect()
+    slave.report(100)
+    slave.report(end_of(master))
+    assert master.server.acknowledged == 100
+    master.turn()
+    slave.report(end_of(master))
+    assert master.server.acknowledged == end_of(master)
+
+
 def test_what_is_no_report_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     master = rig()
     slave = master.connect()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.store.results import PutMessageStatus
-from tests.broker.replication.ha_rig import MasterRig
+from tests.broker.replication.ha_rig import MasterRig, Slave
 from tests.store.support import inner
 
 OK = PutMessageStatus.PUT_OK
@@ -31,6 +31,12 @@ def end_of(master: MasterRig) -> int:
     return master.store.commit_log.wrote_offset
 
 
+def confirm(master: MasterRig, slave: Slave, offset: int | None = None) -> None:
+    """The slave takes what there is, and says that its log ends at an offset."""
+    master.clock.advance(0)
+    slave.report(end_of(master) if offset is None else offset)
+
+
 def test_a_send_is_answered_when_a_slave_has_it() -> None:
     master = rig()
     slave = master.follow(0)
@@ -38,7 +44,7 @@ def test_a_send_is_answered_when_a_slave_has_it() -> None:
         master.put(body=b"%d" % number)
         master.turn()
         assert len(master.results) == number
-        slave.report(end_of(master))
+        confirm(master, slave)
         assert statuses(master) == [OK] * (number + 1)
     assert master.acks.waiting == 0
 
@@ -50,11 +56,11 @@ def test_one_report_answers_all_that_it_covers() -> None:
     for _ in range(5):
         master.put()
         ends.append(end_of(master))
-    slave.report(ends[2] - 1)
+    confirm(master, slave, ends[2] - 1)
     assert statuses(master) == [OK] * 2
-    slave.report(ends[3])
+    confirm(master, slave, ends[3])
     assert statuses(master) == [OK] * 4
-    slave.report(ends[2])  # an older one changes nothing
+    confirm(master, slave, ends[2])  # an older one changes nothing
     assert master.acks.waiting == 1
 
 
@@ -62,7 +68,7 @@ def test_one_slave_of_several_is_enough() -> None:
     master = rig()
     _, quick = master.follow(0), master.follow(0)
     master.put()
-    quick.report(end_of(master))
+    confirm(master, quick)
     assert statuses(master) == [OK]
 
 
@@ -83,7 +89,7 @@ def test_a_slave_too_far_behind_is_not_waited_for() -> None:
     assert master.results == []
     master.put(body=b"x" * 500)
     assert statuses(master) == [NO_SLAVE]
-    slave.report(end_of(master))
+    confirm(master, slave)
     master.put()
     assert statuses(master) == [NO_SLAVE, OK]
     assert master.acks.waiting == 1
@@ -102,7 +108,7 @@ def test_a_slave_that_is_silent_too_long() -> None:
     assert master.results[0].queue_offset == 0
     master.clock.advance(2)
     assert statuses(master) == [LATE_SLAVE] * 2
-    slave.report(end_of(master))
+    confirm(master, slave)
     assert statuses(master) == [LATE_SLAVE] * 2
 
 
@@ -131,7 +137,7 @@ def test_both_the_sync_and_the_slave_are_waited_for() -> None:
     master.put()
     master.turn()
     assert master.results == []
-    slave.report(end_of(master))
+    confirm(master, slave)
     assert statuses(master) == [OK]
 
 
@@ -161,7 +167,7 @@ def test_a_late_disk_alone_is_told_when_the_slave_has_it() -> None:
     master.clock.advance(6)
     assert master.results == []
     master.turn()
-    slave.report(end_of(master))
+    confirm(master, slave)
     assert statuses(master) == [LATE_DISK]
 
 
@@ -182,6 +188,6 @@ def test_settling_comes_after_all_that_wait() -> None:
     master.store.put_message(inner(), lambda _: order.append("message"))
     master.store.settle(lambda _: order.append("settled"))
     assert order == ["nothing waits"]
-    slave.report(end_of(master))
+    confirm(master, slave)
     assert order == ["nothing waits", "message", "settled"]
     assert master.acks.waiting == 0

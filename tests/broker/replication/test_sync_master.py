@@ -90,7 +90,8 @@ async def codes_of_sends(client: RawClient) -> dict[str, int]:
 
 async def codes_without_statuses(client: RawClient) -> list[int]:
     """Send what says SUCCESS once it is stored: WAIT=false, and what a consumer sends back."""
-    answer = await client.call(SEND, send_fields("T", 0, "WAIT\x01false"), b"x")
+    answer = await client.call(SEND, send_fields("T"), b"x")
+    unwaited = await client.call(SEND, send_fields("T", 0, "WAIT\x01false"), b"x")
     back = {
         "offset": str(int(answer.ext_fields["msgId"][-16:], 16)),
         "group": "cg",
@@ -100,7 +101,7 @@ async def codes_without_statuses(client: RawClient) -> list[int]:
         "unitMode": "false",
         "maxReconsumeTimes": "16",
     }
-    return [answer.code, (await client.call(SEND_BACK, back)).code]
+    return [unwaited.code, (await client.call(SEND_BACK, back)).code]
 
 
 async def test_without_a_slave(tmp_path: Path) -> None:
