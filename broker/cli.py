@@ -90,7 +90,7 @@ brokers_option = click.option(
     "--brokers",
     type=int,
     metavar="N",
-    help="Run N broker processes and share the work among them: one for each core.",
+    help="Run N broker processes below a supervisor: at most one for each core.",
 )
 
 
