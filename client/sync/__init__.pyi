@@ -19,6 +19,7 @@ from skylarkmq.client.admin.results import (
     AccessFile,
     AccessRules,
     BrokerRuntime,
+    ClusterStatus,
     ClusterSummary,
     Connection,
     ConsumedDirectly,
@@ -112,6 +113,13 @@ class Admin:
 
     def cluster(self) -> ClusterSummary:
         """Return the brokers that are registered."""
+
+    def cluster_status(self) -> ClusterStatus:
+        """Ask every name server and every broker, slaves too, how it is.
+
+        Raises:
+            RocketMQError: no name server answered.
+        """
 
     def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumedDirectly:
         """Let one member consume one message now; the group's offsets do not matter.

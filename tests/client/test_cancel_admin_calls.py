@@ -29,6 +29,7 @@ CALLS: dict[str, str] = {
     "broker_runtime": "admin.broker_runtime('broker-a')",
     "clone_offsets": "admin.clone_offsets('billing', 'copy')",
     "cluster": "admin.cluster()",
+    "cluster_status": "admin.cluster_status()",
     "consume_directly": "admin.consume_directly('live', client_id, place)",
     "consumers": "admin.consumers('live')",
     "create_group": "admin.create_group('made', exist_ok=True)",
