@@ -66,6 +66,16 @@ from skylarkmq.broker.replication.ha_server import HaServer
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.replication.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.slave_rules import slave_refusals
+from skylarkmq.broker.replication.metadata_log import MetadataLog, MetadataTables
+from skylarkmq.broker.replication.metadata_tables import (
+    ConfigRows,
+    DelayRows,
+    DeletingRows,
+    GroupRows,
+    OffsetRows,
+    TimerRows,
+    TopicRows,
+)
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
@@ -168,6 +178,18 @@ class BrokerParts:
         )
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
+        )
+        self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+
+    def _metadata_tables(self) -> MetadataTables:
+        return MetadataTables(
+            TopicRows(self.topics),
+            GroupRows(self.groups),
+            OffsetRows(self.offsets),
+            DelayRows(self.delay_offsets),
+            TimerRows(self.timer),
+            ConfigRows(self.live_config),
+            DeletingRows(self.deletion, self.topics),
         )
 
     def load(self, progress: Progress | None = None) -> None:

@@ -115,6 +115,8 @@ RMQ_SYS_SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 RMQ_SYS_OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 RMQ_SYS_WHEEL_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Where messages with a delay of their own wait; RocketMQ's name for it since 5.0."""
+SYS_METADATA_TOPIC: Final = "SKYLARKMQ_SYS_METADATA"
+"""Where a master under a controller writes what else must go over to its successor; ours."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -128,6 +130,7 @@ SYSTEM_TOPICS: Final = frozenset(
         RMQ_SYS_SELF_TEST_TOPIC,
         RMQ_SYS_OFFSET_MOVED_EVENT,
         RMQ_SYS_WHEEL_TIMER_TOPIC,
+        SYS_METADATA_TOPIC,
     }
 )
 """Topics that only the broker itself creates, changes and deletes."""
@@ -141,6 +144,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         RMQ_SYS_SELF_TEST_TOPIC,
         RMQ_SYS_OFFSET_MOVED_EVENT,
         RMQ_SYS_WHEEL_TIMER_TOPIC,
+        SYS_METADATA_TOPIC,
     }
 )
 """Topics that clients may not send to."""

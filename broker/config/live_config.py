@@ -34,12 +34,15 @@ from skylarkmq.broker.config.config_file import (
 from skylarkmq.broker.config.properties_file import edit_properties
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import first_version, next_version
+from skylarkmq.broker.tables.persist import Journal
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError, is_secret, keys_of
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.bodies.text import DataVersion
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,9 @@ class LiveConfig:
         version: changes with every change.
         listeners: called with the keys that have other values now.
         origin: where the configuration came from.
+        kept: what was set while the broker runs, or before and it is known: key -> text.
+        kept_changed: called with the keys of `kept` that were set.
+        journal: returns when `kept` is in a log that other replicas have; None: there is none.
     """
 
     def __init__(
@@ -69,6 +75,9 @@ class LiveConfig:
         self.version: DataVersion = first_version(clock)
         self.listeners: list[Changed] = []
         self.origin = ConfigOrigin()
+        self.kept: dict[str, str] = {}
+        self.kept_changed: Callable[[frozenset[str]], None] | None = None
+        self.journal: Journal | None = None
         self._config = config
         self._files = files
         self._worker = worker
@@ -105,7 +114,20 @@ class LiveConfig:
             self.version = next_version(self.version, self._clock)
             for listener in self.listeners:
                 listener(changed)
+        self.kept.update(texts)
+        if self.kept_changed is not None:
+            self.kept_changed(frozenset(texts))
         return self._write(texts)
+
+    def differs(self, texts: Mapping[str, str]) -> bool:
+        """Return whether a key that is known here has another value than a text says.
+
+        Raises:
+            ConfigError: a value that its key does not take.
+        """
+        known = {key: text for key, text in texts.items() if key in KEYS}
+        before = values_of(self._config)
+        return any(before[key] != value for key, value in read_values(KEYS, known).items())
 
     def _apply(self, values: Mapping[str, Any]) -> frozenset[str]:
         """Set new values, and return the keys of those that differ from the old ones."""
@@ -119,6 +141,8 @@ class LiveConfig:
         return changed
 
     async def _write(self, texts: Mapping[str, str]) -> str:
+        if self.journal is not None:
+            await self._replicated(self.journal)
         path = self.origin.file
         if path is None:
             return "it holds until the next start: the broker was started without a file (-c)"
@@ -137,3 +161,13 @@ class LiveConfig:
             for key in texts
             if key in self.origin.stronger
         )
+
+    @staticmethod
+    async def _replicated(journal: Journal) -> None:
+        try:
+            await journal()
+        except Exception as error:
+            raise RemoteProtocolError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"the change is in force, but would not survive this broker: {error}",
+            ) from error

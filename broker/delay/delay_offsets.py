@@ -64,6 +64,15 @@ class DelayOffsetTable(FollowingTable):
             self._offsets[level] = offset
             self.changed()
 
+    def rows(self) -> dict[int, int]:
+        """Return the offsets of all levels."""
+        return dict(self._offsets)
+
+    def forget(self, level: int) -> None:
+        """Begin a level at the start of its queue."""
+        if self._offsets.pop(level, None) is not None:
+            self.changed()
+
     def _taken(self) -> Text:
         rows = {str(level): offset for level, offset in sorted(self._offsets.items())}
         return partial(table_text, "offsetTable", rows, None)

@@ -46,6 +46,8 @@ class ConsumerOffsetManager(FollowingTable):
         body: the whole table as an answer.
         sources: called when the table is about to be taken for the file, to bring offsets of the
             broker's own up to date.
+        touched: (topic, group) whose offsets changed, for who follows them and clears it; None: no
+            one does.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class ConsumerOffsetManager(FollowingTable):
         super().__init__(writer, path, self._taken, store, clock, interval_s)
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.sources: list[Callable[[], None]] = []
+        self.touched: set[tuple[str, str]] | None = None
         self._files = files
         self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
-        self.body = TableBody("offsetTable", lambda: self.changes, self._rows)
+        self.body = TableBody("offsetTable", lambda: self.changes, self.rows)
         # Rows that were copied since the table was last taken; the others may be in that, too.
         self._own: set[tuple[str, str]] = set()
 
@@ -188,22 +191,28 @@ class ConsumerOffsetManager(FollowingTable):
             self._own.add(key)
             offsets = self.table[key] = offsets.copy()
         offsets[queue_id] = offset
+        if self.touched is not None:
+            self.touched.add(key)
         self.changed()
 
     def take_over(self, rows: Mapping[str, dict[int, int]]) -> None:
         """Have another broker's offsets, by `topic@group`; rows that it does not have stay."""
-        before = self.changes
         for name, row in rows.items():
             topic, _, group = name.partition(TOPIC_GROUP_SEPARATOR)
-            key = topic, group
-            known = self.table.get(key)
-            if known == row or (known is None and (validate_topic(topic) or validate_group(group))):
-                continue
-            self.table[key] = dict(row)
+            known = self.table.get((topic, group))
+            is_name = known is not None or not (validate_topic(topic) or validate_group(group))
+            if known != row and is_name:
+                self.follow(topic, group, dict(row))
+
+    def follow(self, topic: str, group: str, offsets: dict[int, int]) -> None:
+        """Have the offsets of a group in a topic as another broker has them; none: forget them."""
+        key = topic, group
+        if offsets:
+            self.table[key] = offsets
             self._own.add(key)
-            self.mark()
-        if self.changes != before:
             self.changed()
+        elif key in self.table:
+            self._remove([key])
 
     def of(self, group: str, topic: str) -> dict[int, int]:
         """Return a copy of where a group stands in a topic: queue id -> next offset."""
@@ -229,16 +238,18 @@ class ConsumerOffsetManager(FollowingTable):
         for key in keys:
             del self.table[key]
             self._own.discard(key)
+            if self.touched is not None:
+                self.touched.add(key)
         if keys:
             self.changed()
 
     def _taken(self) -> Text:
         for source in self.sources:
             source()
-        rows = self._rows()
+        rows = self.rows()
         return lambda: table_text("offsetTable", dict(rows), None)
 
-    def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
+    def rows(self) -> Iterator[tuple[str, dict[int, int]]]:
         """Return the rows as they are now, whatever is committed before they are read."""
         taken = self.table.copy()
         self._own.clear()

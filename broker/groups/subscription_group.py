@@ -106,6 +106,10 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         self._check(name)
         self._add_row(name, group)
 
+    def follow(self, group: SubscriptionGroupConfig) -> None:
+        """Create or replace a group as another broker did, which has checked it."""
+        self._add_row(group.group_name, group)
+
     def _check(self, name: str) -> None:
         why = flags.validate_group(name)
         if why is None and name not in self.table and len(self.table) >= self._config.max_groups:

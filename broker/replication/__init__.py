@@ -1,5 +1,9 @@
 """RocketMQ's replication: a slave follows its master's commit log over a connection of its own.
 
+`metadata_log.py` brings what is beside the messages into the log, for replicas that copy nothing
+else: `metadata_record.py` has the records, `metadata_tables.py` the tables that go over, and those
+that do not.
+
 `ha_protocol.py` has the bytes of that connection. The store gives and takes the log itself, with
 `CommitLog.part` and `MessageStore.take_records`, and knows nothing of connections.
 `slave_rules.py` has what a slave refuses.

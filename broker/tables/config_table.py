@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -34,6 +35,7 @@ class ConfigTable(TableFile, Generic[Row]):
         table: the rows by name, for lookups on the hot path; changed by the methods alone.
         data_version: changes with every change of the table.
         body: the whole table as an answer.
+        row_changed: called with the name of each row that is put or removed.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ConfigTable(TableFile, Generic[Row]):
         self._files = files
         self._clock = clock
         self._new_names = NewNames(clock, config.new_names_per_second)
+        self.row_changed: Callable[[str], None] | None = None
 
     def take_over(self, rows: dict[str, Row], version: DataVersion) -> None:
         """Have another broker's table in place of this one, under its version."""
@@ -76,12 +79,16 @@ class ConfigTable(TableFile, Generic[Row]):
     def _add_row(self, name: str, row: Row) -> None:
         """Put a row into the table, in place of the one with its name."""
         self.table[name] = row
+        if self.row_changed is not None:
+            self.row_changed(name)
         self._next_version()
 
     def _remove_row(self, name: str) -> bool:
         """Remove a row; False when there is none."""
         if self.table.pop(name, None) is None:
             return False
+        if self.row_changed is not None:
+            self.row_changed(name)
         self._next_version()
         return True
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,11 +34,17 @@ from skylarkmq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
+Journal = Callable[[], Awaitable[None]]
 Take = Callable[[], Text | None]
 
 
 class TableFile:
-    """Follows which changes of one table are on the disk, and frees those who wait. Loop thread."""
+    """Follows which changes of one table are on the disk, and frees those who wait. Loop thread.
+
+    Attributes:
+        journal: returns when the changes so far are in a log that other replicas have; then the
+            file is written, and those who wait are freed. None: there is no other replica.
+    """
 
     def __init__(self, writer: TableWriter, path: Path, take: Take) -> None:
         """Make a table without changes.
@@ -52,6 +58,7 @@ class TableFile:
         self._take = take
         # Invariant: durable <= changes and wanted <= changes; they count changes since the start.
         self.changes: int = 0
+        self.journal: Journal | None = None
         self._wanted = 0
         self._durable = 0
         self._waiters: list[tuple[int, Done]] = []
@@ -113,6 +120,8 @@ class TableFile:
                 text = self._take()
                 tried = self.changes  # what is brought up to date when it is taken counts too
                 if text is not None:
+                    if self.journal is not None:
+                        await self.journal()
                     await self._write_text(text)
                 self._durable = tried
             except Exception as error:

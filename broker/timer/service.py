@@ -42,7 +42,7 @@ from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.record import PLACE, record_properties
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
-from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState
+from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerProgress, TimerState
 from skylarkmq.store.timer.index import GREATEST
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 READ_COUNT: Final = 256
 READ_BYTES: Final = 1 << 20
 ERROR_RETRY_S: Final = 10.0
+NO_PROGRESS: Final = TimerProgress(0, 0, [0, 0], [0, 0])
 
 
 class _Taken(NamedTuple):
@@ -63,7 +64,12 @@ class _Taken(NamedTuple):
 
 
 class TimerMessageService:
-    """Delivers timed messages between `start` and `stop`. Loop thread."""
+    """Delivers timed messages between `start` and `stop`. Loop thread.
+
+    Attributes:
+        file: the checkpoint.
+        follows: another broker delivers the messages of this log; what it removes may go here.
+    """
 
     def __init__(
         self, store: MessageStore, files: Files, clock: Clock, worker: Worker, tables: TableWriter
@@ -79,9 +85,10 @@ class TimerMessageService:
         self._deliveries = Deliveries(store, clock, self.state, self._messages)
         path = self._folder / CHECKPOINT_NAME
         interval_s = store.config.timer_flush_interval_ms / 1000
-        self._checkpoint = FollowingTable(
+        self._checkpoint = self.file = FollowingTable(
             tables, path, self._take, store, clock, interval_s, self._written
         )
+        self.follows = False
         self._taken: _Taken | None = None  # on its way to the disk
         self._on_disk = b""  # the checkpoint, as far as this run knows
         self._useless: list[int] = []  # runs of an earlier life
@@ -144,6 +151,27 @@ class TimerMessageService:
         while self._in_turn or self._runs.job_count:
             self._quiet.clear()
             await self._quiet.wait()
+
+    def progress(self) -> TimerProgress | None:
+        """Return how far everything is; None where another broker knows that."""
+        return None if self.follows else self.state.progress()
+
+    def take_over(self, progress: TimerProgress | None) -> None:
+        """Go on where another broker was with the messages of this log. Before `start`.
+
+        What this broker knew of them before goes: its log may have been another one.
+
+        Args:
+            progress: None: everything in the queue counts as not delivered.
+        """
+        self._messages.forget_cancels()
+        self._runs.begin_again()
+        self.state.go_on(progress or NO_PROGRESS, self._queue_end)
+        self._useless += [number for index in self.state.indexes for number in index.garbage]
+        for index in self.state.indexes:
+            index.garbage.clear()
+        self._on_disk = b""
+        self._rolling.resume()
 
     # What others want to know
 
@@ -360,7 +388,7 @@ class TimerMessageService:
         """Return whether the log up to a place may go; what waits there is stored again first."""
         if not self._running:  # what waits at a slave, its master stores again
             config = self._store.config
-            return config.is_slave or not config.timer_wheel_enable
+            return self.follows or config.is_slave or not config.timer_wheel_enable
         if end_offset <= self._rolling.durable_below:
             return True
         if end_offset <= self.state.void_below:

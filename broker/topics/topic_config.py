@@ -163,6 +163,10 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
         else:
             self._add(topic)
 
+    def follow(self, topic: TopicConfig) -> None:
+        """Create or replace a topic as another broker did, which has checked it."""
+        self._put_topic(topic)
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; False when there is none."""
         if not self._remove_row(topic):

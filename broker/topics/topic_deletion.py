@@ -10,6 +10,11 @@
 The request is answered after step 4; until then the topic cannot be made. The next start finishes a
 deletion that a crash has cut short after the store's first write.
 
+Where other replicas follow this broker, step 1 is made known to them first, and step 2 follows when
+all that count have it: else a successor that never heard of it would go on with the topic, and this
+broker would follow it without the queues. From step 2 on they remove their queues, too, each at the
+same place of its log. A successor that finds step 1 without step 2 goes on with it.
+
 Unlike RocketMQ, which answers at once, keeps the offsets of the groups, so that consumers of a
 topic made again begin after its end, and removes all queues of topics that it does not know.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProcessor.java
@@ -20,6 +25,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
@@ -32,8 +39,26 @@ from skylarkmq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 
+class DeletionJournal(Protocol):
+    """Makes deletions known to the replicas that follow this broker. Loop thread."""
+
+    async def begun(self, topic: str) -> None:
+        """Return when it is known that the topic is deleted, and its queues are to go."""
+
+    def removed(self, topic: str, end_offset: int) -> None:
+        """Write that its queues are gone, up to a place of the log; now, as the log's next record.
+
+        Called in the turn in which they left the store's table.
+        """
+
+
 class TopicDeletion:
-    """Deletes topics. Loop thread, but for `load`."""
+    """Deletes topics. Loop thread, but for `load`.
+
+    Attributes:
+        journal: where other replicas follow this broker.
+        begun: the topics that are gone for clients and whose queues are still to go; only there.
+    """
 
     def __init__(
         self,
@@ -48,7 +73,10 @@ class TopicDeletion:
         self._offsets = offsets
         self._filters = filters
         self._holding = holding
+        self.journal: DeletionJournal | None = None
+        self.begun: set[str] = set()
         self._under_way: dict[str, asyncio.Task[BaseException | None]] = {}
+        self._again: dict[str, asyncio.Future[BaseException | None]] = {}
 
     def load(self) -> None:
         """Forget the topics that the store was removing at the last stop; the tables are loaded."""
@@ -83,7 +111,26 @@ class TopicDeletion:
         """
         if topic in self._under_way:
             return self._under_way[topic]
+        if self.journal is not None:
+            self._forget(topic)
+            self._filters.forget_topic(topic)
+            self._holding.wake_topic(topic)
+            self.begun.add(topic)
+            return self._begin(topic, self._removed_with_replicas(topic, self.journal))
+        return self.remove_queues(topic)
+
+    def remove_queues(self, topic: str) -> asyncio.Task[BaseException | None]:
+        """Delete a topic, as `delete`, and ask no one: a master has done so, or there is no other.
+
+        The topic may have been made again already, if that is said afterwards.
+        """
+        self.begun.discard(topic)
         removed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        if topic in self._under_way:  # made again and deleted again, said afterwards
+            self._forget(topic)
+            if self._store.remove_topic(topic, removed.set_result):
+                self._again[topic] = removed
+            return self._under_way[topic]
         # The store writes first: if there is a crash after that, the next start goes on.
         is_removing = self._store.remove_topic(topic, removed.set_result)
         self._forget(topic)
@@ -96,10 +143,31 @@ class TopicDeletion:
         self._topics.delete(topic)
         self._offsets.remove_topic(topic)
 
+    async def _removed_with_replicas(
+        self, topic: str, journal: DeletionJournal
+    ) -> BaseException | None:
+        try:
+            await journal.begun(topic)
+        except Exception as error:
+            log.error("topic %s is gone, but not for the other replicas: %s", topic, error)
+            del self._under_way[topic]
+            return error
+        removed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        end_offset = self._store.commit_log.wrote_offset
+        is_removing = self._store.remove_topic(topic, removed.set_result)
+        self.begun.discard(topic)
+        journal.removed(topic, end_offset)
+        return await self._finished(topic, removed if is_removing else None)
+
     def _finish(
         self, topic: str, removed: asyncio.Future[BaseException | None] | None
     ) -> asyncio.Task[BaseException | None]:
-        finishing = asyncio.get_running_loop().create_task(self._finished(topic, removed))
+        return self._begin(topic, self._finished(topic, removed))
+
+    def _begin(
+        self, topic: str, work: Coroutine[Any, Any, BaseException | None]
+    ) -> asyncio.Task[BaseException | None]:
+        finishing = asyncio.get_running_loop().create_task(work)
         self._under_way[topic] = finishing
         return finishing
 
@@ -108,11 +176,16 @@ class TopicDeletion:
     ) -> BaseException | None:
         release = self._store.removal.release
         try:
-            if removed is not None and (error := await removed) is not None:
-                raise error
-            await self._topics.durable()
-            await self._offsets.durable()
-            await result_of(lambda done: release(topic, lambda error: done(None, error)))
+            while True:
+                if removed is not None and (error := await removed) is not None:
+                    raise error
+                await self._topics.durable()
+                await self._offsets.durable()
+                if topic not in self._again:
+                    await result_of(lambda done: release(topic, lambda error: done(None, error)))
+                removed = self._again.pop(topic, None)
+                if removed is None:
+                    break
         except Exception as error:
             log.error("topic %s is gone, but the disk does not know: %s", topic, error)
             return error

@@ -109,6 +109,7 @@ class TransactionLedger:
 
     def start(self) -> None:
         """Learn what is open. The store has started, the table of consumer offsets is loaded."""
+        self._ready.clear()
         half, op = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
         self.table = HalfTable(half, op)
         self._store.failure_listeners.append(self._store_failed)

@@ -73,6 +73,7 @@ class _Part(NamedTuple):
     newest_ms: int
     end: int  # place in the bytes after them
     gap: bool  # the next record leaves one in its queue
+    watched: int  # size of the last record, if it is one of the watched topic
 
 
 class ReceivedLog:
@@ -107,7 +108,13 @@ class ReceivedLog:
         self._wanted = 0  # bytes of them with which the record may be whole
         # By topic and queue id; None for one that cannot have units.
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        self._watched: bytes | None = None
+        self._tell: Callable[[bytes], None] | None = None
         self.left_out = 0
+
+    def watch(self, topic: str | None, tell: Callable[[bytes], None] | None) -> None:
+        """Call `tell` with each record of a topic when it is stored, before any that follows it."""
+        self._watched, self._tell = None if topic is None else topic.encode(), tell
 
     @property
     def next_offset(self) -> int:
@@ -168,11 +175,14 @@ class ReceivedLog:
             place = part.end + len(blank)
             if not self._store(part.records, part.units, part.newest_ms, blank):
                 raise ReceivedError("the disk refused what the master sent")
+            if part.watched and self._tell is not None:
+                self._tell(data[part.end - part.watched : part.end])
         return place
 
     def _read(self, data: bytes, place: int, limit: int, begin: int) -> _Part:
         """Return the records that are whole and sound; stop where anything else stands."""
         known, units, newest, end, gap = self._known, list[Unit](), 0, place, False
+        watched, watched_size = self._watched, 0
         for record in sound_records(data, place, limit, begin):
             offset, size, queue_id, queue_offset, flag, timestamp, topic, properties = record
             queue = known.get((topic, queue_id))
@@ -199,8 +209,11 @@ class ReceivedLog:
             if timestamp > newest:
                 newest = timestamp
             end = offset + size - begin
+            if topic == watched:
+                watched_size = size
+                break
         whole = place == 0 and end == len(data)
-        return _Part(data if whole else data[place:end], units, newest, end, gap)
+        return _Part(data if whole else data[place:end], units, newest, end, gap, watched_size)
 
     def _open(self, record: WalkedRecord) -> ConsumeQueue | None:
         """Return the queue of a record; None when no unit may speak of it."""

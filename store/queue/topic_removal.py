@@ -257,6 +257,8 @@ class TopicRemoval:
             except Exception:
                 self.topics.add(topic, end_offset)
                 raise
+            if topic in self.topics.unfinished:
+                return  # it is being removed once more
         self._queues.let_go(topic)
 
     def _write(self) -> Call[None]:

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.store.timer.index import Run, TimerIndex, key
-from skylarkmq.store.timer.run_file import check_run, run_path
+from skylarkmq.store.timer.run_file import ENTRY, check_run, run_path
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,20 @@ CHECKPOINT_NAME: Final = "checkpoint"
 BACKUP: Final = ".bak"
 
 State = dict[str, Any]
+
+
+class TimerProgress(NamedTuple):
+    """How far the timed messages of a queue are done with, for who has the queue and no runs.
+
+    Attributes:
+        queue_offset, void_below: as in the checkpoint.
+        messages, cancels: [due time ms, queue offset]: what sorts before is done with.
+    """
+
+    queue_offset: int
+    void_below: int
+    messages: list[int]
+    cancels: list[int]
 
 
 class TimerState:
@@ -174,6 +188,24 @@ class TimerState:
         if physical_offset < self.void_below or queue_offset < self.known_bases[is_cancel]:
             return True
         return queue_offset < self.known_below and entry < self.known_positions[is_cancel]
+
+    def progress(self) -> TimerProgress:
+        """Return how far everything is; while the queue is read again, how far it was before."""
+        offset, positions = self.queue_offset, (self.messages.position, self.cancels.position)
+        if self.is_rereading:
+            offset, positions = self.known_below, self.known_positions
+        messages, cancels = (
+            list(ENTRY.unpack(position.ljust(ENTRY.size, b"\0"))[:2]) for position in positions
+        )
+        return TimerProgress(offset, self.void_below, messages, cancels)
+
+    def go_on(self, progress: TimerProgress, queue_end: int) -> None:
+        """Forget all runs; read the queue from its start, and pass over what is done with."""
+        self.rebuild()
+        self.known_below = min(progress.queue_offset, queue_end)
+        self.void_below = progress.void_below
+        messages, cancels = progress.messages, progress.cancels
+        self.known_positions = key(*messages), key(*cancels)
 
     def know_positions(self) -> None:
         """Note what is delivered by now, before everything is read again."""

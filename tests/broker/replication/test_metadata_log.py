@@ -1,0 +1,139 @@
+"""What a master writes of its tables, and what its followers have of it: all that was answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
+from tests.broker.replication.metadata_rig import Replica, copy
+from tests.support.manual_clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+async def pair(clock: ManualClock) -> tuple[Replica, Replica]:
+    """A master and an empty follower."""
+    master, follower = Replica(clock), Replica(clock)
+    master.start()
+    follower.start()
+    return await master.lead(), follower
+
+
+async def test_a_broker_without_a_controller_writes_nothing(clock: ManualClock) -> None:
+    broker = Replica(clock, broker_role="ASYNC_MASTER")
+    broker.parts.load()
+    broker.store.start()
+    broker.topic("T")
+    broker.commit("cg", "T", 0, 0)
+    await broker.advance(20)
+    assert broker.store.commit_log.wrote_offset == 0
+    assert not broker.records()
+
+
+async def test_a_follower_has_the_tables_of_its_master(clock: ManualClock) -> None:
+    master, follower = await pair(clock)
+    master.topic("T")
+    master.topic("Old")
+    master.group("cg", retry_max_times=3)
+    master.group("gone")
+    await master.rest()
+    for number in range(5):
+        master.put("T", 1, b"%d" % number)
+    master.commit("cg", "T", 1, 3)
+    master.parts.topics.delete("Old")
+    master.parts.groups.delete("gone")
+    await master.advance(6)
+    copy(master, follower)
+    await follower.rest()
+    assert follower.tables() == master.tables()
+    assert "T" in follower.parts.topics.table
+    assert "Old" not in follower.parts.topics.table
+    assert follower.parts.offsets.query("cg", "T", 1) == 3
+    assert follower.parts.groups.table["cg"].retry_max_times == 3
+
+
+async def test_an_answered_change_is_in_the_log(clock: ManualClock) -> None:
+    master, follower = await pair(clock)
+    master.topic("T")
+    answered = asyncio.ensure_future(master.parts.topics.durable())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    copy(master, follower)
+    assert "T" in follower.parts.topics.table
+    await master.rest()
+    assert answered.done()
+
+
+async def test_changes_of_one_turn_are_one_record(clock: ManualClock) -> None:
+    master, _ = await pair(clock)
+    before = len(master.records())
+    for number in range(50):
+        master.topic(f"T{number}")
+        master.group(f"g{number}")
+    await master.rest()
+    records = master.records()[before:]
+    assert len(records) == 1
+    assert len(records[0].rows) == 100
+
+
+async def test_a_record_that_was_refused_is_owed(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, follower = await pair(clock)
+    await master.advance(2)
+    put = master.store.writer.put_messages
+    refused: list[int] = []
+
+    def refuse(inners: object, done: object) -> None:
+        refused.append(1)
+        master.store.state, state = type(master.store.state).STOPPING, master.store.state
+        master.store.put_messages(inners, done)  # type: ignore[arg-type]
+        master.store.state = state
+
+    monkeypatch.setattr(master.store.writer, "put_messages", refuse)
+    master.topic("T")
+    answered = asyncio.ensure_future(master.parts.topics.durable())
+    await master.rest()
+    assert refused
+    with pytest.raises(Exception, match="SERVICE_NOT_AVAILABLE"):
+        await answered
+    monkeypatch.setattr(master.store.writer, "put_messages", put)
+    await master.advance(2)
+    copy(master, follower)
+    assert "T" in follower.parts.topics.table
+    again = asyncio.ensure_future(master.parts.topics.durable())
+    await master.rest()
+    await again
+
+
+async def test_a_replica_that_starts_anew_folds_from_the_last_snapshot(clock: ManualClock) -> None:
+    master, follower = await pair(clock)
+    for number in range(200):
+        master.topic(f"T{number}", queues=1 + number % 8)
+        master.group(f"g{number}")
+        await master.rest()
+    for number in range(100):
+        master.put(f"T{number}", 0, b"x" * 20_000)  # over several files
+        master.commit(f"g{number}", f"T{number}", 0, 1)
+        await master.advance(0.25)
+    await master.advance(10)
+    assert sum(record.is_last for record in master.records()) > 2
+    copy(master, follower)
+    await follower.rest()
+    again = Replica(clock, await follower.stop())
+    folded = again.start()
+    assert folded.is_whole
+    assert folded.term == 1
+    assert folded.cut_to is None
+    assert again.tables() == master.tables()
+
+
+async def test_the_topic_is_no_clients_topic(clock: ManualClock) -> None:
+    master, _ = await pair(clock)
+    assert SYS_METADATA_TOPIC not in master.parts.topics.table
+    assert not master.parts.deletion.unknown_topics()
