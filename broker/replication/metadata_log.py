@@ -60,6 +60,7 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.message_writer import PutDone
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 
 log = logging.getLogger(__name__)
@@ -199,13 +200,19 @@ class MetadataLog:
             else:
                 for key, value in tables.get(name, {}).items():
                     table.put(key, value)
-        removed = self._store.removal.topics.entries
-        cuts = [
-            place
-            for topic, (end, place) in ended.items()
-            if topic not in removed or removed[topic].end_offset < end
-        ]
+        cuts = [place for topic, (end, place) in ended.items() if self._has_below(topic, end)]
         return Folded(is_whole, self._fold.term, min(cuts, default=None))
+
+    def _has_below(self, topic: str, end_offset: int) -> bool:
+        """Return whether a topic has queues that begin below a place of the log."""
+        store = self._store
+        for name, queue_id in store.queues.queues:
+            if name == topic:
+                low = store.min_offset(topic, queue_id)
+                for unit in store.queue_units(topic, queue_id, low, 1):
+                    if unit.commit_offset < end_offset and unit.record_size != PRE_BLANK_SIZE:
+                        return True
+        return False
 
     def _messages(self, begin: int, end: int) -> Iterator[MessageExt]:
         while begin < end:
