@@ -22,7 +22,9 @@ written:
     start                load the tables; fold; then follow, or start_as_master
     the log was cut      fold
     elected              start_as_master, then start the services that a master runs
-    deposed              stop those services, stop_as_master; cut, fold, follow
+    hands over           stop those services, await written, then the successor gets the rest of
+                         the log: it repeats nothing; stop_as_master, fold, follow
+    deposed              stop_as_master, stop those services; cut, fold, follow
 """
 
 from __future__ import annotations

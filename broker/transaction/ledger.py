@@ -112,7 +112,8 @@ class TransactionLedger:
         self._ready.clear()
         half, op = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
         self.table = HalfTable(half, op)
-        self._store.failure_listeners.append(self._store_failed)
+        if self._store_failed not in self._store.failure_listeners:  # it may have been stopped
+            self._store.failure_listeners.append(self._store_failed)
         if self.halves.end:
             self.expect()
         if half < self.halves.end or op < self._ops.end:

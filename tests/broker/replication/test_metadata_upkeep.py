@@ -14,7 +14,7 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.store.clean_rig import RARE_TIMERS
-from tests.store.support import HOST, LOG_SIZE
+from tests.store.support import HOST, LOG_SIZE, inner
 from tests.support.manual_clock import ManualClock, settle
 
 EXPIRING: dict[str, Any] = {
@@ -135,7 +135,11 @@ async def fill(replica: Replica, files: int) -> None:
         await replica.rest()
 
 
-async def test_the_newest_snapshot_outlives_its_log_file(clock: ManualClock) -> None:
+@pytest.mark.parametrize("share", [metadata_log.SNAPSHOT_SHARE, 1 << 40])
+async def test_the_newest_snapshot_outlives_its_log_file(
+    clock: ManualClock, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_SHARE", share)
     master, follower = await pair(clock, **EXPIRING)
     master.topic("T")
     master.group("cg", retry_max_times=5)
@@ -160,6 +164,59 @@ async def test_the_newest_snapshot_outlives_its_log_file(clock: ManualClock) -> 
     await late.rest()
     assert late.store.commit_log.min_offset == master.store.commit_log.min_offset
     assert late.tables() == master.tables()
+
+
+async def test_a_follower_keeps_what_its_master_keeps(clock: ManualClock) -> None:
+    master, follower = Replica(clock), Replica(clock, **EXPIRING)
+    for replica in (master, follower):
+        replica.disk.now_ms = clock.now_ms
+        replica.start()
+    await master.lead()
+    master.topic("T")
+    await fill(master, 4)
+    await master.advance(2)
+    copy(master, follower)
+    assert follower.parts.metadata.is_whole
+    for _ in range(2):
+        await follower.advance(3700, step_s=50)
+    assert follower.store.commit_log.min_offset == 0
+
+
+async def test_queues_are_let_go_after_the_last_of_several_removals(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, follower = await pair(clock)
+    for _ in range(3):
+        master.topic("T")
+        master.put("T", 0, b"body")
+        await master.rest()
+        deleting = master.parts.deletion.delete("T")
+        await master.rest()
+        assert await deleting is None
+    removal, queues, events = follower.store.removal, follower.store.queues, list[str]()
+    release, forget_read = removal.release, queues.forget_read
+    monkeypatch.setattr(
+        removal, "release", lambda topic, done: (events.append("release"), release(topic, done))
+    )
+    monkeypatch.setattr(
+        queues, "forget_read", lambda paths: (events.append("files"), forget_read(paths))
+    )
+    records = master.messages(SYS_METADATA_TOPIC)
+    first = next(one for one in records if b'"removed","T"' in one.body)
+    copy(master, follower, upto=first.physical_offset + first.store_size)
+    while not events:
+        await settle(1)
+        follower.workers.queues.step()
+        follower.workers.tables.step()
+    copy(master, follower)
+    for _ in range(50):  # the thread that removes files stands still
+        await settle(2)
+        follower.workers.tables.step()
+        follower.workers.flush.step()
+    assert events == ["files"]
+    await follower.rest()
+    assert events == ["files", "files", "files", "release"]
+    assert not queues.held
 
 
 async def test_many_rows_are_many_records_of_a_bounded_size(clock: ManualClock) -> None:
@@ -234,28 +291,48 @@ async def test_nothing_is_led_by_tables_that_could_not_be_read(clock: ManualCloc
         follower.parts.metadata.fold()
 
 
+async def hand_over(one: Replica, other: Replica, term: int) -> None:
+    """Let the other one lead, in the order of a planned switch-over."""
+    parts = one.parts
+    for stopping in (parts.schedule.stop(), parts.timer.stop(), parts.transactions.stop()):
+        task = asyncio.ensure_future(stopping)
+        await one.advance(2)
+        await task
+    written = asyncio.ensure_future(parts.metadata.written())
+    await one.rest()
+    await written
+    copy(one, other, Random(term))
+    await other.rest()
+    parts.metadata.stop_as_master()
+    parts.metadata.fold()
+    parts.metadata.follow()
+    await other.lead(term)
+
+
 async def test_two_masters_in_turn(clock: ManualClock) -> None:
-    """Each follows while the other leads; both have the same tables each time."""
+    """Each follows while the other leads; nothing is forgotten, nothing is done twice."""
     one, other = await pair(clock)
-    rng = Random(1)
+    rng, sent = Random(1), 0
     for term in range(2, 8):
+        one.topic("T")
         for number in range(5):
             one.topic(f"T{rng.randint(0, 20)}", queues=1 + rng.randint(0, 7))
             one.put(f"T{number}", 0, b"x" * 9000)
-        await one.advance(6)
-        copy(one, other, rng)
-        await other.rest()
+            for properties in (b"TIMER_DELAY_MS\x01%d", b"DELAY\x01%d"):
+                level = 1 + number % 3
+                delay = level * 2000 if properties.startswith(b"TIMER") else level
+                delayed = inner("T", 1, b"%d" % sent, properties=properties % delay)
+                parked = one.store.timer_rules.redirect(delayed)
+                if parked is delayed:
+                    parked = one.store.delay_levels.redirect(delayed, level)
+                one.store.put_message(parked, one.results.append)
+                sent += 1
+        await one.advance(rng.choice((0.25, 1, 6)))
+        await hand_over(one, other, term)
         assert other.tables() == one.tables()
-        one.parts.metadata.stop_as_master()
-        await one.parts.schedule.stop()
-        stopping = asyncio.ensure_future(one.parts.timer.stop())
-        await one.advance(2)
-        await stopping
-        await one.parts.transactions.stop()
-        one.parts.metadata.fold()
-        one.parts.metadata.follow()
-        await other.lead(term)
         one, other = other, one
+    await one.advance(15)
+    assert sorted(map(int, one.bodies("T", 1))) == list(range(sent))
 
 
 async def test_a_snapshot_is_written_when_changes_are_many(

@@ -187,6 +187,12 @@ async def test_transactions_go_on(clock: ManualClock) -> None:
     assert [ledger.table.is_ended(offset) for offset in range(6)] == [
         True, False, False, True, False, False,
     ]  # fmt: skip
+    await ledger.stop()  # it follows, and leads once more
+    ledger.start()
+    assert not ledger.is_ready
+    await follower.rest()
+    assert ledger.is_ready
+    assert ledger.pending_count == 4
 
 
 async def test_consumers_go_on_where_they_were(clock: ManualClock) -> None:
