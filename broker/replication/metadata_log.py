@@ -138,6 +138,7 @@ class MetadataLog:
         self._first: tuple[int, int] = (NO_BASE, -1)  # (queue, physical offset): a first part's
         self._master_begin = 0  # of its log
         self.failure: MetadataError | None = None
+        self._unfinished: dict[str, int] = {}  # topic -> place of the record of its removal
         # As a master
         self._term: int | None = None
         self._host = b""
@@ -202,8 +203,11 @@ class MetadataLog:
             else:
                 for key, value in tables.get(name, {}).items():
                     table.put(key, value)
-        cuts = [place for topic, (end, place) in ended.items() if self._has_below(topic, end)]
-        return Folded(is_whole, self._fold.term, min(cuts, default=None))
+        self._unfinished = {
+            topic: place for topic, (end, place) in ended.items() if self._has_below(topic, end)
+        }
+        cut_to = min(self._unfinished.values(), default=None)
+        return Folded(is_whole, self._fold.term, cut_to)
 
     def _has_below(self, topic: str, end_offset: int) -> bool:
         """Return whether a topic has queues that begin below a place of the log."""
@@ -303,10 +307,18 @@ class MetadataLog:
             store_host: packed address, for the records.
 
         Raises:
-            StoreError: it could not be written, or what was received could not be read.
+            StoreError: it could not be written, what was received could not be read, or a removal
+                of queues was cut short by a crash and cannot be made up for here.
         """
         if self.failure is not None:
             raise self.failure
+        for topic, place in self._unfinished.items():
+            if self._tables["topics"].value(topic) is not None:
+                raise StoreError(
+                    f"the queues of topic {topic} begin with messages from before it was deleted "
+                    f"and made again: let another replica lead; cut this log back to {place}, and "
+                    "let it follow"
+                )
         self._follows = False
         self._store.received.watch(None, None)
         if self.is_whole:
@@ -324,7 +336,8 @@ class MetadataLog:
         elif not await self._begin_snapshot():
             raise StoreError("the tables could not be written for other replicas")
         self._timer.start()
-        self._deleting.finish()
+        self._deleting.finish(self._unfinished)
+        self._unfinished = {}
 
     def stop_as_master(self) -> None:
         """Write nothing more. Who waits for a change is told that it may not survive."""

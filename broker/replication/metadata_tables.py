@@ -431,9 +431,13 @@ class DeletingRows:
         """Make deletions known from now on; None: no more."""
         self._deletion.journal = journal
 
-    def finish(self) -> None:
-        """Go on with what the last master has begun; this broker is the master now."""
-        for topic in sorted(self._deletion.begun):
+    def finish(self, more: Collection[str]) -> None:
+        """Go on with what the last master has begun; this broker is the master now.
+
+        Args:
+            more: deleted topics whose queues a crash has kept here.
+        """
+        for topic in sorted({*self._deletion.begun, *more}):
             log.warning("finishing the deletion of topic %s", topic)
             self._deletion.delete(topic)
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.broker.replication.metadata_rig import Replica, copy
+from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import seeds
 from tests.support.manual_clock import ManualClock
 
@@ -165,3 +166,49 @@ async def test_a_replica_whose_log_was_cut_forgets_what_was_in_the_rest() -> Non
         await cut.rest()
         assert cut.parts.metadata.fold().is_whole
         assert cut.tables() == mark.tables, seed
+
+
+async def test_after_a_power_cut_the_tables_are_those_of_the_log_that_is_left() -> None:
+    for seed in seeds(6):
+        rng = Random(seed)
+        clock = ManualClock()
+        master = Replica(clock, flush_disk_type="SYNC_FLUSH")
+        master.start()
+        life = Life(await master.lead(), rng)
+        await life.run(30)
+        follower = Replica(clock, flush_disk_type="SYNC_FLUSH")
+        follower.start()
+        copy(master, follower, rng, upto=rng.choice(life.marks).end)
+        if rng.random() < 0.5:
+            await follower.rest()
+        for victim in (master, follower):
+            for state in victim.disk.crash_states(rng, 4):
+                await check_crashed(clock, master, victim, victim.disk.crash(state, rng), seed)
+        # What was answered under SYNC_FLUSH is there.
+        states = master.disk.crash_states(rng, 3)
+        for state in states:
+            crashed = Replica(clock, master.disk.crash(state, rng))
+            folded = crashed.start()
+            assert folded.is_whole
+            if folded.cut_to is None:
+                assert crashed.tables() == life.marks[-1].tables, (seed, state)
+
+
+async def check_crashed(
+    clock: ManualClock, master: Replica, victim: Replica, disk: CrashDisk, seed: int
+) -> None:
+    crashed = Replica(clock, disk)
+    folded = crashed.start()
+    if not folded.is_whole:
+        assert victim is not master
+        return
+    end = crashed.store.commit_log.wrote_offset
+    like = Replica(clock)
+    like.start()
+    copy(master, like, upto=end)
+    await like.rest()
+    assert crashed.tables() == like.tables(), seed
+    if folded.cut_to is None:  # it goes on
+        copy(master, crashed)
+        await crashed.rest()
+        assert state_of(crashed) == state_of(master), seed

@@ -125,6 +125,28 @@ async def test_a_crash_before_the_queues_went_is_told(clock: ManualClock) -> Non
         if b'"removed","T"' in message.body
     )
     assert folded.cut_to == record.physical_offset
+    assert crashed.bodies("T")
+    await crashed.lead(2)
+    assert crashed.bodies("T") == []
+    assert not crashed.store.queues.held
+
+
+async def test_queues_of_two_lives_are_not_led(clock: ManualClock) -> None:
+    master, follower = await pair(clock)
+    for life in range(2):
+        master.topic("T")
+        master.put("T", 0, b"body")
+        await master.rest()
+        if life == 0:
+            deleting = master.parts.deletion.delete("T")
+            await master.rest()
+            assert await deleting is None
+    copy(master, follower)
+    crashed = Replica(clock, follower.disk.snapshot())
+    assert crashed.start().cut_to is not None
+    assert "T" in crashed.parts.topics.table
+    with pytest.raises(StoreError, match="let another replica lead"):
+        await crashed.parts.metadata.start_as_master(2, HOST)
 
 
 async def fill(replica: Replica, files: int) -> None:
