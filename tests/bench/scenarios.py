@@ -118,7 +118,7 @@ def with_access_control(codec: str) -> list[Scenario]:
 
 
 def with_slave(codec: str, sizes: tuple[int, ...]) -> list[Scenario]:
-    """Rows of all_scenarios again, with a slave that follows: the master is to pay at most 25 %."""
+    """Rows of all_scenarios again, with a slave: the master is to pay at most 25 % for it."""
     rows = [row for size in sizes for row in sends(ASYNC, size, codec)]
     return [replace(row, name=f"one slave: {row.name}", slave=True, target_us=None) for row in rows]
 

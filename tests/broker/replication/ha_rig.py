@@ -122,7 +122,7 @@ class MasterRig(StoreRig):
     def turn(self) -> None:
         """The loop turns until nothing is planned for now, and workers have done their jobs."""
         for _ in range(100):
-            self.clock.advance(0.002)
+            self.clock.advance(0.005)
             self.workers.run_all()
 
     @property

@@ -14,6 +14,7 @@ from skylarkmq.broker.replication.ha_server import SLAVES_MAX, TOLD_INTERVAL_S
 from skylarkmq.common.worker import Done
 from tests.broker.replication.ha_rig import MasterRig, Slave
 from tests.store.support import LOG_SIZE
+from tests.support.manual_clock import ManualClock
 
 PART_SIZE = 1000
 BODY = b"0123456789" * 90
@@ -104,7 +105,7 @@ def test_only_synced_bytes_go_out_under_sync_flush() -> None:
     slave = master.follow(0)
     master.put(body=BODY)
     for _ in range(10):
-        master.clock.advance(0.002)
+        master.clock.advance(0.005)
     assert slave.read() == []
     master.turn()
     assert slave.data == master.log_bytes
@@ -119,7 +120,7 @@ def test_only_committed_bytes_go_out_with_the_pool() -> None:
     log = master.store.commit_log
     assert log.max_offset < log.wrote_offset
     for _ in range(10):
-        master.clock.advance(0.002)
+        master.clock.advance(0.005)
     assert slave.read() == []
     master.clock.advance(1)
     master.turn()
@@ -192,7 +193,7 @@ def test_a_file_that_expires_while_it_is_sent_is_sent_whole() -> None:
     slave.transport.writelines = pieces.extend  # type: ignore[method-assign, assignment]
     expected = master.log_bytes[1:LOG_SIZE]
     slave.report(1)
-    master.clock.advance(0.002)
+    master.clock.advance(0.005)
     log.mapped_files.drop_first().close()
     data = b"".join(pieces[1::2])
     assert data.startswith(expected)
@@ -217,7 +218,7 @@ def test_a_file_that_expires_under_a_slow_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(master.store, "is_in_memory", never)
     slave = master.connect()
     slave.report(77)
-    master.clock.advance(0.002)
+    master.clock.advance(0.005)
     master.store.commit_log.mapped_files.drop_first().close()
     expected = LOG_SIZE - 77
     master.workers.run_all()
@@ -280,13 +281,16 @@ def test_a_silent_peer_is_closed(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_timer_is_left_when_all_have_gone() -> None:
     master = rig()
-    master.turn()
-    before = master.clock.pending_count
-    slaves = [master.follow(1), master.connect()]
+    clock = ManualClock()
+    master.server.clock = clock
+    slaves = [master.follow(1), master.follow(1), master.connect()]
+    clock.advance(0.01)
+    assert clock.pending_count == len(slaves)
     for slave in slaves:
         slave.leave()
-    master.turn()
-    assert master.clock.pending_count == before
+    put(master, 2)
+    clock.advance(0.01)
+    assert clock.pending_count == 0
     assert not master.server.connections
 
 
