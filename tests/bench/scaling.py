@@ -1,6 +1,7 @@
 """Measures how throughput grows with the broker processes of `serve --brokers N`.
 
-    python -m tests.bench.scaling [--processes N] [--rounds 5] [--seconds 1.0] [--store DIR]
+    python -m tests.bench.scaling [--processes N] [--rounds 5] [--seconds 1.0]
+                                  [--bytes 128] [--store DIR]
 
 One fleet of N brokers runs, and N echo servers on the same cores. In each round 1, 2, 4, ... up to
 N of them get the same load, each from a load process of its own, brokers and echo servers in turns.
@@ -34,15 +35,14 @@ from statistics import median
 from tests.bench.load import Figures, Job, cpu_seconds
 from tests.bench.peers import Load, Server, children_of, echo, fleet, load
 from tests.bench.report import cpu_us, machine
-from tests.bench.scenarios import ASYNC, job
+from tests.bench.scenarios import ASYNC, SIZES, job
 
 PROCESSES_MAX = 8
 PINNED_FROM = 4
 """Cores that there must be for servers and load to have their own."""
-BODY_SIZE = 1024
 WORK = (
-    ("8 connections, 32 in flight each", job("send", BODY_SIZE, 8, 32, "JSON")),
-    ("64 connections, 1 in flight each", job("send", BODY_SIZE, 64, 1, "JSON")),
+    ("8 connections, 32 in flight each", 8, 32),
+    ("64 connections, 1 in flight each", 64, 1),
 )
 HEAD = (
     "processes", "messages/s", "times", "CPU us", "p99 ms",
@@ -154,7 +154,9 @@ def measure(processes: int, cores: Cores, options: argparse.Namespace, folder: P
         os.sched_setaffinity(0, cores.load)
         bench = Bench([stack.enter_context(load()) for _ in brokers])
         others = [supervisor, *set(children_of(supervisor)) - {one.pid for one in brokers}]
-        for name, work in WORK:
+        for name, connections, window in WORK:
+            name = f"send of {options.bytes} B, {name}"
+            work = job("send", options.bytes, connections, window, "JSON")
             work = replace(work, seconds=options.seconds)
             bench.run(work, brokers)  # topics are made, loads have their requests ready
             rows = [Row(count) for count in counts_up_to(processes)]
@@ -174,7 +176,7 @@ def measure(processes: int, cores: Cores, options: argparse.Namespace, folder: P
 def print_table(name: str, rows: Sequence[Row]) -> None:
     cells = [HEAD, *(row.shown(rows[0]) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
-    print(f"send, {name}, {BODY_SIZE} B, asynchronous flush")
+    print(f"{name}, asynchronous flush")
     for line in cells:
         print("  " + "  ".join(map(str.rjust, line, widths)))
 
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, help="instead of what fits the cores")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each load")
+    parser.add_argument("--bytes", type=int, default=SIZES[0], help="of each message")
     parser.add_argument("--store", type=Path, help="folder on the disk to measure; default: ./var")
     options = parser.parse_args()
     cores = Cores.of(sorted(os.sched_getaffinity(0)))
