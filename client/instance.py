@@ -66,8 +66,8 @@ class Client(Started):
             else 127.0.0.1:9876.
         namespace: tenant of the cluster: topics and groups are `namespace%name` on the brokers,
             and plain names here.
-        credentials: account of the brokers' access control; every request to a broker is
-            signed with it, none to a name server.
+        credentials: account of the brokers' access control; every request is signed with
+            it, those to name servers too.
         ssl: True for TLS with verification by the system's trusted issuers, or a context of
             your own (other issuers, client certificate); None or False for plain text.
         server_hostname: the name to expect in certificates in place of the host that is

@@ -35,7 +35,23 @@ from skylarkmq.broker.net.http import PageServer
 
 log = logging.getLogger(__name__)
 
-COMMAND: Final = (sys.executable, "-m", "skylarkmq.cli")
+MODULE: Final = "skylarkmq.cli"
+
+
+def python_command(search_path: Sequence[str], folder: str) -> list[str]:
+    """Return how a process of a fleet is started, up to its own words.
+
+    `-m` alone would look for modules in the working folder first, where anybody's may lie.
+
+    Args:
+        search_path: where the supervisor looks for modules.
+        folder: the working folder.
+    """
+    safe = [] if {"", folder} & {*search_path} else ["-P"]
+    return [sys.executable, *safe, "-m", MODULE]
+
+
+COMMAND: Final = tuple(python_command(sys.path, os.getcwd()))
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Fleet:
         for pid in map(int, children.split()):
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             names = [word.partition("=")[2] for word in words if word.startswith("brokerName=")]
-            found[names[-1] if names else words[3]] = pid
+            found[names[-1] if names else "namesrv"] = pid
         return found
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.fleet.run import python_command
 from skylarkmq.protocol.codes import ResponseCode
 from tests.broker.fleet.fleet_rig import call, fleet, host_and_port, page
 from tests.support.patience import until
@@ -161,6 +162,14 @@ async def test_a_folder_that_nobody_serves_is_told(tmp_path: Path) -> None:
     (tmp_path / "store" / "broker-1").mkdir(parents=True)
     async with fleet(tmp_path / "store") as it:
         await it.line(lambda line: "that nobody serves now" in line["msg"])
+
+
+def test_modules_of_the_working_folder_are_left_out() -> None:
+    installed = ["/opt/bin", "/usr/lib/python3.11"]
+    safe = [sys.executable, "-P", "-m", "skylarkmq.cli"]
+    assert python_command(installed, "/home/somebody") == safe
+    for search_path in (["", *installed], ["/home/somebody", *installed]):
+        assert python_command(search_path, "/home/somebody") == [safe[0], *safe[2:]]
 
 
 async def test_the_supervisor_loads_no_broker_and_no_store(tmp_path: Path) -> None:
