@@ -7,12 +7,14 @@ is not, tests that need it are skipped.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import signal
 import stat
 import subprocess
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -50,9 +52,20 @@ def etcd_program(folder: Path) -> Path:
 class EtcdProcess:
     """One member; it keeps its folder and its ports when it is started again."""
 
-    def __init__(self, program: Path, folder: Path, name: str, ports: tuple[int, int]) -> None:
+    def __init__(
+        self, program: Path, folder: Path, name: str, more: Mapping[str, object] | None = None
+    ) -> None:
+        """Take ports for a member.
+
+        Args:
+            more: arguments of the program besides the usual ones.
+        """
         self.name = name
-        self.url, self.peer_url = (f"http://127.0.0.1:{port}" for port in ports)
+        first, *others = free_ports(1, 2)
+        self.url, self.peer_url = (f"http://127.0.0.1:{port}" for port in (first, others[0]))
+        self.tls_url = f"https://127.0.0.1:{others[1]}"
+        """Serves when `cert-file` and `key-file` are among the arguments."""
+        self._more = more or {}
         self._program = program
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,17 +80,19 @@ class EtcdProcess:
         """
         self._members = members
         self._folder.mkdir(parents=True, exist_ok=True)
+        urls = f"{self.url},{self.tls_url}" if "cert-file" in self._more else self.url
         arguments = {
             "name": self.name,
             "data-dir": self._folder / self.name,
-            "listen-client-urls": self.url,
-            "advertise-client-urls": self.url,
+            "listen-client-urls": urls,
+            "advertise-client-urls": urls,
             "listen-peer-urls": self.peer_url,
             "initial-advertise-peer-urls": self.peer_url,
             "initial-cluster": members,
             "heartbeat-interval": election_ms // 10,
             "election-timeout": election_ms,
             "log-level": "error",
+            **self._more,
         }
         with open(self._folder / f"{self.name}.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -102,6 +117,12 @@ class EtcdProcess:
         until_sync(lambda: process.poll() is not None or self._serves(), f"etcd at {self.url}")
         return process.poll() is None
 
+    def post(self, path: str, said: object) -> None:
+        """Ask something of it that brokers never ask. Blocks."""
+        body = json.dumps(said).encode()
+        with urllib.request.urlopen(f"{self.url}{path}", body) as answer:
+            assert answer.status == 200, answer.read()
+
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
@@ -110,8 +131,11 @@ class EtcdProcess:
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        process = self._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        # A thread that runs on another processor goes on for a moment.
+        until_sync(lambda: _thread_states(process.pid) == {"T"}, "the end of all its threads' work")
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -128,12 +152,18 @@ class EtcdProcess:
         return False
 
 
-def start_etcd(folder: Path, count: int = 1, *, election_ms: int = 500) -> list[EtcdProcess]:
+def start_etcd(
+    folder: Path,
+    count: int = 1,
+    *,
+    election_ms: int = 500,
+    more: Mapping[str, object] | None = None,
+) -> list[EtcdProcess]:
     """Start a cluster and wait until it serves; skips the test where there is no etcd."""
     program = etcd_program(folder)
     for number in range(TRIES):
         members = [
-            EtcdProcess(program, folder / str(number), f"member-{each}", _two_ports())
+            EtcdProcess(program, folder / str(number), f"member-{each}", more)
             for each in range(count)
         ]
         names = ",".join(f"{member.name}={member.peer_url}" for member in members)
@@ -146,6 +176,10 @@ def start_etcd(folder: Path, count: int = 1, *, election_ms: int = 500) -> list[
     raise AssertionError(f"etcd does not start: {members[0].log()}")
 
 
-def _two_ports() -> tuple[int, int]:
-    first, second = free_ports(1)
-    return first, second
+def _thread_states(process_id: int) -> set[str]:
+    """Return the letters of proc(5) for what a process's threads do."""
+    try:
+        stats = Path(f"/proc/{process_id}/task").glob("*/stat")
+        return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+    except OSError:  # one ended meanwhile
+        return set()
