@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from skylarkmq.broker.replication.coordination import Entry, Snapshot
 from skylarkmq.broker.replication.terms import Lineage, LineageError, lineage_of
@@ -217,15 +217,19 @@ class _Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        value = self._found.get(name)
-        items = cast("list[object]", value) if isinstance(value, list) else None
-        if items is None or not all(isinstance(item, str) for item in items):
-            raise self.error(f"{name} is {value!r}, not a list of texts")
-        return cast("list[str]", value)
+        values = self._list(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self.error(f"{name} is {values!r}, not a list of texts")
+        return values
 
     def pairs(self, name: str) -> list[list[Any]]:
-        value = self._found.get(name)
-        items = cast("list[object]", value) if isinstance(value, list) else None
-        if items is None or not all(isinstance(item, list) for item in items):
-            raise self.error(f"{name} is {value!r}, not a list of pairs")
-        return cast("list[list[Any]]", value)
+        values = self._list(name)
+        if not all(isinstance(value, list) for value in values):
+            raise self.error(f"{name} is {values!r}, not a list of pairs")
+        return values
+
+    def _list(self, name: str) -> list[Any]:
+        value: Any = self._found.get(name)
+        if not isinstance(value, list):
+            raise self.error(f"{name} is {value!r}, not a list")
+        return value  # pyright: ignore[reportUnknownVariableType]

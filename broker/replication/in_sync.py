@@ -113,21 +113,21 @@ class InSyncReplicas:
         """
         if self.change is not None:
             return None
-        members = {
+        stay = frozenset(
             replica
             for replica in self.members
             if replica == self._me or now_s - self._caught_up_s(replica) <= not_caught_up_s
-        }
-        members |= {
+        )
+        join = frozenset(
             replica
             for replica, found in self._followers.items()
             if replica in alive
             and now_s - found.caught_up_s <= not_caught_up_s
             and self._may_join(replica)
-        }
-        if frozenset(members) == self.members:
+        )
+        if stay | join == self.members:
             return None
-        return self._begin(frozenset(members))
+        return self._begin(stay | join)
 
     def _may_join(self, replica: str) -> bool:
         return self.durable_end(replica) >= max(self.confirmed, self._start)

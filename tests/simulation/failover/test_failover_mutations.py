@@ -1,0 +1,231 @@
+"""The simulation notices each broken rule: every invariant's rule is taken away once and caught.
+
+If the simulation lets one pass, it is the simulation that is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.replication import engine_side, replica_state
+from skylarkmq.broker.replication.coordinated_state import ALIVE
+from skylarkmq.broker.replication.coordination import Condition
+from skylarkmq.broker.replication.engine_side import EngineSide
+from skylarkmq.broker.replication.in_sync import InSyncReplicas
+from skylarkmq.broker.replication.replica_events import (
+    Append,
+    CutBack,
+    FailoverRules,
+    LogCut,
+    State,
+)
+from skylarkmq.broker.replication.replica_state import ReplicaState
+from tests.simulation.failover import replica as replica_module
+from tests.simulation.failover.replica import Replica
+from tests.simulation.failover.schedule import BrokenInvariant, Violation, run
+
+SEEDS = 1000
+
+Patch = pytest.MonkeyPatch
+
+
+def patch_table(
+    patch: Patch, event: type[Any], handler: Callable[..., None], *states: State
+) -> None:
+    for state in states:
+        patch.setitem(ReplicaState.TABLE[state], event, handler)
+
+
+# 1: one term has one master
+
+
+def swap_of_any_revision(patch: Patch) -> None:
+    def broken(self: EngineSide, proposal: engine_side.Proposal) -> tuple[Condition, ...]:
+        return (Condition(ALIVE + self._me, lease=proposal.lease),)
+
+    patch.setattr(EngineSide, "_conditions", broken)
+
+
+def promise_not_kept(patch: Patch) -> None:
+    answer = ReplicaState._answer_beat
+
+    def broken(self: ReplicaState, *args: Any) -> None:
+        before_s = self._not_before_s
+        answer(self, *args)
+        self._not_before_s = before_s
+
+    patch.setattr(ReplicaState, "_answer_beat", broken)
+
+
+def promise_forgotten_by_a_new_process(patch: Patch) -> None:
+    start = ReplicaState._start_observed
+
+    def broken(self: ReplicaState, *args: Any) -> None:
+        start(self, *args)
+        self._not_before_s = self._now_s
+
+    patch_table(patch, replica_state.Observed, broken, State.STARTING)
+
+
+def lease_counted_too_long(patch: Patch) -> None:
+    patch.setattr(FailoverRules, "counted_lease_s", property(lambda rules: rules.lease_s * 2))
+
+
+# 2: what is acknowledged is durable on each member
+
+
+def own_disk_is_enough(patch: Patch) -> None:
+    def broken(self: InSyncReplicas) -> None:
+        self.confirmed = max(self.confirmed, self._own_end)
+
+    patch.setattr(InSyncReplicas, "_advance", broken)
+
+
+def written_counts_as_durable(patch: Patch) -> None:
+    grow = ReplicaState._grow
+
+    def broken(self: ReplicaState, end: int, durable_end: int) -> None:
+        grow(self, end, end)
+
+    patch.setattr(ReplicaState, "_grow", broken)
+
+
+def same_replica_after_a_lost_tail(patch: Patch) -> None:
+    lose_power = Replica.lose_power
+
+    def broken(self: Replica) -> None:
+        incarnation = self.incarnation
+        lose_power(self)
+        self.incarnation = incarnation
+
+    patch.setattr(Replica, "lose_power", broken)
+
+
+# 3: a term starts behind everything that was acknowledged
+
+
+# 4: logs that agree somewhere agree on all before it
+
+
+def rows_not_written(patch: Patch) -> None:
+    append = Replica.do_append
+
+    def broken(self: Replica, action: Append) -> None:
+        append(self, Append((), action.offset, action.data))
+
+    patch.setitem(replica_module.ACTIONS, Append, broken)
+
+
+def nothing_cut_back(patch: Patch) -> None:
+    def broken(self: Replica, action: CutBack) -> None:
+        self._job(lambda: self.hear(LogCut(action.session, len(self.disk.log), action.lineage)))
+
+    patch.setitem(replica_module.ACTIONS, CutBack, broken)
+
+
+def older_terms_taken(patch: Patch) -> None:
+    stand_by = ReplicaState._stand_by
+
+    def broken(self: ReplicaState) -> None:
+        session = self._session
+        stand_by(self)
+        if session is not None and self._session is not None:
+            session.term = self._session.term
+            self._session = session
+
+    patch.setattr(ReplicaState, "_stand_by", broken)
+    patch.setattr(ReplicaState, "_is_of", lambda self, session, message: True)
+
+
+# 5: what was shown stays
+
+
+def shown_before_it_is_confirmed(patch: Patch) -> None:
+    patch.setattr(ReplicaState, "shown", property(lambda self: self._end))
+
+
+def new_master_shows_at_once(patch: Patch) -> None:
+    patch.setattr(InSyncReplicas, "holds_start", property(lambda self: True))
+
+
+# 6 and 7: who leaves, who joins
+
+
+def leaver_not_waited_for(patch: Patch) -> None:
+    begin = InSyncReplicas._begin
+
+    def broken(self: InSyncReplicas, members: frozenset[str]) -> Any:
+        change = begin(self, members)
+        self.members = members
+        self._advance()
+        return change
+
+    patch.setattr(InSyncReplicas, "_begin", broken)
+
+
+def joiner_not_waited_for(patch: Patch) -> None:
+    patch.setattr(InSyncReplicas, "waited_for", property(lambda self: self.members))
+
+
+def joiner_lacks_something(patch: Patch) -> None:
+    patch.setattr(InSyncReplicas, "_may_join", lambda self, replica: True)
+
+
+def joiner_lacks_the_start(patch: Patch) -> None:
+    def broken(self: InSyncReplicas, replica: str) -> bool:
+        return self.durable_end(replica) >= self.confirmed
+
+    patch.setattr(InSyncReplicas, "_may_join", broken)
+
+
+# 8: nobody leads from outside
+
+
+def outsider_leads(patch: Patch) -> None:
+    patch.setattr(ReplicaState, "_may_lead", lambda self, view: True)
+
+
+MUTATIONS = [
+    (1, swap_of_any_revision),
+    (1, promise_not_kept),
+    (1, promise_forgotten_by_a_new_process),
+    (1, lease_counted_too_long),
+    (2, own_disk_is_enough),
+    (2, written_counts_as_durable),
+    (2, same_replica_after_a_lost_tail),
+    (4, rows_not_written),
+    (4, nothing_cut_back),
+    (4, older_terms_taken),
+    (3, joiner_lacks_the_start),
+    (5, shown_before_it_is_confirmed),
+    (5, new_master_shows_at_once),
+    (6, leaver_not_waited_for),
+    (7, joiner_not_waited_for),
+    (7, joiner_lacks_something),
+    (8, outsider_leads),
+]
+
+
+@pytest.mark.parametrize(
+    "mutation", [mutation for _, mutation in MUTATIONS], ids=lambda mutation: mutation.__name__
+)
+def test_a_broken_rule_is_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutation(monkeypatch)
+    assert any(breaks_an_invariant(seed) for seed in range(SEEDS))
+
+
+def breaks_an_invariant(seed: int) -> bool:
+    try:
+        run(seed)
+    except BrokenInvariant:
+        return True
+    except Violation:
+        pass  # it did not come back, which proves nothing about what it promised
+    return False
+
+
+def test_each_invariant_is_broken_once() -> None:
+    assert {invariant for invariant, _ in MUTATIONS} == set(range(1, 9))

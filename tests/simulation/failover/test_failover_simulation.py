@@ -1,0 +1,43 @@
+"""Any course of faults leaves a cluster that keeps what it acknowledged (fault test S16)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.failover.schedule import FAULTS, run, seeds
+
+# What one hundred seeds show at least; a run that shows less proves nothing.
+POWER_PER_100_SEEDS = {
+    "acknowledged": 10_000,
+    "shown": 10_000,
+    "terms": 100,
+    "joined": 200,
+    "left": 60,
+    "records cut": 5,
+    "records lost": 10,
+    "messages lost": 500,
+    "swaps unknown": 30,
+    "swaps refused": 3,
+    **{fault.__name__: 3 for fault in FAULTS},
+}
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_every_course_of_faults_keeps_what_was_acknowledged(count: int) -> None:
+    power: Counter[str] = Counter()
+    chosen = seeds(count)
+    for seed in chosen:
+        power.update(run(seed))
+    if len(chosen) > 1:
+        short = {
+            name: (power[name], least)
+            for name, least in POWER_PER_100_SEEDS.items()
+            if power[name] * 100 < least * len(chosen)
+        }
+        assert not short, f"too little was seen: {short} of {power}"
+
+
+def test_a_seed_replays() -> None:
+    assert run(3) == run(3)
