@@ -375,7 +375,7 @@ def _processors(
             parts.admin_broker,
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),
             AdminTopicProcessor(context, parts.deletion),
-            AdminGroupProcessor(context, parts.delay_offsets, stats),
+            AdminGroupProcessor(context, parts.delay_offsets, stats, parts.timer),
             AdminStatsProcessor(context, parts.windows, store_host),
             AdminOffsetProcessor(context, parts.client_calls),
             ClientCallProcessor(context, parts.client_calls),

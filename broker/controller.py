@@ -239,6 +239,7 @@ class BrokerController:
             self._slave_sync = SlaveSync(
                 parts.context,
                 parts.delay_offsets,
+                parts.timer,
                 parts.master,
                 outgoing_client(self.peer_clock, self._outgoing_tls, parts.access_files),
                 self._workers.tables,

@@ -93,6 +93,8 @@ class MessageStore:
 
     Attributes:
         failure_listeners: called when the store has failed, with the disk's error.
+        follows: the log is another broker's, and nothing else is stored here. As the role says at
+            first; a replica whose role changes while it runs says it here.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class MessageStore:
         memory_size: int = 1 << 33,
     ) -> None:
         self.config = config
+        self.follows = config.is_slave
         self.state = StoreState.CLOSED
         self.stats = stats or StoreStats()
         self.paths = StorePaths(config.store_path_root_dir, config.store_path_commit_log)
@@ -265,10 +268,10 @@ class MessageStore:
         """Take writes, and start the timed work."""
         commit_log = self.commit_log
         is_empty = commit_log.wrote_offset == commit_log.min_offset
-        if self.config.is_slave and is_empty and self.queues.totals() == (0, 0):
+        if self.follows and is_empty and self.queues.totals() == (0, 0):
             commit_log.mapped_files.remove_all()  # the master's log says where this one begins
         try:
-            if not self.config.is_slave or commit_log.mapped_files.last is not None:
+            if not self.follows or commit_log.mapped_files.last is not None:
                 commit_log.open_first()
         except StoreFullError as error:
             log.warning("starting without room for messages: %s", error)
@@ -439,7 +442,7 @@ class MessageStore:
     def put_messages(self, inners: Sequence[MessageInner], done: PutDone) -> None:
         """Store messages as one batch; see `MessageWriter.put_messages`."""
         why = self.refusal()
-        if why is None and self.config.is_slave:
+        if why is None and self.follows:
             why = "the log of a slave is its master's: nothing else is stored there"
         if why is None:
             self.writer.put_messages(inners, done)

@@ -252,7 +252,7 @@ class MetadataLog:
 
     def follow(self) -> None:
         """Apply what comes with the master's log from now on; the tables are folded."""
-        self._follows = True
+        self._follows = self._store.follows = True
         self._timer_rows.follow(True)
         self._store.received.watch(SYS_METADATA_TOPIC, self._received)
 
@@ -319,7 +319,7 @@ class MetadataLog:
                     f"and made again: let another replica lead; cut this log back to {place}, and "
                     "let it follow"
                 )
-        self._follows = False
+        self._follows = self._store.follows = False
         self._store.received.watch(None, None)
         if self.is_whole:
             self._timer_rows.take_over()

@@ -2,7 +2,8 @@
 
     21   topics            under the master's version, when that is another
     43   consumer offsets  } when this log has reached the end that the master's
-    45   delay offsets     } had after it was asked for them
+    45   delay offsets     } had after it was asked for them; with 45 a SkylarkMQ master tells how
+                             far messages with a time of their own are delivered
     201  groups            under the master's version, when that is another
     28   where the master's log ends
 
@@ -35,6 +36,7 @@ from skylarkmq.broker.groups.subscription_group import groups_of
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.tables.json_table import ROWS_MAX
+from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import topics_of
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
@@ -43,6 +45,7 @@ from skylarkmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
+    TimerProgressBody,
 )
 from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.bodies.text import decode_body
@@ -52,6 +55,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
 from skylarkmq.remoting.errors import RocketMQError
 from skylarkmq.remoting.waiting import sleep
+from skylarkmq.store.timer.checkpoint import TimerProgress
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class SlaveSync:
         self,
         context: Context,
         delay_offsets: DelayOffsetTable,
+        timer: TimerMessageService,
         master: MasterAddress,
         remoting: Remoting,
         worker: Worker,
@@ -118,6 +123,7 @@ class SlaveSync:
         """
         self._context = context
         self._delay_offsets = delay_offsets
+        self._timer = timer
         self._master = master
         self._remoting = remoting
         self._worker = worker
@@ -237,6 +243,13 @@ class SlaveSync:
         for level, offset in waiting.delays.offset_table.items():
             if level > 0 and offset >= 0:
                 self._delay_offsets.set(level, offset)
+        found = waiting.delays.timer_progress
+        if isinstance(found, TimerProgressBody):
+            self._timer.keep_progress(
+                TimerProgress(
+                    found.queue_offset, found.void_below, list(found.messages), list(found.cancels)
+                )
+            )
 
     async def _ask(self, address: str, code: RequestCode, body: type[T]) -> T:
         """Return a table of the master.

@@ -42,7 +42,12 @@ from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.record import PLACE, record_properties
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
-from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerProgress, TimerState
+from skylarkmq.store.timer.checkpoint import (
+    CHECKPOINT_NAME,
+    TimerProgress,
+    TimerState,
+    encode_progress,
+)
 from skylarkmq.store.timer.index import GREATEST
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
@@ -88,9 +93,10 @@ class TimerMessageService:
         self._checkpoint = self.file = FollowingTable(
             tables, path, self._take, store, clock, interval_s, self._written
         )
-        self.follows = False
+        self.follows = store.config.is_slave
         self._taken: _Taken | None = None  # on its way to the disk
         self._on_disk = b""  # the checkpoint, as far as this run knows
+        self._followed = b""  # of a slave: the checkpoint that tells how far its master is
         self._useless: list[int] = []  # runs of an earlier life
         self.read_count = 0  # messages, without what takes others back
         self._target = 0  # queue offset up to which is read before something is delivered
@@ -132,6 +138,7 @@ class TimerMessageService:
         Call while the store still writes and syncs.
         """
         if not self._running:
+            await self._checkpoint.stop()
             return
         self._running = False
         self._pause.end()
@@ -173,6 +180,19 @@ class TimerMessageService:
         self._on_disk = b""
         self._rolling.resume()
 
+    def keep_progress(self, master: TimerProgress) -> None:
+        """Write down how far the master is: this slave may become one at its next start.
+
+        Args:
+            master: about messages that this log has, too.
+        """
+        if not self._store.config.timer_wheel_enable:
+            return
+        text = encode_progress(master)
+        if text != self._followed:
+            self._followed = text
+            self._checkpoint.changed()
+
     # What others want to know
 
     @property
@@ -189,7 +209,7 @@ class TimerMessageService:
     @property
     def unread_count(self) -> int:
         """Messages that were stored and not read from the queue yet; a slave reads none."""
-        if self._store.config.is_slave:
+        if self.follows:
             return 0
         return max(0, self._queue_end - self.state.queue_offset)
 
@@ -365,6 +385,9 @@ class TimerMessageService:
 
     def _take(self) -> Text | None:
         self._taken = None
+        if self._followed:
+            text = self._followed
+            return lambda: text
         if self.state.is_rereading:
             return None
         data = self.state.encode()
@@ -387,8 +410,7 @@ class TimerMessageService:
     def _may_remove(self, end_offset: int) -> bool:
         """Return whether the log up to a place may go; what waits there is stored again first."""
         if not self._running:  # what waits at a slave, its master stores again
-            config = self._store.config
-            return self.follows or config.is_slave or not config.timer_wheel_enable
+            return self.follows or not self._store.config.timer_wheel_enable
         if end_offset <= self._rolling.durable_below:
             return True
         if end_offset <= self.state.void_below:

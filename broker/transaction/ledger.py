@@ -205,7 +205,7 @@ class TransactionLedger:
     @property
     def pending_count(self) -> int:
         """Half messages that have not ended; 0 at a slave, which does not follow their ends."""
-        if self._store.config.is_slave:
+        if self._store.follows:
             return 0
         return self.table.pending_count(self.halves.end)
 

@@ -214,6 +214,22 @@ class TimerState:
             self.known_positions = (self.messages.position, self.cancels.position)
 
 
+def encode_progress(progress: TimerProgress) -> bytes:
+    """Return a checkpoint without runs: what it knows is how far another broker has delivered."""
+    empty: State = {"base": 0, "voided": 0, "runs": []}
+    return encode_sidecar(
+        Kind.TIMER_CHECKPOINT,
+        {
+            "queue_offset": progress.queue_offset,
+            "void_below": progress.void_below,
+            "rolling_below": 0,
+            "next_number": 1,
+            "messages": {**empty, "position": progress.messages},
+            "cancels": {**empty, "position": progress.cancels},
+        },
+    )
+
+
 def read_checkpoint(files: Files, path: Path) -> State | None:
     """Return the map of a checkpoint, None when there is none that can be read. Blocks."""
     if not files.exists(path):

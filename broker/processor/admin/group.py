@@ -34,6 +34,7 @@ from skylarkmq.broker.processor.processor import (
     check_producer_group,
     check_topic,
 )
+from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
     ConsumerConnection,
@@ -44,6 +45,7 @@ from skylarkmq.protocol.bodies.group import (
     ProducerInfo,
     ProducerTableInfo,
     SubscriptionGroupConfig,
+    TimerProgressBody,
 )
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -64,9 +66,19 @@ class AdminGroupProcessor(Processor):
     """Serves administrators of groups. Loop thread."""
 
     def __init__(
-        self, context: Context, delay_offsets: DelayOffsetTable, stats: BrokerStats
+        self,
+        context: Context,
+        delay_offsets: DelayOffsetTable,
+        stats: BrokerStats,
+        timer: TimerMessageService | None = None,
     ) -> None:
+        """Make the processor.
+
+        Args:
+            timer: delivers messages with a time of their own; None: nothing is told about it.
+        """
         super().__init__(context)
+        self._timer = timer
         self._delay_offsets = delay_offsets
         self._stats = stats
 
@@ -206,14 +218,27 @@ class AdminGroupProcessor(Processor):
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoFields)
     def get_all_delay_offsets(self, call: Call[NoFields]) -> Answer:
-        """Answer how far each delay level is delivered (45)."""
+        """Answer how far each delay level is delivered, and messages with times (45)."""
         levels = range(1, self._store.delay_levels.max_level + 1)
         body = DelayOffsetSerializeWrapper(
             offset_table={
                 level: offset for level in levels if (offset := self._delay_offsets.get(level))
-            }
+            },
+            timer_progress=self._timer_progress(),
         )
         return Answer(body)
+
+    def _timer_progress(self) -> TimerProgressBody | msgspec.UnsetType:
+        progress = None if self._timer is None else self._timer.progress()
+        if progress is None:
+            return msgspec.UNSET
+        (due_ms, offset), (cancel_ms, cancel_offset) = progress.messages, progress.cancels
+        return TimerProgressBody(
+            queue_offset=progress.queue_offset,
+            void_below=progress.void_below,
+            messages=(due_ms, offset),
+            cancels=(cancel_ms, cancel_offset),
+        )
 
 
 def _connections(clients: Mapping[Connection, ClientChannelInfo]) -> list[ConnectionBody]:

@@ -38,8 +38,13 @@ class Replica:
             "broker_role": "SLAVE",
             **config,
         }
+        broker_id = 1 if values["broker_role"] == "SLAVE" else 0
         self.parts = BrokerParts(
-            BrokerConfig(store=store_config(self.disk.root, **values), broker_name="broker-a"),
+            BrokerConfig(
+                store=store_config(self.disk.root, **values),
+                broker_name="broker-a",
+                broker_id=broker_id,
+            ),
             self.disk,
             clock,
             self.workers.workers,

@@ -12,6 +12,7 @@ import pytest
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.replication.slave_sync import SlaveSync
+from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -85,8 +86,18 @@ class Rig(GroupRig):
         self.master = MasterAddress(self.config)
         writer = TableWriter(self.files, self.workers.tables)
         self.delays = DelayOffsetTable(self.files, writer, self.clock, self.store)
+        self.timer = TimerMessageService(
+            self.store, self.files, self.clock, self.workers.timer, writer
+        )
+        self.timer.load()
         self.sync = SlaveSync(
-            self.context, self.delays, self.master, self.remote, self.workers.reads, self.clock
+            self.context,
+            self.delays,
+            self.timer,
+            self.master,
+            self.remote,
+            self.workers.reads,
+            self.clock,
         )
         self.sync.start()
 
@@ -152,6 +163,14 @@ async def test_offsets_wait_until_their_messages_are_here() -> None:
     await rig.advance(1)
     assert rig.standings == {("T", "g"): {0: 2, 1: 0}, ("half", "CID_RMQ_SYS_TRANS"): {0: 1}}
     assert [rig.delays.get(level) for level in (3, 4)] == [2, 1]
+    checkpoint = rig.store.paths.timer / "checkpoint"
+    assert not rig.files.exists(checkpoint), "an Apache master tells nothing of timed messages"
+    rig.remote.answers[DELAYS] = (
+        b'{"offsetTable":{},"timerProgress":{"queueOffset":3,"voidBelow":0,"messages":[7,1],'
+        b'"cancels":[7,2]}}'
+    )
+    await rig.advance(12)
+    assert rig.files.exists(checkpoint)
     await rig.sync.stop()
 
 
