@@ -62,6 +62,7 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.replication.ha_client import HaClient
 from skylarkmq.broker.replication.ha_server import HaServer
 from skylarkmq.broker.replication.master_address import MasterAddress
 from skylarkmq.broker.replication.metadata_log import MetadataLog, MetadataTables
@@ -128,6 +129,7 @@ class BrokerParts:
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
+        is_slave = config.store.is_slave
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
@@ -155,6 +157,7 @@ class BrokerParts:
             self.store, peers, long_polling=config.long_polling_enable
         )
         self.master = MasterAddress(config)
+        self.ha_client = HaClient(self.store, peers, self._find_master) if is_slave else None
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
@@ -250,6 +253,9 @@ class BrokerParts:
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()
+
+    def _find_master(self) -> str | None:
+        return self.master.ha_address
 
     def _warn_of_lost_groups(self) -> None:
         """Say that there is no table of groups beside a log with messages."""

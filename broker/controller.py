@@ -1,8 +1,8 @@
 """Starts and stops a broker, in the right order.
 
     start   metrics and health, store and tables (recovery), listeners, held pulls and timed
-            services, the port for slaves, registration
-    stop    registration, listeners and peers, held pulls, delays, tables, slaves, store
+            services, the port for slaves (a slave follows its master), registration
+    stop    registration, the master, listeners and peers, held pulls, delays, tables, slaves, store
 
 A store that fails keeps the broker up for reads for 5 s; then `ended` is set to 74 and its caller
 ends the process, so that a supervisor restarts it into recovery.
@@ -224,6 +224,8 @@ class BrokerController:
         parts.start_services()
         if parts.ha_server is not None and self._ha_socket is not None:
             await parts.ha_server.serve(self._ha_socket)
+        if parts.ha_client is not None:
+            parts.ha_client.start()
         self._lag.start()
         self._registration = RegistrationService(
             Registration(config, parts.topics, str(self.advertised), self.ha_port),
@@ -254,6 +256,7 @@ class BrokerController:
                 "store": self._store_check,
                 "listener": self._listener_check,
                 "route": self._route_check,
+                **({"master": self._master_check} if self.config.store.is_slave else {}),
             },
             live={
                 "store": self._failure_check,
@@ -328,6 +331,10 @@ class BrokerController:
         registration = self._registration
         return registration.why_unknown if registration is not None else "not registered yet"
 
+    def _master_check(self) -> str:
+        client = self.parts.ha_client
+        return client.refusal if client is not None else ""
+
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""
         parts = self.parts
@@ -338,6 +345,8 @@ class BrokerController:
             await self._slave_sync.stop()
         self._lag.stop()
         parts.housekeeping.stop()
+        if parts.ha_client is not None:
+            await parts.ha_client.stop()
         if self._server is not None:
             self._server.stop_reading()
             await self._settled()
@@ -380,6 +389,8 @@ class BrokerController:
             self._server.abort("killed")
         if parts.ha_server is not None:
             parts.ha_server.abort()
+        if parts.ha_client is not None:
+            await parts.ha_client.stop()
         parts.holding.stop()
         if self._router is not None:
             await self._router.stop(limit_s=0)

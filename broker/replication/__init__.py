@@ -6,7 +6,8 @@ that do not.
 
 `ha_protocol.py` has the bytes of that connection. The store gives and takes the log itself, with
 `CommitLog.part` and `MessageStore.take_records`, and knows nothing of connections.
-`slave_rules.py` has what a slave refuses.
+`ha_server.py` is the master's end and `ha_client.py` the slave's; `slave_rules.py` has what a slave
+refuses.
 
 `coordination.py` says what replicas that elect their master ask of a coordination engine.
 `slave_rules.py` has what a slave refuses, `master_address.py` where it finds its master, and

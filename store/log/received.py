@@ -65,6 +65,10 @@ class ReceivedError(StoreError):
     """What a master sends is not the rest of this log; cause and cure for the operator."""
 
 
+class NotYetError(ReceivedError):
+    """The next try will do: the disk is behind."""
+
+
 class _Part(NamedTuple):
     """Records that lie one after the other in one file, and what follows them."""
 
@@ -280,13 +284,13 @@ class ReceivedLog:
         """Pad the queue whose next record leaves a gap.
 
         Raises:
-            ReceivedError: units of the queue wait for a sync; the next try will do.
+            NotYetError: units of the queue wait for a sync.
         """
         record = next(sound_records(data, place, len(data), begin))
         offset, _, queue_id, queue_offset, _, _, topic, _ = record
         queue = self._queues.open(topic.decode("ascii"), queue_id)
         if queue.max_offset != queue.next_offset:
-            raise ReceivedError(
+            raise NotYetError(
                 f"the record at offset {offset} is number {queue_offset} of {queue.topic}-"
                 f"{queue_id}, and what is before it is not synced yet"
             )

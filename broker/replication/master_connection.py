@@ -1,0 +1,150 @@
+"""A slave's end of the connection to its master: parts of the log in, reports out.
+
+It reads no more than is taken out: above RECEIVED_MAX bytes it leaves the rest to the socket, so a
+slow disk here slows the master's sending down, and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from skylarkmq.broker.replication.ha_protocol import LogPart, PartDecoder, encode_report
+from skylarkmq.common.clock import Clock
+from skylarkmq.remoting.stream import split_address
+from skylarkmq.remoting.waiting import fail_after
+
+CONNECT_LIMIT_S: Final = 5.0
+RECEIVED_MAX: Final = 256 << 10
+"""Bytes that nobody has taken out, above which nothing more is read."""
+
+
+class MasterLostError(ConnectionError):
+    """The connection has ended; the text says how."""
+
+
+class MasterConnection(asyncio.Protocol):
+    """One connection to a master. Loop thread, one task.
+
+    Attributes:
+        heard_s: when the master said something last, on the monotonic clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.heard_s = clock.monotonic()
+        self._heard = False
+        self._clock = clock
+        self._decoder = PartDecoder()
+        self._received: list[bytes] = []
+        self._received_size = 0
+        self._is_full = False  # of received bytes
+        self._is_clogged = False  # the master reads no reports
+        self._lost: MasterLostError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        self.heard_s = self._clock.monotonic()
+        self._received.append(data)
+        self._received_size += len(data)
+        if self._received_size > RECEIVED_MAX and not self._is_full:
+            self._is_full = True
+            self._transport.pause_reading()
+        self.wake()
+
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = "it closed the connection" if exc is None else str(exc)
+        if not self._heard:
+            why += " before it sent anything; its log says why"
+        self._lost = MasterLostError(why)
+        self.wake()
+
+    # Use
+
+    async def wait(self, until_s: float, *, for_parts: bool) -> None:
+        """Return when something has come, when `wake` is called, or at a time of the clock.
+
+        Args:
+            for_parts: False while nothing can be taken; what has come then ends no wait.
+
+        Raises:
+            MasterLostError: the connection has ended, and all that came is taken out.
+        """
+        if for_parts and self._received:
+            return
+        if self._lost is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            timer = self._clock.call_at(until_s, self.wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        if self._lost is not None and not self._received:
+            raise self._lost
+
+    def wake(self) -> None:
+        """End the wait that is under way; without one, do nothing."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> list[LogPart]:
+        """Return the parts and heartbeats that are whole with what has come.
+
+        Raises:
+            HaProtocolError: this is no master.
+        """
+        if not self._received:
+            return []
+        received = self._received
+        data = received[0] if len(received) == 1 else b"".join(received)
+        self._received, self._received_size = [], 0
+        if self._is_full:
+            self._is_full = False
+            if self._lost is None:
+                self._transport.resume_reading()
+        return self._decoder.feed(data)
+
+    def report(self, offset: int) -> bool:
+        """Say where this log ends; False when the master has not read what it was told before."""
+        if self._is_clogged or self._lost is not None:
+            return False
+        self._transport.write(encode_report(offset))
+        return True
+
+    def abort(self) -> None:
+        """End it now."""
+        self._transport.abort()
+
+
+async def connect_to_master(address: str, clock: Clock) -> MasterConnection:
+    """Open a connection to a master's HA port, `host:port`.
+
+    Raises:
+        OSError: nothing listens there, or it takes longer than CONNECT_LIMIT_S.
+    """
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with fail_after(clock, CONNECT_LIMIT_S):
+            _, connection = await loop.create_connection(
+                lambda: MasterConnection(clock), host, port
+            )
+    except TimeoutError as error:
+        raise TimeoutError(f"no connection within {CONNECT_LIMIT_S:.0f} s") from error
+    except ValueError as error:  # the resolver takes no such name
+        raise OSError(f"{host[:64]!a} is no host name: {error}") from error
+    return connection
