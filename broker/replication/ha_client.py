@@ -132,12 +132,12 @@ class HaClient:
                 self._tell("no name server knows the master yet, and haMasterAddress is not set")
                 await sleep(self._clock, RETRY_FIRST_S)
                 continue
+            wait_s = REFUSED_RETRY_S
             try:
                 await self._follow(address)
             except (OSError, StoreError) as error:
                 wait_s = self._failed(shown(address), error)
             except Exception:
-                wait_s = REFUSED_RETRY_S
                 log.exception("following the master has failed; again in %.0f s", wait_s)
             finally:
                 self._leave()
@@ -289,7 +289,7 @@ class HaClient:
     def _check_same(self, offset: int, data: bytes) -> None:
         place = 0
         while place < len(data):
-            own = self._log.part(offset + place, len(data) - place)
+            own = bytes(self._log.part(offset + place, len(data) - place))
             theirs = data[place : place + len(own)]
             if not own or own != theirs:
                 raise MasterRefusedError(

@@ -457,7 +457,11 @@ async def test_an_unexpected_failure_is_told_with_its_trace_and_tried_again(
 ) -> None:
     master = ScriptedMaster(log_bytes(3))
     slave = await follow(master)
-    monkeypatch.setattr(slave.store, "take_records", lambda *_: 1 / 0)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(slave.store, "take_records", fail)
     master.answer(Random(1))
     await slave.turn()
     assert "ZeroDivisionError" in caplog.text
