@@ -36,7 +36,10 @@ from skylarkmq.broker.fleet.pages import fleet_families
 from skylarkmq.broker.fleet.supervisor import Supervisor
 from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
+from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.processor.send import SendProcessor
+from skylarkmq.broker.replication.ha_client import HaClient
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (
     ABOVE_ZERO,
@@ -240,6 +243,8 @@ def metrics(broker: RunningBroker) -> str:
     collectors = registry_of(state, checks, "uvloop", dict, lambda: 1, str)._collector_to_names
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
     fleet = fleet_families(Supervisor(VirtualClock()), frozenset())
+    client = HaClient(state.store, VirtualClock(), lambda: None)
+    slave = master_families(client, FamilyMaker({"broker": "", "cluster": ""}))
     return page(
         "Metrics",
         "Names that begin with `skylarkmq_` are ours. Of those that begin with `rocketmq_`, the\n"
@@ -248,6 +253,8 @@ def metrics(broker: RunningBroker) -> str:
         "A family is shown on `/metrics` as soon as it has a series. "
         "[Monitoring](../operations/monitoring.md) says\nwhich ones are good to watch.",
         family_table(collector.families("both")),
+        "A slave adds:",
+        family_table(slave),
         "With [several processes](../operations/several-processes.md) the supervisor adds:",
         family_table(fleet),
     )

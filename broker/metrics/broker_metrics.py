@@ -32,6 +32,7 @@ from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.metrics.replication_families import replication_families
 from skylarkmq.broker.metrics.rocketmq5 import (
     RocketMQ5Families,
@@ -109,6 +110,7 @@ def registry_of(
             partial(removal_families, parts.store.removal),
             partial(access_families, config, parts.tls_gates),
             partial(replication_families, parts.ha_server),
+            partial(master_families, parts.ha_client),
         ),
         half_messages=lambda: parts.transactions.pending_count,
         reserve_ms=parts.info.reserve_ms,

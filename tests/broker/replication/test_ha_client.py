@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.replication import ha_client
 from skylarkmq.broker.replication.ha_client import (
     COMPARED_SIZE,
@@ -314,6 +316,42 @@ async def test_nothing_is_read_while_the_disk_is_behind(
     assert slave.log_bytes() == data
 
 
+# Figures
+
+
+def series(slave: SlaveRig | None) -> dict[str, float]:
+    client = None if slave is None else slave.client
+    return {
+        sample.name: sample.value
+        for family in master_families(client, FamilyMaker({}))
+        for sample in family.samples
+    }
+
+
+async def test_the_metrics_tell_how_the_master_is_followed(follow: Follow) -> None:
+    data, rng = log_bytes(20), Random(11)
+    master = ScriptedMaster(data)
+    slave = await follow(master, flush_disk_type="SYNC_FLUSH")
+    master.begin_link()
+    master.send(rng)
+    await settle()
+    wanted = {
+        "skylarkmq_master_connected": 1,
+        "skylarkmq_master_refused": 0,
+        "skylarkmq_master_received_offset_bytes": len(data),
+        "skylarkmq_master_unstored_bytes": len(data),
+        "skylarkmq_master_connections_total": 1,
+    }
+    assert series(slave) == wanted
+    slave.workers.run_all()
+    assert series(slave)["skylarkmq_master_unstored_bytes"] == 0
+    master.link.say(b"\xff" * 12)
+    await slave.turn()
+    assert series(slave)["skylarkmq_master_connected"] == 0
+    assert series(slave)["skylarkmq_master_refused"] == 1
+    assert not series(None)
+
+
 # Refusals
 
 
@@ -412,6 +450,16 @@ async def test_one_that_is_no_master_is_refused(follow: Follow, data: bytes) -> 
     await slave.turn()
     assert "this is no master" in slave.client.refusal
     assert not master.link.open
+
+
+async def test_bytes_of_another_place_are_not_compared(follow: Follow) -> None:
+    data = log_bytes(100)
+    before = await copied(follow, data)
+    master = ScriptedMaster(data)
+    slave = await follow(master, before.files)
+    master.link.part(len(data) - 100, data[-100:])
+    await slave.turn()
+    assert "in place of" in slave.client.refusal
 
 
 async def test_damage_on_the_way_is_refused(
