@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from skylarkmq.common.crc import body_crc
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.record import (
     FIXED_IPV4_SIZE,
@@ -34,6 +35,8 @@ from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.progress import Progress
 
 SLICE_SIZE: Final = 1 << 20
+RUN_MAX: Final = 256
+"""Records that are looked at before the first of them is handed out."""
 _SIZE = struct.Struct(">i")
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
@@ -138,42 +141,15 @@ def sound_records(
         end: place in `data` where the bytes end that may be looked at.
         base: offset of the log of the first byte of `data`.
     """
-    view = memoryview(data)
-    last = end - MIN_RECORD_SIZE
-    unpack: Callable[[bytes, int], tuple[int, ...]] = WALK_IPV4.unpack_from
-    while position <= last:
-        size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = unpack(
-            data, position
-        )
-        stop: int = position + size
-        tail: int = position + FIXED_IPV4_SIZE + body_size
-        if (
-            magic == MESSAGE_MAGIC
-            and offset == base + position
-            and stop <= end
-            and body_size >= 0
-            and tail + LENGTHS_SIZE <= stop
-            and not sys_flag & HOSTS_BITS
-        ):
-            topic_end: int = tail + 1 + data[tail]
-            properties = data[topic_end + 2 : stop]
-            topic = data[tail + 1 : topic_end]
-            if (
-                topic_end - tail <= MAX_TOPIC_SIZE + 1
-                and topic_end + 2 + len(properties) == stop
-                and data[topic_end] << 8 | data[topic_end + 1] == len(properties)
-                and (
-                    not check_crc
-                    or (
-                        body_crc(view[tail - body_size : tail]) == crc
-                        and 0 not in properties
-                        and 0 not in topic
-                    )
-                )
-            ):
-                position = stop
-                yield offset, size, queue_id, queue_offset, sys_flag, timestamp, topic, properties
+    while True:
+        records = plain_records(data, position, end, base, check_crc)
+        if records:
+            yield from records
+            position = records[-1][0] + records[-1][1] - base
+            if len(records) == RUN_MAX:
                 continue
+        if position > end - MIN_RECORD_SIZE:
+            break
         record = read_record(
             data, position, limit=end, check_crc=check_crc, physical_offset=base + position
         )
@@ -181,6 +157,49 @@ def sound_records(
             break
         position += record.size
         yield _walked(record)
+
+
+@twin
+def plain_records(
+    data: bytes, position: int, end: int, base: int, check_crc: bool
+) -> list[WalkedRecord]:
+    """Return the sound records without IPv6 hosts from a position on, at most RUN_MAX.
+
+    It stops at anything else; see `sound_records`.
+    """
+    view, records = memoryview(data), list[WalkedRecord]()
+    last = end - MIN_RECORD_SIZE
+    unpack: Callable[[bytes, int], tuple[int, ...]] = WALK_IPV4.unpack_from
+    while position <= last and len(records) < RUN_MAX:
+        size, magic, crc, queue_id, queue_offset, offset, sys_flag, timestamp, body_size = unpack(
+            data, position
+        )
+        stop: int = position + size
+        tail: int = position + FIXED_IPV4_SIZE + body_size
+        if (
+            magic != MESSAGE_MAGIC
+            or offset != base + position
+            or stop > end
+            or body_size < 0
+            or tail + LENGTHS_SIZE > stop
+            or sys_flag & HOSTS_BITS
+        ):
+            break
+        topic_end: int = tail + 1 + data[tail]
+        if topic_end - tail > MAX_TOPIC_SIZE + 1 or topic_end + 2 > stop:
+            break
+        topic, properties = data[tail + 1 : topic_end], data[topic_end + 2 : stop]
+        if data[topic_end] << 8 | data[topic_end + 1] != len(properties):
+            break
+        if check_crc and (
+            body_crc(view[tail - body_size : tail]) != crc or 0 in properties or 0 in topic
+        ):
+            break
+        records.append(
+            (offset, size, queue_id, queue_offset, sys_flag, timestamp, topic, properties)
+        )
+        position = stop
+    return records
 
 
 def _walked(record: RecordView) -> WalkedRecord:

@@ -1,0 +1,95 @@
+"""A run of records in the log is found alike on both roads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skylarkmq import kernel
+from skylarkmq.protocol.record import encode_record
+from skylarkmq.store.log.log_walk import RUN_MAX, plain_records, sound_records
+from tests.store.support import BORN, HOST
+
+compiled: Any = kernel.compiled
+pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
+
+START = 2**40
+HOSTS = st.sampled_from([BORN, BORN, BORN, HOST, bytes(range(20))])
+
+
+def in_python(*args: Any) -> Any:
+    return kernel.twins["plain_records"](*args)
+
+
+def record(number: int, position: int, born_host: bytes, body: bytes, **changes: Any) -> bytes:
+    hosts = (len(born_host) == 20) << 4
+    values: dict[str, Any] = {
+        "queue_id": number,
+        "flag": 0,
+        "queue_offset": 2**33 + number,
+        "physical_offset": START + position,
+        "sys_flag": hosts,
+        "born_timestamp": 1,
+        "born_host": born_host,
+        "store_timestamp": 2**41,
+        "store_host": HOST,
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "body": body,
+        "topic": b"TopicTest",
+        "properties": b"",
+        **changes,
+    }
+    return encode_record(**values)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Records that follow each other; often one byte of them is wrong."""
+    data = bytearray()
+    for number in range(draw(st.integers(0, 4))):
+        data += record(
+            number,
+            len(data),
+            draw(HOSTS),
+            draw(st.binary(max_size=100)),
+            topic=draw(st.sampled_from([b"", b"T", b"Topic\0", b"T" * 127])),
+            properties=draw(st.sampled_from([b"", b"KEYS\x01k\x02", b"a\0b", b"p" * 300])),
+        )
+    if data and draw(st.booleans()):
+        position = draw(st.integers(0, len(data) - 1))
+        data[position] = draw(st.integers(0, 255))
+    return bytes(data) + draw(st.binary(max_size=100))
+
+
+@settings(max_examples=400)
+@given(logs(), st.integers(0, 300), st.integers(0, 300), st.booleans())
+def test_both_roads_find_the_same(data: bytes, front: int, back: int, check_crc: bool) -> None:
+    for position, end in ((0, len(data)), (front, len(data)), (0, max(0, len(data) - back))):
+        args = (data, position, end, START, check_crc)
+        assert compiled.plain_records(*args) == in_python(*args)
+
+
+def test_a_run_has_an_end_and_the_walk_goes_on() -> None:
+    data = b""
+    for number in range(2 * RUN_MAX + 3):
+        host = bytes(range(20)) if number == RUN_MAX + 5 else BORN
+        data += record(number, len(data), host, b"body")
+    run = plain_records(data, 0, len(data), START, True)
+    assert len(run) == RUN_MAX
+    assert run == in_python(data, 0, len(data), START, True)
+    walked = list(sound_records(data, 0, len(data), START))
+    assert [each[2] for each in walked] == list(range(2 * RUN_MAX + 3))
+
+
+def test_every_bit_is_looked_at_alike() -> None:
+    data = record(1, 0, BORN, b"body", properties=b"KEYS\x01k\x02")
+    for position in range(len(data)):
+        for bit in range(8):
+            wrong = bytearray(data)
+            wrong[position] ^= 1 << bit
+            args = (bytes(wrong), 0, len(wrong), START, True)
+            assert compiled.plain_records(*args) == in_python(*args)
