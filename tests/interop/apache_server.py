@@ -74,6 +74,10 @@ class ApacheBroker(Broker):
         while self._running:
             self._running.pop().kill()
 
+    def kill_broker(self) -> None:
+        """Leave the name server running."""
+        self._running.pop().kill()
+
     def end(self) -> None:
         for child in self.children.all:  # a clean stop takes ten seconds
             child.kill()

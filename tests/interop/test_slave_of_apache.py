@@ -16,6 +16,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from tests.interop.apache_server import ApacheBroker
 from tests.interop.children import Children
 from tests.interop.servers import FILE_SIZES
+from tests.interop.tools import JavaTools
 from tests.support.live_broker import PATIENT, broker_config
 from tests.support.patience import until
 from tests.support.raw_client import RawClient, send_fields
@@ -73,6 +74,7 @@ class Slave:
             broker_id=1,
             ha_master_address=f"127.0.0.1:{master.port + 1}",
             mapped_file_size_commit_log=FILE_SIZE,
+            namesrv_addr=master.namesrv,
             **{"ha_copy_from": "start", **PATIENT, **keys},
         )
         self.broker: BrokerController
@@ -161,6 +163,26 @@ async def until_refused(master: Master) -> None:
     codes: set[int] = set()
     while ResponseCode.SLAVE_NOT_AVAILABLE not in codes:
         codes = set(await master.send(1))
+
+
+async def test_consumers_read_from_our_slave_when_the_master_is_gone(tmp_path: Path) -> None:
+    async with pair_of(tmp_path, "ASYNC_MASTER") as (master, slave):
+        tools = JavaTools(master.broker.children, master.broker)
+        await slave.start()
+        await master.send(40)
+        early = await asyncio.to_thread(tools.received, "T", "readers", 40)
+        await master.send(60)
+        await slave.has(master)
+        offsets = slave.broker.parts.offsets
+
+        def has_offsets() -> bool:
+            return sum(offsets.of("readers", "T").values()) >= 40
+
+        await until(has_offsets, "the group's offsets")
+        await asyncio.to_thread(master.broker.kill_broker)
+        late = await asyncio.to_thread(tools.received, "T", "readers", 60)
+        assert not {event["msg_id"] for event in early} & {event["msg_id"] for event in late}
+        await slave.broker.stop()
 
 
 async def test_an_empty_slave_begins_at_the_masters_last_file(tmp_path: Path) -> None:
