@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -102,7 +102,7 @@ class Slave:
 
 
 @asynccontextmanager
-async def pair_of(root: Path, role: str, **keys: Any) -> AsyncIterator[tuple[Master, Slave]]:
+async def pair_of(root: Path, role: str, **keys: Any) -> AsyncGenerator[tuple[Master, Slave]]:
     """RocketMQ's master, which runs, and our slave, which does not yet."""
     children = Children(root)
     broker = ApacheBroker(children, root, brokerRole=role)
