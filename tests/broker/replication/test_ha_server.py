@@ -104,11 +104,13 @@ def test_only_synced_bytes_go_out_under_sync_flush() -> None:
     master.start()
     slave = master.follow(0)
     master.put(body=BODY)
+    other = master.connect()
+    other.report(0)
     for _ in range(10):
         master.clock.advance(0.005)
-    assert slave.read() == []
+    assert slave.read() == other.read() == []
     master.turn()
-    assert slave.data == master.log_bytes
+    assert slave.data == other.data == master.log_bytes
     assert len(slave.data) > len(BODY)
 
 

@@ -181,6 +181,14 @@ def test_a_failed_disk_answers_at_once() -> None:
     assert statuses(master) == [LOST]
 
 
+def test_a_failed_disk_is_told_also_without_a_slave() -> None:
+    master = rig(flush_disk_type="SYNC_FLUSH")
+    master.put()
+    assert master.results == []
+    master.store.fail(OSError("the disk"))
+    assert statuses(master) == [LOST]
+
+
 def test_settling_comes_after_all_that_wait() -> None:
     master, order = rig(), list[str]()
     slave = master.follow(0)
