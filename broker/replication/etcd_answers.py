@@ -31,7 +31,7 @@ CHANGED_NOTHING: Final = frozenset(
     {INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED}
 )
 """Codes of refusals before anything was done. Not RESOURCE_EXHAUSTED (8): when its disk quota is
-used up, etcd makes the change and then answers with that error."""
+used up, etcd may make a change and then answer with that error."""
 TOKEN_REFUSALS: Final = (
     "invalid auth token",
     "revision of auth store is old",

@@ -299,8 +299,9 @@ async def test_three_members_of_whom_one_dies_after_the_other(tmp_path: Path) ->
             for victim in members:
                 if not victim.url.endswith(str(watched.port)):
                     victim.kill()
-            with pytest.raises(CoordinationError, match=r"no leader|read again"):
-                await waiting
+            async with asyncio.timeout(LIMIT_S):
+                with pytest.raises(CoordinationError, match=r"no leader|read again"):
+                    await waiting
         way.close()
     finally:
         for victim in members:
