@@ -26,6 +26,7 @@ from pathlib import Path
 
 from skylarkmq.broker.waiting import result_of, synced
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.errors import StoreError
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -100,14 +101,14 @@ class TableFile:
         """Return when all changes so far are on the disk.
 
         Raises:
-            OSError: the write failed; the changes stay pending, and the next call or change tries
-                again.
+            OSError, StoreError: the write failed, of the file or in the journal; the changes stay
+                pending, and the next call or change tries again.
         """
         await result_of(lambda done: self.persisted(lambda error: done(None, error)))
 
     async def flush(self) -> None:
         """Return when everything is on the disk, what changes meanwhile too; errors are logged."""
-        with suppress(OSError):
+        with suppress(OSError, StoreError):
             while self.pending:
                 await self.durable()
 

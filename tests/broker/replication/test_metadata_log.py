@@ -102,6 +102,9 @@ async def test_a_record_that_was_refused_is_owed(
     assert refused
     with pytest.raises(Exception, match="SERVICE_NOT_AVAILABLE"):
         await answered
+    flushed = asyncio.ensure_future(master.parts.topics.flush())
+    await master.rest()
+    await flushed  # a stop goes on
     monkeypatch.setattr(master.store.writer, "put_messages", put)
     await master.advance(2)
     copy(master, follower)

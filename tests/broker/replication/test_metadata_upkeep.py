@@ -188,6 +188,28 @@ async def test_the_newest_snapshot_outlives_its_log_file(
     assert late.tables() == master.tables()
 
 
+async def test_what_was_stored_again_is_delivered_once(clock: ManualClock) -> None:
+    """Timed messages wait for longer than log files are kept."""
+    master, follower = await pair(clock, **EXPIRING, timer_max_delay_sec=30 * 86_400)
+    master.topic("T")
+    for number in range(20):
+        delayed = inner("T", 1, b"%d" % number, properties=b"TIMER_DELAY_SEC\x0110800")
+        master.store.put_message(master.store.timer_rules.redirect(delayed), master.results.append)
+    for _ in range(2):
+        await fill(master, 2)
+        copy(master, follower)
+        await master.advance(3700, step_s=20)
+        copy(master, follower)
+        await follower.advance(60, step_s=20)
+    assert master.parts.timer.rolled_count >= 20
+    assert follower.store.commit_log.min_offset > 0
+    copy(master, follower)
+    master.parts.metadata.stop_as_master()
+    await follower.lead(2)
+    await follower.advance(7200, step_s=20)
+    assert sorted(map(int, follower.bodies("T", 1))) == list(range(20))
+
+
 async def test_a_follower_keeps_what_its_master_keeps(clock: ManualClock) -> None:
     master, follower = Replica(clock), Replica(clock, **EXPIRING)
     for replica in (master, follower):
