@@ -78,6 +78,7 @@ class LiveConfig:
         self.kept: dict[str, str] = {}
         self.kept_changed: Callable[[frozenset[str]], None] | None = None
         self.journal: Journal | None = None
+        self._before: dict[str, Any] = {}  # values of keys that have others now
         self._config = config
         self._files = files
         self._worker = worker
@@ -109,15 +110,21 @@ class LiveConfig:
             keys = keys_of(type(part))
             mine = {keys[name].attribute: values[name] for name in values if name in keys}
             dataclasses.replace(part, **mine)  # checks them
-        changed = self._apply(values)
-        if changed:
-            self.version = next_version(self.version, self._clock)
-            for listener in self.listeners:
-                listener(changed)
+        self._put_in_force(values)
         self.kept.update(texts)
         if self.kept_changed is not None:
             self.kept_changed(frozenset(texts))
         return self._write(texts)
+
+    def forget(self, key: str) -> None:
+        """Have the value of a key that it had before it was set for the first time.
+
+        The broker's file is not written: what was not kept did not come there.
+        """
+        self.kept.pop(key, None)
+        if key in self._before:
+            self._put_in_force({key: self._before.pop(key)})
+            self._before.pop(key, None)
 
     def differs(self, texts: Mapping[str, str]) -> bool:
         """Return whether a key that is known here has another value than a text says.
@@ -129,6 +136,13 @@ class LiveConfig:
         before = values_of(self._config)
         return any(before[key] != value for key, value in read_values(KEYS, known).items())
 
+    def _put_in_force(self, values: Mapping[str, Any]) -> None:
+        changed = self._apply(values)
+        if changed:
+            self.version = next_version(self.version, self._clock)
+            for listener in self.listeners:
+                listener(changed)
+
     def _apply(self, values: Mapping[str, Any]) -> frozenset[str]:
         """Set new values, and return the keys of those that differ from the old ones."""
         before = values_of(self._config)
@@ -136,6 +150,7 @@ class LiveConfig:
         for key in changed:
             old, new = shown_value(before[key]), shown_value(values[key])
             log.warning("%s is %s now, it was %s", key, new, old)
+            self._before.setdefault(key, before[key])
             part = self._config if key in keys_of(type(self._config)) else self._config.store
             object.__setattr__(part, KEYS[key].attribute, values[key])
         return changed

@@ -378,7 +378,7 @@ class ConfigRows:
         writing.add_done_callback(self._writing.discard)
 
     def remove(self, key: str) -> None:
-        self._live.kept.pop(key, None)
+        self._live.forget(key)
 
     def replace(self, rows: Rows) -> None:
         _replace(self, rows)

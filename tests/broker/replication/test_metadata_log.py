@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
+from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
+from skylarkmq.broker.processor.send_checks import SendChecks
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader
+from tests.broker.group_rig import FakeConnection, begin, request
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.support.manual_clock import ManualClock
 
@@ -140,3 +147,34 @@ async def test_the_topic_is_no_clients_topic(clock: ManualClock) -> None:
     master, _ = await pair(clock)
     assert SYS_METADATA_TOPIC not in master.parts.topics.table
     assert not master.parts.deletion.unknown_topics()
+    admin = AdminTopicProcessor(master.parts.context, master.parts.deletion)
+    fields = {
+        "topic": SYS_METADATA_TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG",
+    }  # fmt: skip
+    for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
+        answer = begin(admin, FakeConnection(), request(code, fields))
+        assert answer.code != 0
+        assert "system topic" in answer.remark
+    checks = SendChecks(master.parts.config, master.parts.topics, master.parts.groups, Random(1))
+    header = SendMessageRequestHeader(
+        producer_group="pg", topic=SYS_METADATA_TOPIC, default_topic="TBW102",
+        default_topic_queue_nums=4, queue_id=0, sys_flag=0, born_timestamp=0, flag=0,
+    )  # fmt: skip
+    with pytest.raises(RemoteProtocolError, match="forbidden"):
+        checks.target(header, "192.0.2.1:1")
+
+
+async def test_a_key_that_was_not_kept_has_its_old_value_after_a_cut(clock: ManualClock) -> None:
+    master, follower = await pair(clock)
+    live = master.parts.live_config
+    before = master.parts.config.max_topics
+    # It is in force here, and deposed before its record is written.
+    setting = asyncio.ensure_future(live.update({"maxTopics": "77"}))
+    assert master.parts.config.max_topics == 77
+    master.parts.metadata.stop_as_master()
+    await master.rest()
+    await setting
+    assert master.parts.metadata.fold().is_whole
+    assert master.parts.config.max_topics == before
+    assert live.kept == follower.parts.live_config.kept == {}
