@@ -128,6 +128,7 @@ class MetadataLog:
         self._tables: dict[str, MetadataTable] = {table.name: table for table in tables}
         self._deleting = tables.deleting
         self._timer_rows = tables.timer
+        self._at_intervals = {tables.offsets.name, tables.delay.name, tables.timer.name}
         file_size = store.config.mapped_file_size_commit_log
         self._part_size = min(PART_SIZE, file_size // 4)
         self._snapshot = NO_SNAPSHOT
@@ -329,7 +330,7 @@ class MetadataLog:
         self._told_begin = -1
         self._owed.clear()
         for table in self._tables.values():
-            table.connect(self._wake, self.written)
+            table.connect(self._wake, partial(self.written, table.name))
         self._deleting.lead(self)
         if self.is_whole:
             self._begin_snapshot()
@@ -352,15 +353,19 @@ class MetadataLog:
             if not waiter.done():
                 waiter.set_exception(StoreError("this broker is no longer the master"))
 
-    async def written(self) -> None:
-        """Return when all changes so far are in the log as durably as messages are.
+    async def written(self, name: str | None = None) -> None:
+        """Return when the changes so far are in the log as durably as messages are.
+
+        Args:
+            name: the table whose changes are waited for; None: all. Tables that are written at
+                intervals are left out unless they are asked for.
 
         Raises:
             StoreError: they could not be written; they go with the next record.
         """
         if self._term is None:
             return
-        number = self._write_changes()
+        number = self._write_changes(name=name)
         if self._ended >= number:
             if self._refusal is not None and self._owed:
                 raise self._refusal
@@ -378,7 +383,7 @@ class MetadataLog:
         """See `DeletionJournal`."""
         if self._term is not None:
             self._deleting.begun(topic)  # no longer
-            self._write_changes((Change(REMOVED, topic, encode_value(end_offset)),))
+            self._write_changes((Change(REMOVED, topic, encode_value(end_offset)),), name="")
 
     def _wake(self) -> None:
         if not self._planned:
@@ -388,11 +393,23 @@ class MetadataLog:
     def _write_planned(self) -> None:
         self._planned = False
         if self._term is not None:
-            self._write_changes()
+            self._write_changes(name="")
 
-    def _write_changes(self, more: Iterable[Change] = (), *, even_none: bool = False) -> int:
-        """Write what was touched; return the number of the last record of changes."""
-        touched = [(table.name, key) for table in self._tables.values() for key in table.touched()]
+    def _write_changes(
+        self, more: Iterable[Change] = (), *, name: str | None = None, even_none: bool = False
+    ) -> int:
+        """Write what was touched; return the number of the last record of changes.
+
+        Args:
+            name: as for `written`; empty: no table in particular.
+        """
+        left_out = self._at_intervals - {name} if name is not None else set[str]()
+        touched = [
+            (table.name, key)
+            for table in self._tables.values()
+            if table.name not in left_out
+            for key in table.touched()
+        ]
         keys = dict.fromkeys([*self._owed, *touched])
         rows = [*(self._row(*key) for key in keys), *more]
         if not rows and not even_none:
@@ -467,7 +484,7 @@ class MetadataLog:
         """Do what is due, each second."""
         is_behind = self._owed or self._told_begin != self._store.commit_log.min_offset
         if is_behind and self._ended == self._begun:
-            self._write_changes(even_none=True)
+            self._write_changes(name="", even_none=True)
         if self._writing is None and self._is_due:
             self._begin_snapshot()
 

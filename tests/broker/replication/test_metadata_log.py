@@ -88,6 +88,32 @@ async def test_changes_of_one_turn_are_one_record(clock: ManualClock) -> None:
     assert len(records[0].rows) == 100
 
 
+async def test_offsets_go_at_their_interval_and_with_a_deletion(clock: ManualClock) -> None:
+    master, _ = await pair(clock)
+    master.topic("T")
+    for number in range(9):
+        master.put("T", 0, b"%d" % number)
+    await master.advance(10)
+    before = len(master.records())
+
+    def told() -> list[str]:
+        rows = [row for record in master.records()[before:] for row in record.rows]
+        return [row.table for row in rows if row.table in ("offsets", "topics")]
+
+    for number in range(1, 9):
+        master.commit("cg", "T", 0, number)
+        master.topic(f"T{number}")
+        await master.advance(0.5)
+    assert told() == ["topics"] * 8
+    await master.advance(2)
+    assert told() == ["topics"] * 8 + ["offsets"]
+    master.commit("cg", "T", 0, 2)
+    deleting = master.parts.deletion.delete("T")
+    await master.rest()
+    assert await deleting is None
+    assert told()[9:] == ["topics", "offsets"]
+
+
 async def test_a_record_that_was_refused_is_owed(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
