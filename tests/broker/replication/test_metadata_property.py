@@ -6,13 +6,25 @@ import asyncio
 from random import Random
 from typing import Any, NamedTuple
 
+import pytest
+
+from skylarkmq.broker.replication import metadata_log
 from tests.broker.replication.metadata_rig import Replica, copy
+from tests.store.support import inner
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import seeds
 from tests.support.manual_clock import ManualClock
 
 TOPICS = [f"T{number}" for number in range(6)]
 GROUPS = [f"g{number}" for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let them be in several records each, and follow each other soon."""
+    monkeypatch.setattr(metadata_log, "PART_SIZE", 600)
+    monkeypatch.setattr(metadata_log, "CHANGES_MAX", 2000)
+    monkeypatch.setattr(metadata_log, "SNAPSHOT_SHARE", 1)
 
 
 class Mark(NamedTuple):
@@ -34,8 +46,9 @@ class Life:
 
     async def run(self, count: int) -> None:
         choices = [
-            (4, self.topic),
+            (6, self.topic),
             (2, self.delete),
+            (2, self.put_delayed),
             (3, self.group),
             (1, self.delete_group),
             (8, self.put),
@@ -82,6 +95,12 @@ class Life:
                 size = self.rng.choice((10, 10, 5000, 20_000))
                 self.master.put(name, 0, b"%d " % self.number + b"x" * size)
 
+    def put_delayed(self) -> None:
+        for name in self.known:
+            delayed = inner(name, 0, b"delayed", properties=b"DELAY\x011")
+            parked = self.master.store.delay_levels.redirect(delayed, 1)
+            self.master.store.put_message(parked, self.master.results.append)
+
     def commit(self) -> None:
         for name in self.known:
             end = self.master.store.max_offset(name, 0)
@@ -119,7 +138,7 @@ async def test_a_log_cut_anywhere_gives_the_tables_of_that_moment() -> None:
         master = Replica(clock)
         master.start()
         life = Life(await master.lead(), rng)
-        await life.run(60)
+        await life.run(150)
         follower = Replica(clock)
         follower.start()
         for mark in life.marks:
@@ -149,7 +168,7 @@ async def test_a_replica_whose_log_was_cut_forgets_what_was_in_the_rest() -> Non
         master = Replica(clock)
         master.start()
         life = Life(await master.lead(), rng)
-        await life.run(40)
+        await life.run(100)
         mark = rng.choice(life.marks)
         ahead = Replica(clock)
         ahead.start()
@@ -175,7 +194,7 @@ async def test_after_a_power_cut_the_tables_are_those_of_the_log_that_is_left() 
         master = Replica(clock, flush_disk_type="SYNC_FLUSH")
         master.start()
         life = Life(await master.lead(), rng)
-        await life.run(30)
+        await life.run(60)
         follower = Replica(clock, flush_disk_type="SYNC_FLUSH")
         follower.start()
         copy(master, follower, rng, upto=rng.choice(life.marks).end)
