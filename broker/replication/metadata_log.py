@@ -525,6 +525,8 @@ class MetadataLog:
 
     async def _write_snapshot(self, term: int) -> bool:
         begin, size, place = NO_BASE, 0, -1
+        if self._term == term:
+            self._write_changes()  # so that it tells nothing that a follower does not know yet
         self._changes_size = 0
         # Invariant: the first record is written in the turn in which the rows are taken, so that
         # no change comes between them in the log.
