@@ -59,7 +59,6 @@ _SLAVE: Final = {"brokerRole": "SLAVE"}
 OfSlave = Annotated[T, Effect(needs=_SLAVE)]
 OfLiveSlave = Annotated[T, Effect(is_live=True, needs=_SLAVE)]
 OfSyncMaster = Annotated[T, Effect(needs={"brokerRole": "SYNC_MASTER"})]
-NoReplication = Annotated[T, Effect(not_built="replication is not supported yet; use ASYNC_MASTER")]
 NoLightQueues = Annotated[T, Effect(not_built="light queues are not supported yet; remove the key")]
 
 RECORD_OVERHEAD: Final = 64 * 1024
@@ -152,7 +151,7 @@ class StoreConfig:
     timer_flush_interval_ms: OfTimers[Interval] = 1000  # ms, the window of repeats after a crash
 
     # Replication
-    broker_role: NoReplication[BrokerRole] = "ASYNC_MASTER"
+    broker_role: BrokerRole = "ASYNC_MASTER"
     ha_listen_port: Port | None = None  # where slaves connect; None: listenPort + 1
     ha_master_address: OfSlave[str | None] = None  # `host:port`; None: as name servers say
     ha_send_heartbeat_interval: Interval = 5000  # ms

@@ -66,7 +66,6 @@ OfShortPolling = Annotated[T, Effect(is_live=True, needs={"longPollingEnable": F
 OfRecordedFall = Annotated[T, Effect(needs={"diskFallRecorded": True})]
 OfSlowConsumers = Annotated[T, Effect(needs={"disableConsumeIfConsumerReadSlowly": True})]
 OfExtension = Annotated[T, Effect(needs={"enableConsumeQueueExt": True})]
-NoSlaves = Annotated[T, Effect(not_built="slaves are not supported yet; use 0, the master")]
 NoAddressServer = Annotated[
     T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
 ]
@@ -150,7 +149,7 @@ class BrokerConfig(ServerConfig):
     # Identity
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = "DEFAULT_BROKER"  # the loader's default is the host name
-    broker_id: NoSlaves[Long] = MASTER_ID  # 0: master; each slave of it has its own above 0
+    broker_id: Long = MASTER_ID  # 0: master; each slave of it has its own above 0
     broker_ip1: str | None = None  # what clients are told; None: found from bindAddress
     broker_ip2: str | None = None  # the replication address; None: as brokerIP1
     region_id: str = "DefaultRegion"

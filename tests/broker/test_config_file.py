@@ -190,9 +190,6 @@ def test_a_setting_without_a_value_says_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "brokerRole=SYNC_MASTER",
-        "brokerRole=SLAVE",
-        "brokerId=1",
         "duplicationEnable=true",
         "enableLmq=true",
         "enableMultiDispatch=true",
@@ -207,6 +204,16 @@ def test_what_is_not_built_is_refused_in_one_line(setting: str) -> None:
 
 def test_the_same_keys_with_their_harmless_values_are_taken() -> None:
     _load("brokerRole=ASYNC_MASTER", "brokerId=0", "storePathCommitLog=/a")
+
+
+def test_a_slave_and_a_master_that_waits_for_it_are_configured_as_at_apaches() -> None:
+    slave = _load("brokerRole=SLAVE", "brokerId=1", "haMasterAddress=10.0.0.1:10912").config
+    assert slave.store.is_slave and slave.broker_id == 1
+    assert _load("brokerRole=SYNC_MASTER").config.store.broker_role == "SYNC_MASTER"
+    loaded = _load("haMasterAddress=10.0.0.1:10912")
+    assert loaded.without_effect == ["haMasterAddress (needs brokerRole=SLAVE)"]
+    assert "use 1 or more" in _error("brokerRole=SLAVE").cure
+    assert "set brokerRole=SLAVE" in _error("brokerId=1").cure
 
 
 def test_the_file_that_apache_ships_starts(tmp_path: Path) -> None:
