@@ -578,8 +578,7 @@ class ReplicaState:
             for replica, (session, begin) in term.sessions.items():
                 # Where nothing is fed yet, silence makes the follower connect again.
                 if begin is None:
-                    beat = Beat(self.term, session, self._now_s, term.in_sync.confirmed)
-                    self._send(replica, beat)
+                    self._beat(term, replica, session)
         if term.in_sync.confirmed > term.confirmed or term.in_sync.confirmed >= self._end:
             term.confirmed, term.moved_s = term.in_sync.confirmed, self._now_s
         if self._now_s - term.moved_s >= self._rules.stall_s and self._others_live(term):
@@ -591,6 +590,9 @@ class ReplicaState:
             self.state = State.MASTER
         self._change_set(term)
         self._hand_over(term)
+
+    def _beat(self, term: _Term, replica: str, session: int) -> None:
+        self._send(replica, Beat(self.term, session, self._now_s, term.in_sync.confirmed))
 
     def _others_live(self, term: _Term) -> bool:
         view = self._engine.view
@@ -645,6 +647,7 @@ class ReplicaState:
         if isinstance(message, Confirm) and known[1] is not None:
             term.sessions[event.sender] = (known[0], None)
             self._do(OpenStream(event.sender, self.term, known[0], known[1]))
+            self._beat(term, event.sender, known[0])
         if isinstance(message, Promise):
             asked_s = max(message.asked_s, term.promises_s.get(event.sender, message.asked_s))
             term.promises_s[event.sender] = asked_s

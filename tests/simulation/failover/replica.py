@@ -45,6 +45,7 @@ from skylarkmq.broker.replication.replica_events import (
     StopLeading,
     Swap,
     SwapEnded,
+    TermBegun,
     Tick,
 )
 from skylarkmq.broker.replication.replica_state import ReplicaState
@@ -92,6 +93,8 @@ class Replica:
         self.machine: ReplicaState | None = None  # None: it is down
         self.rate = 1.0  # of its clock
         self.jump_s = 0.0
+        self.next_swap_late_s = 0.0
+        self.ends_at_next_swap = False
         self._paused: deque[Event] | None = None
         self._jobs: deque[Callable[[], None]] = deque()  # of the disk, one after the other
         self._busy = False
@@ -288,8 +291,13 @@ class Replica:
             self._world.power[f"swaps {outcome.value}"] += 1
             self.hear(SwapEnded(action.swap, outcome))
 
-        engine = self._engine
-        self._ask(lambda: engine.swap(action.conditions, action.changes), answered, Swapped.UNKNOWN)
+        def swap() -> Swapped:
+            return self._engine.swap(action.conditions, action.changes)
+
+        late_s = self._cluster.late_s(self) if action.swap else 0.0
+        self._ask(swap, answered, Swapped.UNKNOWN, late_s)
+        if action.swap:
+            self._cluster.sharp_moment(self)
 
     # Other replicas
 
@@ -367,7 +375,7 @@ class Replica:
     def do_begin_term(self, action: BeginTerm) -> None:
         def begin() -> None:
             self.disk.rows = (*self.disk.rows, action.row)
-            self.hear(self._cluster.term_begun(self.disk.rows))
+            self.hear(TermBegun(self.disk.rows))
 
         self._job(begin)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from skylarkmq.broker.replication.coordinated_state import ClusterView
@@ -26,9 +27,7 @@ from skylarkmq.broker.replication.replica_events import (
     Observed,
     State,
     SwitchOver,
-    TermBegun,
 )
-from skylarkmq.broker.replication.terms import Lineage
 from tests.simulation.failover.replica import Record, Replica
 from tests.simulation.failover.world import Links, SimulatedEngine, World
 
@@ -56,7 +55,7 @@ def seeds(count: int) -> range:
 class Cluster:
     """Three replicas and what they promised to the world outside."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, clocks_jump: bool = False) -> None:
         self.world = World(Random(seed))
         rng = self.world.rng
         self.rules = RULES
@@ -66,7 +65,7 @@ class Cluster:
         self.engine.on_change = self._tell_watchers
         sync = [rng.random() < 0.5] * 3 if rng.random() < 0.8 else [True, False, True]
         self.replicas = [Replica(self, slot, sync[place]) for place, slot in enumerate("abc")]
-        self.clocks_jump = rng.random() < 0.2
+        self.clocks_jump = rng.random() < 0.35 or clocks_jump
         self.reorders = rng.random() < 0.25  # unlike connections do
         self.is_sharp = rng.random() < 0.5  # faults come when they hurt most
         self.stalls = 0.01  # share of the disk's jobs that take seconds
@@ -177,9 +176,6 @@ class Cluster:
 
     # The world
 
-    def term_begun(self, rows: Lineage) -> TermBegun:
-        return TermBegun(rows)
-
     def by_name(self, name: str) -> Replica | None:
         return next((replica for replica in self.replicas if replica.name == name), None)
 
@@ -205,11 +201,11 @@ class Cluster:
         self.world.after(delay_s, arrive, sender.name)
 
     def _tell_watchers(self) -> None:
-        view = self.engine.view
+        seen = Observed(self.engine.view, 0)
         for replica in self.replicas:
             delay_s = self.links.delay_s("engine", replica.slot)
             if delay_s is not None and replica.machine is not None:
-                replica.later(delay_s, lambda to=replica: to.hear(Observed(view, 0)))  # type: ignore[misc]
+                replica.later(delay_s, partial(replica.hear, seen))
 
     def clients(self, end_s: float) -> None:
         rng = self.world.rng
@@ -233,10 +229,10 @@ class Cluster:
             self.links.slow = rng.choice((0.01, 0.05, 0.2))
         for replica in self.replicas:
             replica.rate = rng.uniform(0.95, 1.05)
-        if self.is_sharp and self.clocks_jump:
-            for place in (3.0, 18.0):
-                world.after(rng.uniform(place, place + 5.0), self._fault, leader_without_engine)
-        for _ in range(rng.randint(1, 7)):
+        if self.clocks_jump:
+            for place in (3.0, 12.0, 21.0):
+                world.after(rng.uniform(place, place + 2.0), self._fault, leader_without_engine)
+        for _ in range(rng.randint(0 if self.is_sharp else 1, 4 if self.is_sharp else 7)):
             fault = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
             world.after(rng.uniform(1.0, FAULTS_S), self._fault, fault)
 
@@ -257,15 +253,19 @@ class Cluster:
 
         self.world.after(for_s, heal)
 
-    def late_s(self) -> float:
+    def late_s(self, replica: Replica) -> float:
         """How much later than others a swap of `state` arrives."""
         rng = self.world.rng
-        return rng.uniform(0.1, 5.0) if self.is_sharp and rng.random() < 0.5 else 0.0
+        if replica.next_swap_late_s:
+            late_s, replica.next_swap_late_s = replica.next_swap_late_s, 0.0
+            return late_s
+        return rng.uniform(0.3, 3.0) if self.is_sharp and rng.random() < 0.6 else 0.0
 
     def sharp_moment(self, replica: Replica) -> None:
         """A swap is on its way, or the log is being cut: some processes end right now."""
         rng = self.world.rng
-        if self.is_sharp and rng.random() < 0.25:
+        ends, replica.ends_at_next_swap = replica.ends_at_next_swap, False
+        if ends or (self.is_sharp and rng.random() < 0.25):
             self.world.power["sharp ends"] += 1
             process = replica.process
 
@@ -311,15 +311,22 @@ def leader_without_engine(cluster: Cluster, replica: Replica, _: float) -> None:
     rng = cluster.world.rng
     leader = next((other for other in cluster.replicas if other.leads), replica)
     cut_off_from_engine(cluster, leader, rng.uniform(6.0, 12.0))
-    follower = rng.choice([other for other in cluster.replicas if other is not leader])
 
     def forget() -> None:
+        state = cluster.engine.view.state
+        members = () if state is None else state.in_sync
+        some = [r for r in cluster.replicas if r is not leader and r.name in members]
+        if not some:
+            return
+        follower = rng.choice(some)
         if cluster.clocks_jump:
-            follower.jump_s += 12.0
+            follower.jump_s += 12.0  # it tries at once, though the leader counts on its promise
+            follower.next_swap_late_s = rng.choice((0.0, rng.uniform(0.8, 3.0)))
+            follower.ends_at_next_swap = rng.random() < 0.5
         elif rng.random() < 0.5:
             process_ends(cluster, follower, 0.1)
 
-    cluster.world.after(rng.uniform(4.2, 7.0), forget)
+    cluster.world.after(rng.uniform(4.6, 6.0), forget)
 
 
 def engine_away(cluster: Cluster, _: Replica, for_s: float) -> None:
@@ -388,6 +395,43 @@ def run(seed: int) -> Counter[str]:
             raise type(error)(f"SKYLARKMQ_SEED={seed}: {error}") from None
         raise Violation(f"SKYLARKMQ_SEED={seed}: {error!r}") from error
     return cluster.world.power
+
+
+def run_late_swap(seed: int) -> Counter[str]:
+    """One schedule around a swap that comes seconds late, while the old master still leads.
+
+    The master cannot reach the engine and leads by promises; a follower's clock jumps, so it tries
+    at once. Its swap is on the way for seconds; every second time its process ends meanwhile.
+
+    Raises:
+        Violation: as `run`.
+    """
+    cluster = Cluster(seed, clocks_jump=True)
+    try:
+        _run_late_swap(cluster, seed % 2 == 1)
+    except Violation as error:
+        raise type(error)(f"late swap, seed {seed}: {error}") from None
+    return cluster.world.power
+
+
+def _run_late_swap(cluster: Cluster, ends: bool) -> None:
+    world = cluster.world
+    cluster.is_sharp, cluster.reorders, cluster.stalls = False, False, 0.0
+    for replica in cluster.replicas:
+        world.after(world.rng.uniform(0.0, 2.0), replica.start)
+    world.after(0.5, cluster.clients, FAULTS_S + PEACE_S - 2.0)
+    world.run_until(8.0)
+    leader = next(replica for replica in cluster.replicas if replica.leads)
+    cut_off_from_engine(cluster, leader, 12.0)
+    world.run_until(13.5)
+    follower = next(replica for replica in cluster.replicas if replica is not leader)
+    follower.next_swap_late_s = world.rng.uniform(1.5, 2.5)
+    follower.ends_at_next_swap = ends
+    follower.jump_s += 12.0
+    world.run_until(FAULTS_S)
+    acknowledged = world.power["acknowledged"]
+    world.run_until(FAULTS_S + PEACE_S)
+    _check_peace(cluster, acknowledged)
 
 
 def _run(cluster: Cluster) -> None:

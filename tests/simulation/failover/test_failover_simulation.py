@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.failover.schedule import FAULTS, run, seeds
+from tests.simulation.failover.schedule import FAULTS, run, run_late_swap, seeds
 
 # What one hundred seeds show at least; a run that shows less proves nothing.
 POWER_PER_100_SEEDS = {
@@ -37,6 +37,12 @@ def test_every_course_of_faults_keeps_what_was_acknowledged(count: int) -> None:
             if power[name] * 100 < least * len(chosen)
         }
         assert not short, f"too little was seen: {short} of {power}"
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.soak)])
+def test_a_swap_that_comes_late_takes_nothing_away(count: int) -> None:
+    for seed in range(count):
+        run_late_swap(seed)
 
 
 def test_a_seed_replays() -> None:

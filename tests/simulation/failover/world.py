@@ -11,7 +11,7 @@ from typing import Any
 from skylarkmq.broker.replication.coordinated_state import STATE, ClusterView, view_of
 from skylarkmq.broker.replication.coordination import Change, Condition, Entry, Snapshot, Swapped
 
-ANSWER_LIMIT_S = 1.5  # a driver gives an answer up after this long
+ANSWER_LIMIT_S = 0.6  # a driver gives an answer up after this long
 
 
 class World:
