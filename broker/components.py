@@ -129,7 +129,6 @@ class BrokerParts:
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
-        is_slave = config.store.is_slave
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
@@ -157,7 +156,9 @@ class BrokerParts:
             self.store, peers, long_polling=config.long_polling_enable
         )
         self.master = MasterAddress(config)
-        self.ha_client = HaClient(self.store, peers, self._find_master) if is_slave else None
+        self.ha_client = (
+            HaClient(self.store, peers, self._find_master) if self.store.follows else None
+        )
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
@@ -183,6 +184,12 @@ class BrokerParts:
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+
+    def _ha_client(self) -> HaClient | None:
+        """Return what follows the master; None on a master."""
+        if not self.store.follows:
+            return None
+        return HaClient(self.store, self.peer_clock, self._find_master)
 
     def _metadata_tables(self) -> MetadataTables:
         return MetadataTables(
