@@ -87,7 +87,7 @@ from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
-from skylarkmq.common.worker import StoreWorkers
+from skylarkmq.common.worker import StoreWorkers, Worker
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import MessageStore
@@ -123,9 +123,7 @@ class BrokerParts:
         self.audit = Audit(
             config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
         )
-        self.access_files: AccessFiles | None = None
-        if config.acl_enable and config.rocketmq_home is not None:
-            self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
+        self.access_files = _access_files(config, files, workers.reads, clock)
         self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
@@ -331,6 +329,15 @@ class BrokerParts:
             return {}
         available = pool.available_count
         return {"available": available, "in_use": pool.buffer_count - available}
+
+
+def _access_files(
+    config: BrokerConfig, files: Files, worker: Worker, clock: Clock
+) -> AccessFiles | None:
+    """Return what reads the accounts; None without access control."""
+    if not config.acl_enable or config.rocketmq_home is None:
+        return None
+    return AccessFiles(config.rocketmq_home, files, worker, clock)
 
 
 def _ha_server(
