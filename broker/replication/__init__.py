@@ -13,5 +13,6 @@ refuses.
 `slave_rules.py` has what a slave refuses, `master_address.py` where it finds its master, and
 `slave_sync.py` copies the tables that are not in the log.
 `coordination.py` says what replicas that elect their master ask of a coordination engine;
-`etcd.py` asks etcd for it.
+`etcd.py` asks etcd for it. `replica_state.py` decides, event by event; `replica_protocol.py` has
+the bytes in which such replicas speak over the HA port.
 """
