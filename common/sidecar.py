@@ -45,6 +45,7 @@ class Kind(IntEnum):
     REMOVED_TOPICS = 4
     FLUSHED_OFFSET = 5
     TERMS = 6
+    CUT_BACK = 7
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

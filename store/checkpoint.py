@@ -106,9 +106,7 @@ class Checkpoint:
             return marks
         try:
             content = self._files.read_all(self._point_path)
-            return _with_point(
-                marks, decode_sidecar(self._point_path, Kind.RECOVERY_POINT, content)
-            )
+            return with_point(marks, decode_sidecar(self._point_path, Kind.RECOVERY_POINT, content))
         except CorruptFileError as error:
             log.warning("%s; recovery goes by the times in %s", error, self._path)
             return marks
@@ -141,12 +139,7 @@ class Checkpoint:
             self._save_point(marks.without_totals())
 
     def _save_point(self, marks: Marks) -> None:
-        content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
-        if marks.unit_count != UNKNOWN:
-            content["queues"] = marks.queue_count, marks.unit_count
-        if marks.index_point is not None:
-            content["index"] = astuple(marks.index_point)
-        data = encode_sidecar(Kind.RECOVERY_POINT, content)
+        data = encode_sidecar(Kind.RECOVERY_POINT, point_content(marks))
         try:
             self._files.make_folder(self._point_path.parent)
             self._files.replace(self._point_path, data, backup=False)
@@ -156,7 +149,17 @@ class Checkpoint:
             log.warning("no room for %s; a recovery would take longer: %s", self._point_path, error)
 
 
-def _with_point(marks: Marks, content: dict[str, Any]) -> Marks:
+def point_content(marks: Marks) -> dict[str, Any]:
+    """Return marks as a recovery point holds them."""
+    content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
+    if marks.unit_count != UNKNOWN:
+        content["queues"] = marks.queue_count, marks.unit_count
+    if marks.index_point is not None:
+        content["index"] = astuple(marks.index_point)
+    return content
+
+
+def with_point(marks: Marks, content: dict[str, Any]) -> Marks:
     """Add the recovery point's places to the times that it belongs to."""
     match content:
         case {"times": [*times], "offset": int(offset)} if tuple(times) == marks.times:

@@ -62,6 +62,7 @@ class StorePaths:
         self.profile = self.own / "profile"
         self.recovery_point = self.own / "recovery-point"
         self.flushed_offset = self.own / "flushed-offset"
+        self.cut_back = self.own / "cut-back"
         self.removed_topics = self.own / "removed-topics"
         self.terms = self.own / "terms"
         self.timer = self.own / "timer"

@@ -69,6 +69,7 @@ from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageSt
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.timer.rules import TimerRules
 from skylarkmq.store.upkeep.cleaning import CleanService
+from skylarkmq.store.upkeep.cut_back import Cut, CutBack, lowered
 from skylarkmq.store.upkeep.recovery import Recovery, RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -130,6 +131,7 @@ class MessageStore:
         commit_log = self.commit_log = CommitLog(env, self.delay_levels.due_time)
         queues = self.queues = QueueTable(env)
         self._points = PointTracker()
+        self._cut = CutBack(files, self.paths, commit_log)
         self.removal = TopicRemoval(env, commit_log, queues, self._points)
         writer = self.writer = MessageWriter(env, commit_log, queues)
         self.received = ReceivedLog(
@@ -209,19 +211,74 @@ class MessageStore:
             save_profile(self._files, self.paths.profile, sizes)
             return report
         except BaseException:
-            self.state = StoreState.CLOSED
-            self.commit_log.close()
-            self.queues.close()
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        self.state = StoreState.CLOSED
+        self.commit_log.close()
+        self.queues.close()
+        self.index.close()
+        self._lock.release()
+
+    def cut_back(self, offset: int, progress: Progress | None = None) -> RecoveryReport:
+        """Let the log end at an offset, as if what lies behind it had never been there. Blocks.
+
+        For a returning master, before it follows another one: between `load` and `start`. The log,
+        the queues, the key index and what is known to be on the disk end there then; what goes is
+        kept in a `.broken` file. A crash leaves the store as it was, or the next `load` ends the
+        cut. See `upkeep/cut_back.py`.
+
+        What others have derived from the log is theirs to take back: the timer index (`timer/`),
+        which is folded again from the log; the tables that follow a topic of the log
+        (`ReceivedLog.watch`); the terms of a replica. So load those after the cut. Offsets of
+        consumers beyond the new end are corrected by reads, as ever.
+
+        Args:
+            offset: where a record begins or the last one ends.
+            progress: told how far the recovery is.
+
+        Raises:
+            StoreError: the log has no border there, the store has started, or the disk has no
+                room. The store is loaded as before.
+            CorruptFileError, OSError: the store could not be loaded again and is closed.
+        """
+        if self.state is not StoreState.LOADING or self.recovery is None:
+            raise StoreError("the log is cut back after the store was loaded and before it starts")
+        newest_ms = self._cut.check(offset)
+        if offset == self.commit_log.max_offset:
+            return self.recovery
+        marks = self.queues.checkpoint.load()._replace(index_point=self.index.point_at(offset))
+        kept = self._cut.keep(offset)
+        end_offset = self.commit_log.max_offset
+        self._cut.decide(Cut(offset, lowered(marks, offset, newest_ms)))
+        log.warning(
+            "cutting the log back to offset %d; the %d bytes that go are kept in %s",
+            offset,
+            end_offset - offset,
+            kept,
+        )
+        try:
+            self.commit_log.unload()
+            self.queues.unload()
             self.index.close()
-            self._lock.release()
+            return self._recover(ProgressLog(self._clock, progress))
+        except BaseException:
+            self._give_up()
             raise
 
     def _recover(self, progress: Progress) -> RecoveryReport:
-        unclean = self._abort.exists()
+        cut = self._cut.load()
+        unclean = self._abort.exists() or cut is not None
         self.index.check_files(unclean=unclean)
         self.removal.load(self.queues.checkpoint)
+        if cut is not None:
+            self._abort.create()
+            self._cut.lower_marks(cut, self.queues.checkpoint)
         marks = self.queues.checkpoint.load()
         self.commit_log.mapped_files.load()
+        if cut is not None:
+            self._cut.cut_log(cut)
         self.queues.load(unclean=unclean, progress=progress)
         self._abort.create()
         recovery = Recovery(
@@ -262,6 +319,8 @@ class MessageStore:
             self.queues.disk_full = True
             if report.keeps_queues:
                 self.queues.covered = marks  # so that cleaning can make room
+        if cut is not None:
+            self._cut.done()
         return report
 
     def start(self) -> None:

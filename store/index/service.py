@@ -232,6 +232,17 @@ class IndexService:
                 loaded.next_offset,
             )
 
+    def point_at(self, offset: int) -> IndexPoint | None:
+        """Return how far the index is on the disk for a log that ends earlier. Blocks.
+
+        Args:
+            offset: a record boundary.
+        """
+        if self.point is None or self.point.end_offset <= offset:
+            return self.point
+        files = self._builder.files
+        return _point(self._files, files, [file.header for file in files], offset)
+
     def start(self) -> None:
         """Begin to follow the log."""
         self._follower.start()

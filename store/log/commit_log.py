@@ -409,11 +409,22 @@ class CommitLog:
         """Return where the synced part ended, as our last run noted it; -1 is unknown. Blocks."""
         return self._flushed.load()
 
+    def lower_durable_end(self, end_offset: int) -> None:
+        """Say, durably, that no more than this was synced: the rest is about to go. Blocks."""
+        if self._flushed.load() > end_offset:
+            self._flushed.open(end_offset)
+            self._flushed.close()
+
     def rewind(self, end_offset: int, store_timestamp: int) -> None:
         """Take over the end of the log that recovery found; all below it is synced. Blocks."""
         self._flushed.open(end_offset)
         self.flushed_offset = self._committed_offset = end_offset
         self.store_timestamp = self._committed_timestamp = store_timestamp
+
+    def unload(self) -> None:
+        """Let the loaded files go, to load them again; before `open_first`."""
+        self._flushed.close()
+        self.mapped_files.close()
 
     def close(self) -> None:
         """Delete the file made ahead, unmap the rest. Blocks; after the workers have ended."""

@@ -132,6 +132,17 @@ class MappedFileQueue:
         mapped.rewind(self.file_size)
         self.mapped.append(mapped)
 
+    def remove_after(self, end_offset: int) -> None:
+        """Remove the files that begin after an offset, durably; before `load`. Blocks.
+
+        Some of them may be gone already, from the middle too.
+        """
+        names = [name for name in self._files.list(self.folder) if is_file_name(name)]
+        for name in reversed(names):
+            if int(name) > end_offset:
+                self._files.unlink(self.folder / name)
+        self._files.sync_folder(self.folder)
+
     def remove_all(self) -> None:
         """Remove every file: nothing was ever stored in them. Blocks."""
         for mapped in self.mapped:

@@ -659,6 +659,17 @@ class QueueTable:
             queue.min_offset = self.first_at(queue, log_min_offset)
             queue.drop_tail()
 
+    def unload(self) -> None:
+        """Forget what was loaded and written, to load it again; before any work of the loop."""
+        self.close()
+        self.writer = QueueWriter(self._files, self._file_size)
+        self.ext_writer = QueueWriter(self._files, self._ext_file_size)
+        self.queues.clear()
+        self.dirty.clear()
+        self.lacking = self.disk_full = False
+        self._rebuilt_size = 0
+        self.covered = None
+
     def close(self) -> None:
         self.writer.close()
         self.ext_writer.close()

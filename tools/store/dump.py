@@ -76,6 +76,7 @@ _SIDECARS: Final = {
     "profile": Kind.PROFILE,
     "recovery-point": Kind.RECOVERY_POINT,
     "flushed-offset": Kind.FLUSHED_OFFSET,
+    "cut-back": Kind.CUT_BACK,
     "terms": Kind.TERMS,
 }
 

@@ -160,6 +160,7 @@ def _own(store: StoppedStore) -> list[Info]:
         (Kind.PROFILE, store.paths.profile),
         (Kind.RECOVERY_POINT, store.paths.recovery_point),
         (Kind.FLUSHED_OFFSET, store.paths.flushed_offset),
+        (Kind.CUT_BACK, store.paths.cut_back),
         (Kind.TIMER_CHECKPOINT, store.paths.timer / CHECKPOINT_NAME),
     ):
         if store.files.exists(path):
