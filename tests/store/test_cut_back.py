@@ -29,8 +29,10 @@ from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import seeds
 from tests.support.crash_states import CrashState, Keep
 
-COUNT = 45
-KEYS = [f"key-{number}" for number in range(COUNT + 130)]
+COUNT = 130
+KEYS = [f"key-{number}" for number in range(0, COUNT + 2, 5)] + [
+    f"key-{number}" for number in range(200, 230)
+]
 
 
 def borders(rig: StoreRig) -> list[int]:
@@ -57,7 +59,7 @@ def other_log(begin: bytes) -> bytes:
     rig = fed(begin)
     rig.stop()
     again = StoreRig(left(rig)).start()
-    for number in range(100, 130):
+    for number in range(200, 230):
         for message in kinds(number):
             again.store.put_message(message, again.results.append)
         again.workers.run_all()
@@ -103,7 +105,7 @@ def test_the_store_is_as_one_that_never_had_the_rest(
     monkeypatch: pytest.MonkeyPatch, check_size: int
 ) -> None:
     monkeypatch.setattr(recovery, "CHECK_SIZE", check_size)
-    for seed in seeds(12):
+    for seed in seeds(6):
         rng = Random(seed)
         source = master(COUNT)
         places = borders(source)
@@ -182,6 +184,16 @@ def test_a_crash_in_a_crashed_cut_ends_it_too() -> None:
         point = rng.choice(points)
         disk = point.crash(rng.choice(point.crash_states(rng, 8)), rng)
     check_same(StoreRig(disk, broker_role="SLAVE").start(), fed(whole[:offset]))
+
+
+def test_what_stays_of_the_key_index_is_not_built_again() -> None:
+    source = master(COUNT)
+    settle(source)
+    source.stop()
+    rig = loaded(left(source))
+    rig.store.cut_back(borders(rig)[60])
+    assert rig.store.index.behind_bytes == 0
+    assert rig.store.index.file_count > 0
 
 
 def test_a_place_that_is_no_border_changes_nothing() -> None:
