@@ -39,6 +39,7 @@ from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.config import RECORD_OVERHEAD
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.environment import Environment
+from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import (
     NO_QUEUE,
     TRANSACTION_BITS,
@@ -177,7 +178,13 @@ class ReceivedLog:
                 self._fill_gap(data, place, begin)
                 continue
             place = part.end + len(blank)
-            if not self._store(part.records, part.units, part.newest_ms, blank):
+            try:
+                stored = self._store(part.records, part.units, part.newest_ms, blank)
+            except (StoreFullError, OSError):
+                if self._log.wrote_offset == offset:
+                    _give_back(part.units)
+                raise
+            if not stored:
                 raise ReceivedError("the disk refused what the master sent")
             if part.watched and self._tell is not None:
                 self._tell(data[part.end - part.watched : part.end])
@@ -315,3 +322,11 @@ class ReceivedLog:
                 queue.queue_id,
                 queue.next_offset,
             )
+
+
+def _give_back(units: list[Unit]) -> None:
+    """Let the next records have the queue offsets of records that were not stored."""
+    for unit in reversed(units):
+        queue, number = unit[0], unit[1]
+        if number != NO_QUEUE:
+            queue.next_offset = number

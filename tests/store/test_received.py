@@ -289,6 +289,24 @@ def test_a_full_disk_stores_what_is_before_and_the_rest_later() -> None:
     assert queues_of(target) == queues_of(source)
 
 
+def test_records_that_find_no_room_after_a_start_have_their_numbers_later() -> None:
+    source, target = master(120), slave()
+    first = source.store.commit_log.part(0, LOG_SIZE // 2)
+    target.store.take_records(0, bytes(first))
+    target.workers.run_all()
+    target.stop()
+    target.files.fail("allocate", times=1, error=28)
+    again = StoreRig(target.files, broker_role="SLAVE").start()
+    with pytest.raises(StoreFullError):
+        hand_over(source, again, Random(5), size_max=LOG_SIZE)
+    again.store.received.forget()
+    again.clock.advance(5)
+    hand_over(source, again, Random(5), size_max=LOG_SIZE)
+    assert again.store.received.left_out == 0
+    assert log_of(again) == log_of(source)
+    assert queues_of(again) == queues_of(source)
+
+
 def test_missing_numbers_become_padding_and_repeated_ones_get_no_unit() -> None:
     source = StoreRig().start()
     source.put("T", 0, b"first")
