@@ -131,12 +131,17 @@ class SlaveConnection(asyncio.Protocol):
     # Reports
 
     def _begin(self, offset: int) -> None:
-        """Start where the first report says; 0 is the last file's begin, as in RocketMQ."""
+        """Start where the first report says; 0 is the last file's begin, as in RocketMQ.
+
+        It only asks, and confirms nothing to producers: a slave of ours has not compared its log
+        yet, and may find that it is another broker's.
+        """
         server = self._server
         stored = server.log.stored_offset
+        self._check_end(offset)
+        self.acknowledged = offset
         if offset == 0:
             offset = stored - stored % server.log.file_size
-        self._check_end(offset)
         self.sent = offset
         server.begun(self)
 

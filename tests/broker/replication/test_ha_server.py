@@ -332,6 +332,18 @@ def test_a_slave_confirms_no_more_than_it_was_sent() -> None:
     assert master.server.acknowledged == end_of(master)
 
 
+def test_the_first_report_only_asks_and_confirms_nothing() -> None:
+    master = rig()
+    confirmed: list[int] = []
+    master.server.on_acknowledged = confirmed.append
+    slave = master.follow(100)
+    assert master.server.acknowledged == 100
+    slave.report(100)  # again, as a heartbeat while it compares
+    assert confirmed == []
+    slave.report(end_of(master))
+    assert confirmed == [end_of(master)]
+
+
 def test_what_is_no_report_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     master = rig()
     slave = master.connect()

@@ -119,7 +119,9 @@ def test_a_slave_that_comes_back_in_time_confirms_what_waits() -> None:
     slave.leave()
     assert master.results == []
     master.clock.advance(2)
-    master.follow(end_of(master))
+    slave = master.follow(1)
+    assert statuses(master) == []  # it has only asked
+    slave.report(end_of(master))
     assert statuses(master) == [OK]
 
 
