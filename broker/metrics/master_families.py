@@ -19,7 +19,7 @@ def master_families(client: HaClient | None, ours: FamilyMaker) -> Iterator[Metr
     )
     yield ours.gauge(
         "skylarkmq_master_refused",
-        "1 while the master is not followed because this log is no copy of its log.",
+        "1 while the master is not followed: the logs differ, or it closes without a word.",
         int(bool(client.refusal)),
     )
     yield ours.gauge(

@@ -29,6 +29,7 @@ from typing import Final
 
 from skylarkmq.broker.replication.ha_protocol import HaProtocolError, LogPart
 from skylarkmq.broker.replication.master_connection import (
+    MasterClosedError,
     MasterConnection,
     MasterLostError,
     connect_to_master,
@@ -156,6 +157,8 @@ class HaClient:
         if self.connected and now_s > self._followed_s + LIVED_S:
             self._backoff.failure_count = 0
         why = str(error) or type(error).__name__
+        if isinstance(error, MasterClosedError):  # RocketMQ's and ours tell no slave why
+            self.refusal = f"the master {master} is not followed: {why}"
         if not self.connected:
             self._tell(f"the master {master} cannot be followed yet: {why}; trying again")
         elif isinstance(error, MasterLostError):

@@ -23,6 +23,10 @@ class MasterLostError(ConnectionError):
     """The connection has ended; the text says how."""
 
 
+class MasterClosedError(MasterLostError):
+    """The master ended it before it sent anything: it wants no such slave, or stops."""
+
+
 class MasterConnection(asyncio.Protocol):
     """One connection to a master. Loop thread, one task.
 
@@ -67,9 +71,10 @@ class MasterConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = "it closed the connection" if exc is None else str(exc)
-        if not self._heard:
-            why += " before it sent anything; its log says why"
-        self._lost = MasterLostError(why)
+        if self._heard:
+            self._lost = MasterLostError(why)
+        else:
+            self._lost = MasterClosedError(f"{why} before it sent anything; its log says why")
         self.wake()
 
     # Use

@@ -394,6 +394,23 @@ async def test_another_brokers_log_is_refused(
     assert "Keep the better store" in why
 
 
+async def test_a_master_that_closes_without_a_word_is_told_and_tried_again(follow: Follow) -> None:
+    data = log_bytes(60)
+    before = await copied(follow, data)
+    master = ScriptedMaster(data)
+    slave = await follow(master, before.files)
+    master.link.lose(None)
+    await slave.turn()
+    assert "its log says why" in slave.client.refusal
+    assert series(slave)["skylarkmq_master_refused"] == 1
+    await slave.turn(5)  # it may only have stopped
+    assert len(master.links) == 2
+    master.answer(Random(3))
+    await slave.turn()
+    assert slave.client.connected
+    assert slave.client.refusal == ""
+
+
 async def test_logs_that_have_gone_apart_are_refused(
     follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
