@@ -328,7 +328,7 @@ class MessageStore:
         commit_log = self.commit_log
         is_empty = commit_log.wrote_offset == commit_log.min_offset
         if self.follows and is_empty and self.queues.totals() == (0, 0):
-            commit_log.mapped_files.remove_all()  # the master's log says where this one begins
+            self._begin_anew()
         try:
             if not self.follows or commit_log.mapped_files.last is not None:
                 commit_log.open_first()
@@ -342,6 +342,18 @@ class MessageStore:
             timer.start()
         if self.recovery is not None and not self.recovery.clean:
             self._checkpoint()
+
+    def _begin_anew(self) -> None:
+        """Forget where a log without messages began: the master's says where this one begins.
+
+        The marks go first. With them, and without the file, the next start would miss it.
+        """
+        if not self.commit_log.mapped_files.mapped:
+            return
+        self.commit_log.forget_end()
+        self.writer.recovered(0, 0)
+        self.queues.write_now(self._marks())
+        self.commit_log.mapped_files.remove_all()
 
     def stop_writing(self) -> None:
         """Refuse further writes; `close` makes durable what is written."""

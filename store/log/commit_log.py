@@ -426,6 +426,11 @@ class CommitLog:
         self._flushed.close()
         self.mapped_files.close()
 
+    def forget_end(self) -> None:
+        """Take back what `rewind` noted: the log's empty file goes. Blocks."""
+        self._flushed.close()
+        self.rewind(0, 0)
+
     def close(self) -> None:
         """Delete the file made ahead, unmap the rest. Blocks; after the workers have ended."""
         self._allocate.discard()

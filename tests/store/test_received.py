@@ -307,6 +307,20 @@ def test_records_that_find_no_room_after_a_start_have_their_numbers_later() -> N
     assert queues_of(again) == queues_of(source)
 
 
+def test_a_slave_that_has_no_whole_record_yet_starts_again_and_again() -> None:
+    source, target = master(120), slave()
+    begun = source.store.commit_log.part(LOG_SIZE, 50)
+    target.store.take_records(LOG_SIZE, bytes(begun))
+    for _ in range(3):
+        target.workers.run_all()
+        target.stop()
+        target = StoreRig(target.files, broker_role="SLAVE").start()
+        assert target.store.commit_log.mapped_files.last is None
+    target.store.take_records(LOG_SIZE, bytes(source.store.commit_log.part(LOG_SIZE, 5000)))
+    assert target.store.commit_log.min_offset == LOG_SIZE
+    assert target.store.commit_log.wrote_offset > LOG_SIZE
+
+
 def test_missing_numbers_become_padding_and_repeated_ones_get_no_unit() -> None:
     source = StoreRig().start()
     source.put("T", 0, b"first")
