@@ -145,7 +145,8 @@ def test_parked_messages_and_dead_letters_have_no_right_by_default_alone() -> No
         ("a: &x [1]\nb: *x", ["line 1", "references (&)"]),
         (account("admin: !!python/object/apply:os.system ['x']"), ["line 4", "a tag"]),
         (account("admin: true\n---\naccounts: []"), ["second document"]),
-        (f"accounts: {'[' * 2000}", ["nested deeper"]),
+        (f"accounts: {'[' * 100}", ["nested deeper"]),
+        (f"accounts: {'[' * 2000}", ["line 1"]),  # newer parsers refuse it before we can
         ("accounts: [\n hidden-secret", ["it is no YAML"]),
         ("? [a]\n: b", ["a key is a name"]),
         (account("") + account("").split("\n", 1)[1], ["stands in", "already"]),
