@@ -49,6 +49,7 @@ from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.replication.metadata_record import DELETING
+from skylarkmq.broker.tables.config_table import ConfigTable, Row
 from skylarkmq.broker.tables.persist import Journal
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -125,13 +126,11 @@ class _Keys:
         return keys
 
 
-class TopicRows:
-    """Topics by name."""
+class _NamedRows(Generic[Row]):
+    """The rows of a table of the configuration, by name."""
 
-    name = "topics"
-
-    def __init__(self, topics: TopicConfigManager) -> None:
-        self._topics = topics
+    def __init__(self, table: ConfigTable[Row]) -> None:
+        self._table = table
         self._keys = _Keys()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
@@ -140,21 +139,31 @@ class TopicRows:
             changed()
 
         self._keys.taken()
-        self._topics.row_changed = None if journal is None else row_changed
-        self._topics.journal = journal
+        self._table.row_changed = None if journal is None else row_changed
+        self._table.journal = journal
 
     def touched(self) -> Collection[str]:
         return self._keys.taken()
 
-    def value(self, key: str) -> TopicConfig | None:
-        return self._topics.table.get(key)
+    def value(self, key: str) -> Row | None:
+        return self._table.table.get(key)
 
-    def taken(self) -> Iterator[tuple[str, TopicConfig]]:
-        return iter(self._topics.table.copy().items())
+    def taken(self) -> Iterator[tuple[str, Row]]:
+        return iter(self._table.table.copy().items())
+
+
+class TopicRows(_NamedRows[TopicConfig]):
+    """Topics by name."""
+
+    name = "topics"
+
+    def __init__(self, topics: TopicConfigManager) -> None:
+        super().__init__(topics)
+        self._topics = topics
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         topic = msgspec.json.decode(value, type=TopicConfig)
-        if _is_name("topic", validate_topic(key)) and topic != self._topics.table.get(key):
+        if _is_name("topic", validate_topic(key)) and topic != self.value(key):
             self._topics.follow(msgspec.structs.replace(topic, topic_name=key))
 
     def remove(self, key: str) -> None:
@@ -164,36 +173,18 @@ class TopicRows:
         _replace(self, rows)
 
 
-class GroupRows:
+class GroupRows(_NamedRows[SubscriptionGroupConfig]):
     """Consumer groups by name."""
 
     name = "groups"
 
     def __init__(self, groups: SubscriptionGroupManager) -> None:
+        super().__init__(groups)
         self._groups = groups
-        self._keys = _Keys()
-
-    def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
-        def row_changed(name: str) -> None:
-            self._keys.add(name)
-            changed()
-
-        self._keys.taken()
-        self._groups.row_changed = None if journal is None else row_changed
-        self._groups.journal = journal
-
-    def touched(self) -> Collection[str]:
-        return self._keys.taken()
-
-    def value(self, key: str) -> SubscriptionGroupConfig | None:
-        return self._groups.table.get(key)
-
-    def taken(self) -> Iterator[tuple[str, SubscriptionGroupConfig]]:
-        return iter(self._groups.table.copy().items())
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         group = msgspec.json.decode(value, type=SubscriptionGroupConfig)
-        if _is_name("group", validate_group(key)) and group != self._groups.table.get(key):
+        if _is_name("group", validate_group(key)) and group != self.value(key):
             self._groups.follow(msgspec.structs.replace(group, group_name=key))
 
     def remove(self, key: str) -> None:
