@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from skylarkmq.broker.access.addresses import AddressError, AddressList
 from skylarkmq.broker.config.tls_settings import TlsConfig
@@ -37,8 +37,14 @@ from skylarkmq.common.config_fields import (
     Unused,
     check_values,
 )
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.flags import MASTER_ID, RMQ_SYS_TRACE_TOPIC, PermName
 from skylarkmq.store.config import StoreConfig
+
+if TYPE_CHECKING:
+    import skylarkmq.broker.replication.etcd as etcd
+else:  # where replicas elect their master
+    etcd = on_first_use("skylarkmq.broker.replication.etcd")
 
 QUEUES_MAX: Final = 1024
 """Queues that a topic may get."""
@@ -70,6 +76,11 @@ NoAddressServer = Annotated[
     T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
 ]
 OfAccessControl = Annotated[T, Effect(needs={"aclEnable": True})]
+AllInSync = Annotated[
+    T, Effect(not_built="an acknowledgement always waits for all that are in sync; remove the key")
+]
+LeaseSeconds = Annotated[int, Limits(2, 3600)]
+ReplicaCount = Annotated[int, Limits(1, 64)]
 
 # Older spellings that RocketMQ's documentation still shows.
 ALIASES: Final = {
@@ -212,6 +223,16 @@ class BrokerConfig(ServerConfig):
     # Replication
     ha_allowed_addresses: str | None = None  # ours; a white list of who may copy the log
 
+    # Replicas that elect their master
+    controller_endpoints: str | None = None  # ours; etcd's client URLs, several with commas
+    controller_user: str = ""  # ours; empty: etcd asks nobody who they are
+    controller_password_file: Path | None = None  # ours; one line, the password
+    controller_lease_ttl: LeaseSeconds = 10  # ours; s; a master's silence until then
+    min_in_sync_replicas: ReplicaCount = 1  # fewer in sync: sends are answered 11
+    all_ack_in_sync_state_set: AllInSync[bool] = True
+    ha_max_time_slave_not_catchup: Interval = 15_000  # ms behind, then out of sync
+    broker_election_priority: Count = 2_147_483_647  # the lower goes first
+
     # Transactions
     transaction_time_out: Interval = 6000  # ms
     transaction_check_max: Positive = 15
@@ -257,8 +278,21 @@ class BrokerConfig(ServerConfig):
         self._check_role()
         self._check_replication()
 
+    @property
+    def is_replica(self) -> bool:
+        """True when replicas elect their master, so that nobody's role is configured."""
+        return self.controller_endpoints is not None
+
     def _check_role(self) -> None:
         role = self.store.broker_role
+        if self.is_replica:
+            if self.store.is_slave:
+                cure = "replicas elect their master: remove the key, or controllerEndpoints"
+                raise ConfigError("brokerRole", role, cure)
+            if self.broker_id == MASTER_ID:
+                cure = "use 1 or more, another one for each replica: its id while it follows"
+                raise ConfigError("brokerId", self.broker_id, cure)
+            return
         if self.store.is_slave and self.broker_id == MASTER_ID:
             cure = f"{MASTER_ID} is the master's id; use 1 or more, another one for each slave"
             raise ConfigError("brokerId", self.broker_id, cure)
@@ -268,6 +302,16 @@ class BrokerConfig(ServerConfig):
 
     def _check_replication(self) -> None:
         store = self.store
+        if self.controller_endpoints is not None:
+            try:
+                etcd.read_endpoints(self.controller_endpoints)
+            except ValueError as error:
+                raise ConfigError(
+                    "controllerEndpoints", self.controller_endpoints, str(error)
+                ) from error
+            if store.ha_master_address is not None:
+                cure = "replicas find their master in etcd: remove the key"
+                raise ConfigError("haMasterAddress", store.ha_master_address, cure)
         if store.ha_master_address is not None and not _is_address(store.ha_master_address):
             raise ConfigError("haMasterAddress", store.ha_master_address, "write host:port")
         if store.ha_transfer_batch_size > PART_SIZE_MAX:

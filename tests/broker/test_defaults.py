@@ -176,6 +176,14 @@ BROKER: dict[str, Any] = {
     "notifyConsumerIdsChangedEnable": True,
     "slaveReadEnable": False,
     "haAllowedAddresses": None,  # ours
+    "controllerEndpoints": None,  # ours
+    "controllerUser": "",  # ours
+    "controllerPasswordFile": None,  # ours
+    "controllerLeaseTtl": 10,  # ours
+    "minInSyncReplicas": 1,
+    "allAckInSyncStateSet": Other(False, True, "visible means it survives a failover"),
+    "haMaxTimeSlaveNotCatchup": 15_000,
+    "brokerElectionPriority": 2_147_483_647,
     "transferMsgByHeap": True,
     "disableConsumeIfConsumerReadSlowly": False,
     "consumerFallbehindThreshold": 17_179_869_184,
