@@ -62,11 +62,8 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
-from skylarkmq.broker.replication.ha_client import HaClient
-from skylarkmq.broker.replication.ha_server import HaServer
-from skylarkmq.broker.replication.master_address import MasterAddress
-from skylarkmq.broker.replication.metadata_log import MetadataLog, MetadataTables
-from skylarkmq.broker.replication.metadata_tables import (
+from skylarkmq.broker.replication.failover.metadata_log import MetadataLog, MetadataTables
+from skylarkmq.broker.replication.failover.metadata_tables import (
     ConfigRows,
     DelayRows,
     DeletingRows,
@@ -75,8 +72,11 @@ from skylarkmq.broker.replication.metadata_tables import (
     TimerRows,
     TopicRows,
 )
-from skylarkmq.broker.replication.replica_acks import wait_for_slaves
-from skylarkmq.broker.replication.slave_rules import slave_refusals
+from skylarkmq.broker.replication.ha.ha_client import HaClient
+from skylarkmq.broker.replication.ha.ha_server import HaServer
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
+from skylarkmq.broker.replication.ha.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion

@@ -47,8 +47,8 @@ from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import Registration, RegistrationService
-from skylarkmq.broker.replication.ha_server import bind_for_slaves
-from skylarkmq.broker.replication.slave_sync import SlaveSync
+from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
+from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.first_use import on_first_use

@@ -39,7 +39,7 @@ from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.tls_context import OutgoingTls
-from skylarkmq.broker.replication.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc

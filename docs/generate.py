@@ -39,7 +39,7 @@ from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.processor.send import SendProcessor
-from skylarkmq.broker.replication.ha_client import HaClient
+from skylarkmq.broker.replication.ha.ha_client import HaClient
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (
     ABOVE_ZERO,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from skylarkmq.broker.access.addresses import AddressError, AddressList
 from skylarkmq.broker.config.tls_settings import TlsConfig
-from skylarkmq.broker.replication.ha_protocol import PART_SIZE_MAX
+from skylarkmq.broker.replication.ha.ha_protocol import PART_SIZE_MAX
 from skylarkmq.common.config_fields import (
     INT_MAX,
     Bytes,
@@ -42,9 +42,9 @@ from skylarkmq.protocol.flags import MASTER_ID, RMQ_SYS_TRACE_TOPIC, PermName
 from skylarkmq.store.config import StoreConfig
 
 if TYPE_CHECKING:
-    import skylarkmq.broker.replication.etcd as etcd
+    import skylarkmq.broker.replication.failover.etcd as etcd
 else:  # where replicas elect their master
-    etcd = on_first_use("skylarkmq.broker.replication.etcd")
+    etcd = on_first_use("skylarkmq.broker.replication.failover.etcd")
 
 QUEUES_MAX: Final = 1024
 """Queues that a topic may get."""

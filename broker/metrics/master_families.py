@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.replication.ha_client import HaClient
+from skylarkmq.broker.replication.ha.ha_client import HaClient
 
 
 def master_families(client: HaClient | None, ours: FamilyMaker) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.replication.ha_server import HaServer
+from skylarkmq.broker.replication.ha.ha_server import HaServer
 
 
 def replication_families(server: HaServer | None, ours: FamilyMaker) -> Iterator[Metric]:

@@ -16,7 +16,8 @@ nobody looks at, so that it takes the plain roads.
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
 
-What a slave does not do is refused here, on whatever road it comes (`replication/slave_rules.py`).
+What a slave does not do is refused here, on whatever road it comes
+(`replication/ha/slave_rules.py`).
 
 A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
 road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame

@@ -14,7 +14,7 @@ from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net import outgoing
 from skylarkmq.broker.registration import Registration, RegistrationService
-from skylarkmq.broker.replication.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (

@@ -6,8 +6,8 @@
 `Engine` alone does at once what it is asked, for simulations that have messages of their own.
 `SimulatedCoordination` asks it as a broker does over a network: what is asked arrives later,
 perhaps after the one who asks has given up, or never; so may the answer. It keeps the rules of
-`skylarkmq.broker.replication.coordination` and uses every freedom that they leave. The contract
-tests (`tests/broker/replication/test_coordination_contract.py`) hold it to what etcd does.
+`skylarkmq.broker.replication.failover.coordination` and uses every freedom that they leave. The
+contract tests (`tests/broker/replication/test_coordination_contract.py`) hold it to what etcd does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     MISSING,
     NO_LEASE,
     Change,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     Condition,
     CoordinationError,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.replication.ha_protocol import LogPart, PartDecoder, encode_report
-from skylarkmq.broker.replication.ha_server import HaServer
-from skylarkmq.broker.replication.replica_acks import wait_for_slaves
-from skylarkmq.broker.replication.slave_connection import SlaveConnection
+from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
+from skylarkmq.broker.replication.ha.ha_server import HaServer
+from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
+from skylarkmq.broker.replication.ha.slave_connection import SlaveConnection
 from tests.store.support import StoreRig
 
 

@@ -6,9 +6,9 @@ import asyncio
 from random import Random
 from typing import Any, cast
 
-from skylarkmq.broker.replication.ha_client import HaClient
-from skylarkmq.broker.replication.ha_protocol import ReportDecoder, encode_head
-from skylarkmq.broker.replication.master_connection import MasterConnection
+from skylarkmq.broker.replication.ha.ha_client import HaClient
+from skylarkmq.broker.replication.ha.ha_protocol import ReportDecoder, encode_head
+from skylarkmq.broker.replication.ha.master_connection import MasterConnection
 from skylarkmq.common.clock import Clock
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.support.crash_disk import CrashDisk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.replication.coordinated_state import (
+from skylarkmq.broker.replication.failover.coordinated_state import (
     AliveRecord,
     ClusterView,
     CoordinatedStateError,
@@ -13,8 +13,8 @@ from skylarkmq.broker.replication.coordinated_state import (
     StateRecord,
     view_of,
 )
-from skylarkmq.broker.replication.coordination import Entry, Snapshot
-from skylarkmq.broker.replication.terms import lineage_of
+from skylarkmq.broker.replication.failover.coordination import Entry, Snapshot
+from skylarkmq.broker.replication.failover.terms import lineage_of
 
 STATE = StateRecord(5, "b", ("a", "b"), 70, lineage_of([(1, 0), (5, 70)]))
 ALIVE = AliveRecord("10.0.0.1:10911", "10.0.0.1:10912", 90, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skylarkmq.broker.replication.coordination import Change, Condition, check_swap
+from skylarkmq.broker.replication.failover.coordination import Change, Condition, check_swap
 
 
 def test_a_swap_that_says_one_thing_about_each_key() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.net.http_client import connect, read_endpoint
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
     Condition,
@@ -25,7 +25,7 @@ from skylarkmq.broker.replication.coordination import (
     Snapshot,
     Swapped,
 )
-from skylarkmq.broker.replication.etcd import Etcd, EtcdConfig, prefix_of
+from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of
 from skylarkmq.remoting.tls import ClientTls
 from tests.support.etcd_process import EtcdProcess
 from tests.support.patience import LIMIT_S, until

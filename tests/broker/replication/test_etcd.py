@@ -13,14 +13,14 @@ import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.net.http_client import MAX_BODY_SIZE, MAX_HEAD_SIZE, Endpoint
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     Condition,
     CoordinationError,
     LeaseEndedError,
     Swapped,
 )
-from skylarkmq.broker.replication.etcd import Etcd, EtcdConfig, prefix_of, read_endpoints
+from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of, read_endpoints
 from skylarkmq.common.clock import Clock
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S, until

@@ -12,14 +12,14 @@ from random import Random
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     Condition,
     CoordinationError,
     Event,
     Swapped,
 )
-from skylarkmq.broker.replication.etcd import Etcd, EtcdConfig, prefix_of, read_endpoints
+from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of, read_endpoints
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.tls import ClientTls
 from tests.support.certificates import Authority

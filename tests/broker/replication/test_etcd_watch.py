@@ -13,14 +13,14 @@ import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.net.http_client import MAX_BODY_SIZE, Endpoint
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
     CoordinationError,
     Event,
     Swapped,
 )
-from skylarkmq.broker.replication.etcd import WATCH_SILENCE_S, Etcd, EtcdConfig
+from skylarkmq.broker.replication.failover.etcd import WATCH_SILENCE_S, Etcd, EtcdConfig
 from skylarkmq.remoting.tls import ClientTls
 from tests.broker.replication.test_etcd import PREFIX, b64, client, nobody, sound, stored
 from tests.support.certificates import Authority

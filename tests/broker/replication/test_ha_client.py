@@ -16,14 +16,14 @@ import pytest
 
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
-from skylarkmq.broker.replication import ha_client
-from skylarkmq.broker.replication.ha_client import (
+from skylarkmq.broker.replication.ha import ha_client
+from skylarkmq.broker.replication.ha.ha_client import (
     COMPARED_SIZE,
     REFUSED_RETRY_S,
     RETRY_FIRST_S,
     RETRY_MAX_S,
 )
-from skylarkmq.broker.replication.master_connection import RECEIVED_MAX
+from skylarkmq.broker.replication.ha.master_connection import RECEIVED_MAX
 from tests.broker.replication.slave_rig import ADDRESS, ScriptedMaster, SlaveRig
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.support.crash_explorer import seeds

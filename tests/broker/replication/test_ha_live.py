@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replication.ha_protocol import LogPart, PartDecoder, encode_report
+from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
 from tests.store.support import inner
 from tests.support.live_broker import live_broker
 from tests.support.patience import until

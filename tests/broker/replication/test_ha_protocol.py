@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.broker.replication.ha_protocol import (
+from skylarkmq.broker.replication.ha.ha_protocol import (
     PART_SIZE_MAX,
     HaProtocolError,
     LogPart,

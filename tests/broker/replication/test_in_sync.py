@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.broker.replication.in_sync import InSyncReplicas
+from skylarkmq.broker.replication.failover.in_sync import InSyncReplicas
 
 LIMIT_S = 10.0
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.broker.replication.ha_protocol import PART_SIZE_MAX, HaProtocolError, encode_report
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
     Hello,
@@ -22,7 +21,7 @@ from skylarkmq.broker.replication.replica_events import (
     TakeOver,
     Welcome,
 )
-from skylarkmq.broker.replication.replica_protocol import (
+from skylarkmq.broker.replication.failover.replica_protocol import (
     HEAD_SIZE,
     NAME_SIZE_MAX,
     PREFACE,
@@ -39,7 +38,12 @@ from skylarkmq.broker.replication.replica_protocol import (
     encode_part_head,
     why_foreign,
 )
-from skylarkmq.broker.replication.terms import ROWS_MAX, CommonPoint, Lineage, TermStart
+from skylarkmq.broker.replication.failover.terms import ROWS_MAX, CommonPoint, Lineage, TermStart
+from skylarkmq.broker.replication.ha.ha_protocol import (
+    PART_SIZE_MAX,
+    HaProtocolError,
+    encode_report,
+)
 from skylarkmq.common.crc import crc32c
 
 SESSION = (0x1122334455667788 << 32) + 5  # etcd's leases have 63 bits

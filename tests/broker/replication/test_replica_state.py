@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.replication.coordinated_state import (
+from skylarkmq.broker.replication.failover.coordinated_state import (
     AliveRecord,
     ClusterView,
     MasterRecord,
     StateRecord,
 )
-from skylarkmq.broker.replication.coordination import Swapped
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.coordination import Swapped
+from skylarkmq.broker.replication.failover.replica_events import (
     EVENTS,
     Action,
     BeginTerm,
@@ -44,8 +44,8 @@ from skylarkmq.broker.replication.replica_events import (
     TermBegun,
     Tick,
 )
-from skylarkmq.broker.replication.replica_state import ReplicaState
-from skylarkmq.broker.replication.terms import Lineage, TermStart, lineage_of
+from skylarkmq.broker.replication.failover.replica_state import ReplicaState
+from skylarkmq.broker.replication.failover.terms import Lineage, TermStart, lineage_of
 
 RULES = FailoverRules()
 LINEAGE = lineage_of([(1, 0), (3, 50)])

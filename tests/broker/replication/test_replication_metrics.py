@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.replication_families import replication_families
-from skylarkmq.broker.replication.ha_server import HaServer
+from skylarkmq.broker.replication.ha.ha_server import HaServer
 from tests.broker.replication.ha_rig import MasterRig
 
 

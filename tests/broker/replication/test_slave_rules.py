@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replication.slave_rules import REFUSED, SERVED
+from skylarkmq.broker.replication.ha.slave_rules import REFUSED, SERVED
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.record import decode_messages

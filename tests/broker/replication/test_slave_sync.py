@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.replication.master_address import MasterAddress
-from skylarkmq.broker.replication.slave_sync import SlaveSync
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.text import DataVersion

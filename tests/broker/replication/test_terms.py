@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.broker.replication.terms import (
+from skylarkmq.broker.replication.failover.terms import (
     ROWS_MAX,
     CommonPoint,
     Lineage,

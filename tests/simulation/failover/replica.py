@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skylarkmq.broker.replication.coordinated_state import ALIVE, AliveRecord
-from skylarkmq.broker.replication.coordination import Change, Swapped
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.coordinated_state import ALIVE, AliveRecord
+from skylarkmq.broker.replication.failover.coordination import Change, Swapped
+from skylarkmq.broker.replication.failover.replica_events import (
     Action,
     Append,
     BeginTerm,
@@ -48,8 +48,8 @@ from skylarkmq.broker.replication.replica_events import (
     TermBegun,
     Tick,
 )
-from skylarkmq.broker.replication.replica_state import ReplicaState
-from skylarkmq.broker.replication.terms import Lineage, rows_up_to
+from skylarkmq.broker.replication.failover.replica_state import ReplicaState
+from skylarkmq.broker.replication.failover.terms import Lineage, rows_up_to
 
 if TYPE_CHECKING:
     from tests.simulation.failover.schedule import Cluster

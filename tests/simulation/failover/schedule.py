@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from skylarkmq.broker.replication.coordinated_state import ClusterView
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.coordinated_state import ClusterView
+from skylarkmq.broker.replication.failover.replica_events import (
     FailoverRules,
     Message,
     Observed,

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.replication import engine_side, replica_state
-from skylarkmq.broker.replication.coordinated_state import ALIVE, STATE
-from skylarkmq.broker.replication.coordination import Condition, Swapped
-from skylarkmq.broker.replication.engine_side import EngineSide
-from skylarkmq.broker.replication.in_sync import InSyncReplicas
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover import engine_side, replica_state
+from skylarkmq.broker.replication.failover.coordinated_state import ALIVE, STATE
+from skylarkmq.broker.replication.failover.coordination import Condition, Swapped
+from skylarkmq.broker.replication.failover.engine_side import EngineSide
+from skylarkmq.broker.replication.failover.in_sync import InSyncReplicas
+from skylarkmq.broker.replication.failover.replica_events import (
     Append,
     CutBack,
     FailoverRules,
     LogCut,
     State,
 )
-from skylarkmq.broker.replication.replica_state import ReplicaState
+from skylarkmq.broker.replication.failover.replica_state import ReplicaState
 from tests.simulation.failover import replica as replica_module
 from tests.simulation.failover.replica import Replica
 from tests.simulation.failover.schedule import BrokenInvariant, Violation, run, run_late_swap

@@ -8,8 +8,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from skylarkmq.broker.replication.coordinated_state import STATE, ClusterView, view_of
-from skylarkmq.broker.replication.coordination import Change, Condition, Entry, Snapshot, Swapped
+from skylarkmq.broker.replication.failover.coordinated_state import STATE, ClusterView, view_of
+from skylarkmq.broker.replication.failover.coordination import (
+    Change,
+    Condition,
+    Entry,
+    Snapshot,
+    Swapped,
+)
 
 ANSWER_LIMIT_S = 0.6  # a driver gives an answer up after this long
 

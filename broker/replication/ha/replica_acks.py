@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from skylarkmq.broker.replication.ha_server import HaServer
+from skylarkmq.broker.replication.ha.ha_server import HaServer
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.message_store import MessageStore

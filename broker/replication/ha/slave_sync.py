@@ -34,7 +34,7 @@ import msgspec
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.subscription_group import groups_of
 from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.replication.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.tables.json_table import ROWS_MAX
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import topics_of

@@ -37,7 +37,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from skylarkmq.broker.replication.metadata_record import (
+from skylarkmq.broker.replication.failover.metadata_record import (
     NO_BASE,
     REMOVED,
     Change,
@@ -50,7 +50,11 @@ from skylarkmq.broker.replication.metadata_record import (
     encode_value,
     in_parts,
 )
-from skylarkmq.broker.replication.metadata_tables import DeletingRows, MetadataTable, TimerRows
+from skylarkmq.broker.replication.failover.metadata_tables import (
+    DeletingRows,
+    MetadataTable,
+    TimerRows,
+)
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from skylarkmq.broker.replication.coordinated_state import AliveRecord, ClusterView
-from skylarkmq.broker.replication.coordination import Change, Condition, Swapped
-from skylarkmq.broker.replication.terms import CommonPoint, Lineage, TermStart
+from skylarkmq.broker.replication.failover.coordinated_state import AliveRecord, ClusterView
+from skylarkmq.broker.replication.failover.coordination import Change, Condition, Swapped
+from skylarkmq.broker.replication.failover.terms import CommonPoint, Lineage, TermStart
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
-from skylarkmq.broker.replication.ha_protocol import LogPart, PartDecoder, encode_report
+from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.stream import split_address
 from skylarkmq.remoting.waiting import fail_after

@@ -46,15 +46,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from skylarkmq.broker.replication.coordinated_state import (
+from skylarkmq.broker.replication.failover.coordinated_state import (
     TERMS_KEPT,
     AliveRecord,
     ClusterView,
     StateRecord,
 )
-from skylarkmq.broker.replication.engine_side import EngineSide, ForgottenStateError
-from skylarkmq.broker.replication.in_sync import InSyncReplicas
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.engine_side import EngineSide, ForgottenStateError
+from skylarkmq.broker.replication.failover.in_sync import InSyncReplicas
+from skylarkmq.broker.replication.failover.replica_events import (
     Action,
     Append,
     Beat,
@@ -96,7 +96,7 @@ from skylarkmq.broker.replication.replica_events import (
     Tick,
     Welcome,
 )
-from skylarkmq.broker.replication.terms import (
+from skylarkmq.broker.replication.failover.terms import (
     Lineage,
     LineageError,
     TermStart,

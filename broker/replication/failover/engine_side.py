@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from skylarkmq.broker.replication.coordinated_state import (
+from skylarkmq.broker.replication.failover.coordinated_state import (
     ALIVE,
     MASTER,
     STATE,
@@ -22,8 +22,8 @@ from skylarkmq.broker.replication.coordinated_state import (
     MasterRecord,
     StateRecord,
 )
-from skylarkmq.broker.replication.coordination import Change, Condition, Swapped
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.coordination import Change, Condition, Swapped
+from skylarkmq.broker.replication.failover.replica_events import (
     Action,
     FailoverRules,
     LeaseEnded,

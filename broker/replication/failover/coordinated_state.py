@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from skylarkmq.broker.replication.coordination import Entry, Snapshot
-from skylarkmq.broker.replication.terms import Lineage, LineageError, lineage_of
+from skylarkmq.broker.replication.failover.coordination import Entry, Snapshot
+from skylarkmq.broker.replication.failover.terms import Lineage, LineageError, lineage_of
 
 STATE: Final = "state"
 MASTER: Final = "master"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from skylarkmq.broker.replication.replica_events import State
+from skylarkmq.broker.replication.failover.replica_events import State
 
 
 @dataclass(frozen=True, slots=True)

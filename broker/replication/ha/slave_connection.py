@@ -19,7 +19,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from skylarkmq.broker.replication.ha_protocol import (
+from skylarkmq.broker.replication.ha.ha_protocol import (
     HaProtocolError,
     ReportDecoder,
     encode_head,
@@ -27,7 +27,7 @@ from skylarkmq.broker.replication.ha_protocol import (
 from skylarkmq.common.clock import TimerHandle
 
 if TYPE_CHECKING:
-    from skylarkmq.broker.replication.ha_server import HaServer
+    from skylarkmq.broker.replication.ha.ha_server import HaServer
 
 log = logging.getLogger(__name__)
 

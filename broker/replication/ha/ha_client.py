@@ -27,8 +27,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from skylarkmq.broker.replication.ha_protocol import HaProtocolError, LogPart
-from skylarkmq.broker.replication.master_connection import (
+from skylarkmq.broker.replication.ha.ha_protocol import HaProtocolError, LogPart
+from skylarkmq.broker.replication.ha.master_connection import (
     MasterClosedError,
     MasterConnection,
     MasterLostError,

@@ -37,7 +37,7 @@ from skylarkmq.broker.net.http_client import (
     connect,
     read_endpoint,
 )
-from skylarkmq.broker.replication.coordination import (
+from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
     Condition,
@@ -48,7 +48,7 @@ from skylarkmq.broker.replication.coordination import (
     Swapped,
     check_swap,
 )
-from skylarkmq.broker.replication.etcd_answers import (
+from skylarkmq.broker.replication.failover.etcd_answers import (
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     PERMISSION_DENIED,

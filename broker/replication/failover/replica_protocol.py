@@ -46,8 +46,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from skylarkmq.broker.replication.ha_protocol import PART_SIZE_MAX, REPORT_SIZE, HaProtocolError
-from skylarkmq.broker.replication.replica_events import (
+from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
     Hello,
@@ -58,13 +57,14 @@ from skylarkmq.broker.replication.replica_events import (
     TakeOver,
     Welcome,
 )
-from skylarkmq.broker.replication.terms import (
+from skylarkmq.broker.replication.failover.terms import (
     ROWS_MAX,
     CommonPoint,
     Lineage,
     LineageError,
     lineage_of,
 )
+from skylarkmq.broker.replication.ha.ha_protocol import PART_SIZE_MAX, REPORT_SIZE, HaProtocolError
 from skylarkmq.common.crc import crc32c
 
 MAGIC: Final = b"\xffSKYLARK"

@@ -18,7 +18,12 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from skylarkmq.broker.replication.coordination import CoordinationError, Entry, Event, Snapshot
+from skylarkmq.broker.replication.failover.coordination import (
+    CoordinationError,
+    Entry,
+    Event,
+    Snapshot,
+)
 
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1

@@ -48,7 +48,7 @@ from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.replication.metadata_record import DELETING
+from skylarkmq.broker.replication.failover.metadata_record import DELETING
 from skylarkmq.broker.tables.config_table import ConfigTable, Row
 from skylarkmq.broker.tables.persist import Journal
 from skylarkmq.broker.timer.service import TimerMessageService

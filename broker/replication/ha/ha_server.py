@@ -28,7 +28,7 @@ from typing import Final
 from skylarkmq.broker.access.addresses import AddressList
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.addresses import bind, is_loopback, listen
-from skylarkmq.broker.replication.slave_connection import UNKNOWN, SlaveConnection
+from skylarkmq.broker.replication.ha.slave_connection import UNKNOWN, SlaveConnection
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.store.message_store import MessageStore
 

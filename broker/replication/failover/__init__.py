@@ -1,0 +1,12 @@
+"""Replicas of one broker name that elect their master and lose nothing that was acknowledged.
+
+`replica_state.py` decides, event by event, with `engine_side.py` and `in_sync.py`; the messages,
+events and actions are in `replica_events.py`. `coordination.py` says what is asked of the engine
+that knows who leads; `etcd.py` asks etcd, and `coordinated_state.py` has what stands there.
+`terms.py` knows which master wrote which part of a log. `replica_protocol.py` has the bytes in
+which replicas speak over the HA port.
+
+`metadata_log.py` brings what is beside the messages into the log, for replicas that copy nothing
+else: `metadata_record.py` has the records, `metadata_tables.py` the tables that go over, and those
+that do not.
+"""
