@@ -222,10 +222,11 @@ class SwapEnded:
 
 @dataclass(frozen=True, slots=True)
 class LogMoved:
-    """This replica's log has grown, or more of it is durable by the flush mode."""
+    """This replica's log has grown, more of it is durable by its flush mode, or old files went."""
 
     end: int
     durable_end: int
+    begin: int | None = None  # None: where it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,17 @@ class LeadingStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection to the master has ended, and with it a record that came in part.
+
+    It comes after every `Append` of that connection was carried out.
+    """
+
+    session: int
+    end: int  # of what was taken
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A message of another replica."""
 
@@ -278,11 +290,12 @@ class ForceFailover:
 
 Event = (
     Tick | Registered | NotRegistered | Renewed | LeaseEnded | Observed | SwapEnded | LogMoved
-    | Frozen | LogCut | TermBegun | LeadingStopped | Received | SwitchOver | ForceFailover
+    | Frozen | LogCut | TermBegun | LeadingStopped | Disconnected | Received | SwitchOver
+    | ForceFailover
 )  # fmt: skip
 EVENTS: Final[tuple[type[Event], ...]] = (
     Tick, Registered, NotRegistered, Renewed, LeaseEnded, Observed, SwapEnded, LogMoved,
-    Frozen, LogCut, TermBegun, LeadingStopped, Received, SwitchOver, ForceFailover,
+    Frozen, LogCut, TermBegun, LeadingStopped, Disconnected, Received, SwitchOver, ForceFailover,
 )  # fmt: skip
 
 

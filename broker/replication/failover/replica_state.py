@@ -62,6 +62,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     CloseStreams,
     Confirm,
     CutBack,
+    Disconnected,
     Event,
     FailoverRules,
     ForceFailover,
@@ -229,21 +230,6 @@ class ReplicaState:
 
     # The engine
 
-    def _on_registered(self, event: Registered) -> None:
-        self._engine.on_registered(event)
-
-    def _on_not_registered(self, event: NotRegistered) -> None:
-        self._engine.on_not_registered(event)
-
-    def _on_renewed(self, event: Renewed) -> None:
-        self._engine.on_renewed(event)
-
-    def _on_lease_ended(self, event: LeaseEnded) -> None:
-        self._engine.on_lease_ended(event)
-
-    def _on_swap_ended(self, event: SwapEnded) -> None:
-        self._engine.on_swap_ended(event)
-
     def _any_tick(self, _: Tick) -> None:
         self._engine.tick()
 
@@ -376,7 +362,7 @@ class ReplicaState:
             self._stand_by()
 
     def _follow_log(self, event: LogMoved) -> None:
-        self._grow(event.end, event.durable_end)
+        self._any_log(event)
         session = self._session
         if session is not None and session.is_cut:
             confirm = Confirm(session.term, session.number, self._durable_end)
@@ -499,6 +485,7 @@ class ReplicaState:
 
     def _candidate_frozen(self, event: Frozen) -> None:
         self._grow(event.end, event.end)
+        self._taken = event.end  # a record that came in part is dropped
         if self._engine.proposal is None:
             self._campaign()
 
@@ -629,7 +616,7 @@ class ReplicaState:
         self._change_set(term)
 
     def _lead_log(self, event: LogMoved) -> None:
-        self._grow(event.end, event.durable_end)
+        self._any_log(event)
         assert self._term is not None
         self._term.in_sync.own_end(event.durable_end)
 
@@ -685,6 +672,17 @@ class ReplicaState:
 
     def _any_log(self, event: LogMoved) -> None:
         self._grow(event.end, event.durable_end)
+        if event.begin is not None:
+            self._begin = event.begin
+
+    def _any_disconnected(self, event: Disconnected) -> None:
+        """Nothing more comes of what was taken in part."""
+        self._taken = max(self._end, event.end)
+
+    def _follow_disconnected(self, event: Disconnected) -> None:
+        self._any_disconnected(event)
+        if self._session is not None and self._session.number == event.session:
+            self._session = None  # the next tick connects again
 
     def _any_cut(self, event: LogCut) -> None:
         self._is_cutting = False
@@ -738,11 +736,11 @@ class ReplicaState:
 
     # The engine's answers mean the same in every state.
     _ENGINE: ClassVar[_Row] = {
-        Registered: _on_registered,
-        NotRegistered: _on_not_registered,
-        Renewed: _on_renewed,
-        LeaseEnded: _on_lease_ended,
-        SwapEnded: _on_swap_ended,
+        Registered: lambda self, event: self._engine.on_registered(event),
+        NotRegistered: lambda self, event: self._engine.on_not_registered(event),
+        Renewed: lambda self, event: self._engine.on_renewed(event),
+        LeaseEnded: lambda self, event: self._engine.on_lease_ended(event),
+        SwapEnded: lambda self, event: self._engine.on_swap_ended(event),
     }
     _STANDING_BY: ClassVar[_Row] = {
         **_ENGINE,
@@ -750,6 +748,7 @@ class ReplicaState:
         LogMoved: _follow_log,
         LogCut: _follow_cut,
         TermBegun: _any_begun,
+        Disconnected: _follow_disconnected,
         Received: _follow_received,
         ForceFailover: _on_force,
     }
@@ -768,6 +767,7 @@ class ReplicaState:
         LogMoved: _any_log,
         LogCut: _any_cut,
         TermBegun: _any_begun,
+        Disconnected: _any_disconnected,
         Received: _any_received,
     }
 

@@ -18,10 +18,12 @@ from skylarkmq.broker.replication.failover.replica_events import (
     BeginTerm,
     CloseStreams,
     CutBack,
+    Disconnected,
     Event,
     Freeze,
     Frozen,
     Halt,
+    Hello,
     Lead,
     LeadingStopped,
     LeaseEnded,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 Record = tuple[int, int]  # term, number
 
 TICK_S = 0.25
+DISCONNECTED = 0.01  # of ticks: the connection to the master ends
 PART_MAX = 4
 
 
@@ -99,6 +102,7 @@ class Replica:
         self._jobs: deque[Callable[[], None]] = deque()  # of the disk, one after the other
         self._busy = False
         self._streams: dict[str, Stream] = {}
+        self._session = 0  # of the last hello
         self._waiting: deque[tuple[int, int, Record]] = deque()  # term, end, record
 
     @property
@@ -167,6 +171,9 @@ class Replica:
 
     def _tick(self, process: int) -> None:
         if process == self.process:
+            if self._world.rng.random() < DISCONNECTED:
+                session = self._session
+                self._job(lambda: self.hear(Disconnected(session, len(self.disk.log))))
             self.hear(Tick())
             self._world.after(TICK_S * self._world.rng.uniform(0.8, 1.2), self._tick, process)
 
@@ -302,6 +309,8 @@ class Replica:
     # Other replicas
 
     def do_send(self, action: Send) -> None:
+        if isinstance(action.message, Hello):
+            self._session = action.message.session
         self._cluster.deliver(self, action.to, action.message)
 
     def receive(self, sender: str, message: Message) -> None:

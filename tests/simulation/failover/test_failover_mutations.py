@@ -122,10 +122,8 @@ def candidate_confirms_on(patch: Patch) -> None:
 
 
 def unknown_swap_counts_as_failed(patch: Patch) -> None:
-    ended = ReplicaState._on_swap_ended
-
     def broken(self: ReplicaState, event: Any) -> None:
-        ended(self, event)
+        self._engine.on_swap_ended(event)
         if event.outcome is Swapped.UNKNOWN and self._engine.proposal is not None:
             self._engine.proposal = None
             self._follow()
