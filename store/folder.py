@@ -65,6 +65,7 @@ class StorePaths:
         self.cut_back = self.own / "cut-back"
         self.removed_topics = self.own / "removed-topics"
         self.terms = self.own / "terms"
+        self.replica = self.own / "replica"
         self.timer = self.own / "timer"
 
     def queue_folder(self, topic: str, queue_id: int) -> Path:

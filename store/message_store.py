@@ -267,6 +267,45 @@ class MessageStore:
             self._give_up()
             raise
 
+    def gate(self) -> None:
+        """Show and answer nothing above what `confirm` is told; before `start`.
+
+        For a replica under a controller: what all replicas in sync have survives a failover, so
+        nothing else is shown to consumers or acknowledged. A waiter gets FLUSH_SLAVE_TIMEOUT when
+        that takes longer than slaveTimeout; its message is stored all the same, and shown when it
+        is confirmed. WAIT=false is answered when it is written.
+
+        What recovery has found counts as shown: who reads asks first whether it is confirmed.
+        """
+        self.writer.gate()
+        self._reader.shown_end = lambda: self.writer.published_offset
+
+    @property
+    def is_gated(self) -> bool:
+        """True when nothing is shown and answered that is not confirmed."""
+        return self.writer.gated
+
+    def confirm(self, offset: int) -> None:
+        """Show and answer, in this turn, what is durable here and ends at or below `offset`.
+
+        Args:
+            offset: of the log: all replicas in sync have what lies below it. One below an earlier
+                one says nothing.
+        """
+        self.writer.confirm(offset)
+
+    @property
+    def confirmed(self) -> int:
+        """The highest offset that `confirm` was told; 0 before the first time."""
+        return self.writer.confirmed
+
+    def give_up_waiting(self) -> None:
+        """Answer all who wait for a confirmation with FLUSH_SLAVE_TIMEOUT: this leads no more.
+
+        Whether their messages survive is not known. What is not confirmed is shown when it is.
+        """
+        self.writer.give_up_waiting()
+
     def _recover(self, progress: Progress) -> RecoveryReport:
         cut = self._cut.load()
         unclean = self._abort.exists() or cut is not None
@@ -414,10 +453,16 @@ class MessageStore:
 
     def _marks(self) -> Marks:
         """Return what the checkpoint may say once all published units are on the disk."""
-        flushed, index = self.writer.flushed_timestamp, self.index
+        writer, index = self.writer, self.index
         self._note_point()
         point = self._points.newest(self.commit_log.flushed_offset)
-        marks = Marks(flushed, flushed, index.full_timestamp, UNKNOWN, index.point)
+        marks = Marks(
+            writer.flushed_timestamp,
+            writer.shown_timestamp,
+            index.full_timestamp,
+            UNKNOWN,
+            index.point,
+        )
         if point is None:
             return marks
         offset, queue_count, unit_count = point

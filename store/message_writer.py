@@ -4,6 +4,7 @@
     ASYNC_FLUSH               units are published and the waiter is answered in the same turn
     ASYNC_FLUSH, pool road    the waiter is answered at once; units are published with the commit
     SYNC_FLUSH                both wait for the sync that covers the batch (`group_commit.py`)
+    behind a gate             both wait until the batch is confirmed, too (`gate`)
 
 A disk that stalls must not hold the loop with its pulls, routes and heartbeats. So batches leave
 the loop after an append that took longer than SLOW_APPEND_S, and while a sync takes longer than
@@ -158,6 +159,8 @@ class MessageWriter:
         on_stored: called once when `CommitLog.stored_offset` has grown, and then forgotten: who is
             up to date sets it, so that a batch costs one look when nobody waits.
         replicas: what commits wait for beside this broker; None: for nothing.
+        confirmed: the newest that `confirm` was told.
+        gated: nothing above that is shown.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
     """
@@ -178,11 +181,14 @@ class MessageWriter:
         self.on_received: Committed | None = None
         self.on_stored: Callable[[], None] | None = None
         self.replicas: Replicas | None = None
+        self.confirmed = 0
+        self.gated = False
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]
         ] = {}  # topic -> its own and those of every topic
         pool = self._pool = commit_log.write_road == "pool"
+        self._parks = pool  # under ASYNC_FLUSH, units wait for something after the write
         self._notes_writes = commit_log.write_road != "pwrite"
         self._flush = FlushService(env, commit_log, self._flushed)
         self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
@@ -212,10 +218,37 @@ class MessageWriter:
         """Commits that are not published yet."""
         return self._group_commit.waiting
 
+    @property
+    def shown_timestamp(self) -> int:
+        """Store time up to which the log is on the disk and its units are in the queues, ms."""
+        flushed = self.flushed_timestamp
+        oldest_ms = self._group_commit.oldest_ms if self.gated else None
+        return flushed if oldest_ms is None else min(flushed, oldest_ms - 1)
+
     def recovered(self, end_offset: int, store_timestamp: int) -> None:
         """Note the log's end: recovery has synced and published everything below it."""
         self._flush.flushed_timestamp = store_timestamp
         self.published_offset = end_offset
+        self._group_commit.begin_at(end_offset)
+
+    def gate(self) -> None:
+        """Show and answer nothing above what `confirm` is told; before `start`.
+
+        What recovery has found counts as shown.
+        """
+        self.gated = self._parks = True
+        self._group_commit.gate(self.published_offset, self._config.slave_timeout / 1000)
+
+    def confirm(self, offset: int) -> None:
+        """Show and answer what is durable here and lies below `offset`: all in sync have it."""
+        if offset > self.confirmed:
+            self.confirmed = offset
+            self._group_commit.confirm(offset)
+
+    def give_up_waiting(self) -> None:
+        """Answer who waits for a confirmation: none may come. Units are shown if one comes."""
+        self.commit_open()
+        self._group_commit.give_up()
 
     def start(self) -> None:
         """Start the timed work."""
@@ -233,6 +266,9 @@ class MessageWriter:
     def close_clean(self) -> None:
         """Make everything durable and answer who waits. Blocks; after the workers have ended.
 
+        Behind a gate the units of what is not confirmed go to the queues, too, where nobody looks
+        anymore. So log and queues agree as after any clean stop; a later cut takes both.
+
         Raises:
             OSError: the disk refused.
         """
@@ -242,6 +278,9 @@ class MessageWriter:
             self._log.mark_flushed(request)
             self._flush.flushed_timestamp = request.store_timestamp
         self._group_commit.flushed(self._log.flushed_offset)
+        if self.gated:
+            self._group_commit.give_up()
+            self._group_commit.publish_rest()
 
     def fail(self, error: BaseException) -> None:
         """Write and flush no more."""
@@ -296,7 +335,12 @@ class MessageWriter:
                 batch.end_file(blank)
         except (StoreFullError, OSError) as error:
             full = error
-        stored = batch.is_empty or self.commit(self.on_received)
+        if batch.is_empty:
+            stored = True
+        elif self.gated:
+            stored = self.commit(None, stored=self.on_received)
+        else:
+            stored = self.commit(self.on_received)
         if full is not None:
             raise full
         return stored
@@ -307,15 +351,23 @@ class MessageWriter:
         if commit is not None:
             commit()
 
-    def commit(self, done: Committed | None, written: Committed | None = None) -> bool:
+    def commit(
+        self,
+        done: Committed | None,
+        written: Committed | None = None,
+        *,
+        stored: Committed | None = None,
+    ) -> bool:
         """Store the batch. False when the disk refused it, or has failed since `begin`.
 
         Args:
-            done: called with PUT_OK once the batch is durable under the flush mode, which may be
-                before this returns; with FLUSH_DISK_TIMEOUT when that takes too long; with
-                SERVICE_NOT_AVAILABLE when it failed. A SYNC_MASTER's `replicas` have their own
-                time and statuses. None: no one waits for that.
+            done: called with PUT_OK once the batch is durable under the flush mode, and behind a
+                gate confirmed, which may be before this returns; with FLUSH_DISK_TIMEOUT or
+                FLUSH_SLAVE_TIMEOUT when that takes too long; with SERVICE_NOT_AVAILABLE when it
+                failed. A SYNC_MASTER's `replicas` have their own time and statuses. None: no one
+                waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).
+            stored: behind a gate alone, as `done`, but not waiting for the confirmation.
         """
         self._open = None
         commit_log, batch, end_offset = self._log, self._log.batch, 0
@@ -329,7 +381,7 @@ class MessageWriter:
                 self._fail(error)
         if self.failure is not None:
             batch.drop()
-            _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            _tell(done or stored, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
         stats = self._stats
         took_s = self._clock.monotonic() - started
@@ -343,20 +395,16 @@ class MessageWriter:
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
         if commit_log.later:
-            self._park_unwritten(end_offset, batch.units, done, written)
+            self._park_unwritten(end_offset, batch.units, done, written or stored)
             return True
         if self._sync:
-            self._group_commit.park(end_offset, batch.units, done)
+            self._group_commit.park(end_offset, batch.units, done, stored)
             self._flush.flush()
             done = None
-        elif self._pool:
-            self._group_commit.park(end_offset, batch.units, None)
-            if commit_log.max_offset >= end_offset:  # the file had no buffer
-                self._group_commit.committed(end_offset)
-                self._ask_for_sync()
-                self._tell_stored()
-            if self._commit is not None:
-                self._commit.appended()
+        elif self._parks:
+            self._park_written(end_offset, batch.units, done if self.gated else None, stored)
+            if self.gated:
+                done = None
         else:
             units = batch.units
             if not self._publish(units, end_offset):
@@ -370,6 +418,25 @@ class MessageWriter:
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 
+    def _park_written(
+        self,
+        end_offset: int,
+        units: list[Unit],
+        done: Committed | None,
+        stored: Committed | None,
+    ) -> None:
+        """Let units wait under ASYNC_FLUSH: for the pool's commit, and the confirmation."""
+        self._group_commit.park(end_offset, units, done, stored)
+        if self._log.max_offset >= end_offset:  # always, unless the file has a buffer
+            self._group_commit.committed(end_offset)
+            if self._pool:
+                self._ask_for_sync()
+            elif self._flush_woken:
+                self._flush.wake()
+            self._tell_stored()
+        if self._pool and self._commit is not None:
+            self._commit.appended()
+
     def _park_unwritten(
         self,
         end_offset: int,
@@ -378,7 +445,10 @@ class MessageWriter:
         written: Committed | None,
     ) -> None:
         """Let waiters and units of a batch that left the loop wait for its write."""
-        self._group_commit.park(end_offset, units, partial(_tell, done, written))
+        if self.gated:
+            self._group_commit.park(end_offset, units, done, written)
+        else:
+            self._group_commit.park(end_offset, units, partial(_tell, done, written))
         if self._commit is not None:
             self._commit.appended()
         else:
@@ -466,11 +536,23 @@ class MessageWriter:
         self.commit_open()
         if self.replicas is not None:
             done = self.replicas.settle(done)
-        if self._group_commit.waiting and (self._sync or self._log.later):
+        if self.gated:
+            self._settle_gated(done)
+        elif self._group_commit.waiting and (self._sync or self._log.later):
             self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()
         else:
             done(PutMessageStatus.PUT_OK)
+
+    def _settle_gated(self, done: Committed) -> None:
+        """Come last among those who wait: for the sync, a confirmation, or the end of a time."""
+        if not self._group_commit.is_awaited:
+            done(PutMessageStatus.PUT_OK)
+            return
+        self._group_commit.park(self._log.wrote_offset, [], done)
+        self._group_commit.committed(self._log.stored_offset)  # it may be there already
+        if self._sync:
+            self._flush.flush()
 
     # Showing
 

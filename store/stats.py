@@ -33,8 +33,8 @@ class StoreStats:
         self.busy_refusals: dict[str, int] = dict.fromkeys(BUSY_CAUSES, 0)
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
         self.commit_duration = Histogram()  # s, from the transient pool to the file, ASYNC_FLUSH
-        self.ack_wait = Histogram()  # s, from append to sync, SYNC_FLUSH alone
-        self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # messages released by one sync
+        self.ack_wait = Histogram()  # s, from append to sync or confirmation, where acks wait
+        self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # messages made durable by one sync
         self.fsync_commit_log = Histogram()  # s
         self.fsync_index = Histogram()  # s, the key index before a checkpoint
         self.fsync_errors = 0

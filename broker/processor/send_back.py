@@ -7,7 +7,8 @@
 The stored copy has the record's body, flag, born data and store host, one more attempt in
 `reconsumeTimes`, the topic it first came from in RETRY_TOPIC and its first offset id in
 ORIGIN_MESSAGE_ID. The answer comes when the copy is as durable as the flush mode makes it, and the
-tables of a topic or group that was made for it are on the disk.
+tables of a topic or group that was made for it are on the disk. Behind a gate
+(`MessageStore.gate`) a copy that is not confirmed in time counts as refused.
 
 Unlike RocketMQ, whose answer does not wait for the sync (the copy says WAIT=false), and which would
 hand a parked or half message to any client that knows its offset.
@@ -49,7 +50,7 @@ from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.results import STORED, MessageInner
+from skylarkmq.store.results import STORED, MessageInner, PutMessageStatus
 
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of a message's first return, unless the consumer names one; each more adds one."""
@@ -136,7 +137,7 @@ class SendBackProcessor(Processor):
         is_last: bool,
     ) -> RemotingCommand:
         result = await self._put(inner)
-        if result.status not in STORED:
+        if not self._is_kept(result.status):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark_of(result))
         counter = self._stats.topic_back(*origin)
         counter.count += 1
@@ -147,6 +148,16 @@ class SendBackProcessor(Processor):
             counter.bytes += len(inner.body)
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
+
+    def _is_kept(self, status: PutMessageStatus) -> bool:
+        """Return whether the consumer may take the message for given back, and go on behind it.
+
+        Where a failover may take back what is not confirmed, it keeps the message: the worst that
+        comes of that is a second copy.
+        """
+        if self._store.is_gated:
+            return status is PutMessageStatus.PUT_OK
+        return status in STORED
 
 
 def _copy(message: MessageExt, topic: str, queue_id: int, level: int) -> MessageInner:

@@ -291,7 +291,7 @@ class ReceivedLog:
         """Pad the queue whose next record leaves a gap.
 
         Raises:
-            NotYetError: units of the queue wait for a sync.
+            NotYetError: units of the queue wait for a sync, or a confirmation.
         """
         record = next(sound_records(data, place, len(data), begin))
         offset, _, queue_id, queue_offset, _, _, topic, _ = record
@@ -299,7 +299,7 @@ class ReceivedLog:
         if queue.max_offset != queue.next_offset:
             raise NotYetError(
                 f"the record at offset {offset} is number {queue_offset} of {queue.topic}-"
-                f"{queue_id}, and what is before it is not synced yet"
+                f"{queue_id}, and what is before it is not shown yet"
             )
         log.warning(
             "the master's log lacks messages %d to %d of %s-%d",

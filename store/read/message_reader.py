@@ -138,6 +138,7 @@ class MessageReader:
     Attributes:
         verify_below: records below this place of the log were there before the start, so their
             bytes may come from the disk: their checksum is checked before they are handed out.
+        shown_end: tells how far the log is shown, where what is durable is not enough.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class MessageReader:
         self._shows_durable = env.config.flush_disk_type == "SYNC_FLUSH"
         self._corrupt_logged: set[int] = set()
         self.verify_below = 0
+        self.shown_end: Callable[[], int] | None = None
 
     def get_message(
         self,
@@ -420,6 +422,8 @@ class MessageReader:
     @property
     def visible_end(self) -> int:
         """The end of what reads by physical offset may show: under SYNC_FLUSH what is durable."""
+        if self.shown_end is not None:
+            return self.shown_end()
         return self._log.flushed_offset if self._shows_durable else self._log.max_offset
 
     def look_message(self, physical_offset: int) -> MessageExt | None:

@@ -10,7 +10,8 @@ import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.store.message_store import StoreState
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.store.message_store import MessageStore, StoreState
 from tests.support.live_broker import broker_config
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import LIMIT_S, until
@@ -64,6 +65,43 @@ async def test_a_killed_broker_leaves_its_folder_as_it_was(
     again = BrokerController(broker_config(tmp_path))
     await again.start()
     assert again.parts.store.stats.recovery_mode == "abnormal"
+    assert again.parts.store.max_offset("T", 0) == 1
+    await again.stop()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("gives_up", [True, False])
+async def test_a_stop_answers_what_nobody_confirms_and_the_next_start_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str, gives_up: bool
+) -> None:
+    clock, start = ManualClock(), MessageStore.start
+
+    def start_gated(store: MessageStore) -> None:
+        store.gate()
+        start(store)
+
+    broker = BrokerController(broker_config(tmp_path, flush_disk_type=flush), clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "start", start_gated)
+        await broker.start()
+    store = broker.parts.store
+    client = await RawClient.open(broker.listen_address)
+    sending = client.send(SEND, send_fields("T"), b"parked")
+    await until(lambda: store.commit_log.stored_offset > 0 and store.writer.waiting == 1)
+    if gives_up:
+        store.give_up_waiting()
+    stopping = asyncio.ensure_future(broker.stop())
+    if not gives_up:
+        await until(lambda: store.writer.waiting == 2)  # the stop, too
+        assert not stopping.done()
+        clock.advance(store.config.slave_timeout / 1000)
+    assert (await client.answer(sending)).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    async with asyncio.timeout(LIMIT_S):
+        await stopping
+    await client.close()
+    again = BrokerController(broker_config(tmp_path, flush_disk_type=flush))
+    await again.start()
+    assert again.parts.store.stats.recovery_mode == "clean"
     assert again.parts.store.max_offset("T", 0) == 1
     await again.stop()
 

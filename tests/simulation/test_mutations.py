@@ -235,7 +235,7 @@ def pool_shown_before_the_commit(patch: Patch) -> None:
 
     def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
         stored = commit(self, done, written)
-        self._group_commit.release(self._log.wrote_offset)
+        self._group_commit._release(self._log.wrote_offset)
         return stored
 
     patch.setattr(message_writer.MessageWriter, "commit", broken)

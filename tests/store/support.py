@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,6 +80,20 @@ def refuse_bodies(patch: pytest.MonkeyPatch, size_max: int) -> None:
         return check_message(message, config)
 
     patch.setattr(message_writer, "check_message", check)
+
+
+def confirm_alone(store: MessageStore) -> Callable[[], None]:
+    """Confirm what is stored, as a replica alone in its set does, until the result is called."""
+
+    def grown() -> None:
+        store.writer.on_stored = grown
+        store.confirm(store.commit_log.stored_offset)
+
+    def end() -> None:
+        store.writer.on_stored = None
+
+    grown()
+    return end
 
 
 class StoreRig:

@@ -20,7 +20,7 @@ from tests.broker.transaction_rig import (
     Half,
     TransactionRig,
 )
-from tests.store.support import BORN, HOST
+from tests.store.support import BORN, HOST, confirm_alone
 from tests.support.manual_clock import settle
 
 ERROR = ResponseCode.SYSTEM_ERROR
@@ -150,6 +150,25 @@ async def test_the_answer_waits_for_the_disk_under_sync_flush() -> None:
     await rig.work()
     assert task.result().code == ResponseCode.SUCCESS
     assert rig.bodies() == [b"body"]
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLLBACK])
+async def test_behind_a_gate_an_end_that_is_not_confirmed_is_no_success(verdict: int) -> None:
+    rig = TransactionRig()
+    rig.store.gate()
+    await rig.go()
+    end = confirm_alone(rig.store)
+    half = rig.half()
+    end()
+    task = rig.begin_end(half, verdict)
+    await rig.work()
+    assert not task.done() and rig.bodies() == []
+    rig.clock.advance(3)
+    await rig.work()
+    assert task.result().code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    again = await rig.end(half, verdict)
+    assert again.code == ERROR and "ended already" in (again.remark or "")
+    assert rig.bodies() == []
 
 
 async def test_a_half_message_that_is_not_visible_yet_is_waited_for() -> None:

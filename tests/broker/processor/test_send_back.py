@@ -249,6 +249,30 @@ async def test_under_sync_flush_the_answer_waits_for_the_sync() -> None:
     assert (await waiting).code == 0
 
 
+async def test_behind_a_gate_a_copy_that_is_not_confirmed_is_not_taken_for_given_back() -> None:
+    """The consumer would go on behind a message that a failover may take back."""
+    rig = Rig()
+    rig.store.gate()
+    rig.start()
+    rig.put("T", 3, b"body")
+    rig.store.confirm(rig.store.commit_log.wrote_offset)
+    for confirms, code in ((True, 0), (False, 1)):
+        command = request(36, {"offset": 0, "group": "cg", "delayLevel": 0})
+        waiting = begin(rig.processor, FakeConnection(), command)
+        for _ in range(10):
+            await asyncio.sleep(0)
+            rig.workers.run_all()
+        assert not waiting.done()
+        if confirms:
+            rig.store.confirm(rig.store.commit_log.wrote_offset)
+        rig.clock.advance(3)
+        for _ in range(10):
+            await asyncio.sleep(0)
+            rig.workers.run_all()
+        answer = await waiting
+        assert (answer.code, answer.remark) == (code, None if confirms else "FLUSH_SLAVE_TIMEOUT")
+
+
 async def test_the_answer_waits_for_the_tables_of_a_new_group(rig: Rig) -> None:
     offset = rig.stored()
     command = request(36, {"offset": offset, "group": "new", "delayLevel": 0})
