@@ -5,12 +5,7 @@ whatever number of batches comes before they look. So a master without slaves pa
 batch. A SYNC_MASTER sends at the end of the turn, because producers wait for it; an ASYNC_MASTER
 at most every TURN_S, which saves it and its slaves most of the system calls.
 
-Who may connect:
-
-    haAllowedAddresses set                 the addresses on it
-    access control, or TLS is enforced     this machine alone: the port knows neither, and gives
-                                           away every message
-    else                                   everybody, as in RocketMQ
+`port_rules.py` says who may connect.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../ha/HAService.java (AcceptSocketService,
 GroupTransferService)
@@ -27,7 +22,8 @@ from typing import Final
 
 from skylarkmq.broker.access.addresses import AddressList
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.net.addresses import bind, is_loopback, listen
+from skylarkmq.broker.net.addresses import bind, listen
+from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, Telling, why_not_allowed
 from skylarkmq.broker.replication.ha.slave_connection import UNKNOWN, SlaveConnection
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.store.message_store import MessageStore
@@ -41,14 +37,8 @@ here and there. Beside 8,000 sends a second, one at a time, a slave costs 16 % m
 SLAVES_MAX: Final = 64
 """Connections at once, whoever makes them."""
 BACKLOG: Final = 16
-TOLD_INTERVAL_S: Final = 60.0
-"""For which an address has one line of the log for each reason why it is refused."""
-COMINGS_TOLD_MAX: Final = 10
-"""Lines in that time about slaves of an address that come, and as many about those that go."""
 STOP_LIMIT_S: Final = 2.0
 """For which a stop waits until slaves have taken what was written to them."""
-TOLD_MAX: Final = 256
-"""Kinds and addresses that are remembered for that."""
 
 
 def bind_for_slaves(config: BrokerConfig) -> socket.socket:
@@ -107,7 +97,7 @@ class HaServer:
         self._planned: set[SlaveConnection] = set()  # they get more in the next turn
         self._turn: TimerHandle | None = None
         self._turn_s = 0.0  # when the last one was
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}  # until when, how many lines
+        self._telling = Telling(clock, log)
         self._empty = asyncio.Event()
 
     # Life cycle
@@ -159,22 +149,11 @@ class HaServer:
         self.connections.add(connection)
         self._empty.clear()
         host = connection.peer.rpartition(":")[0]
-        if not self._may_copy(host):
-            connection.refuse(
-                "address",
-                f"haAllowedAddresses does not have {host}"
-                if self._allowed is not None
-                else "access control or TLS protects the messages here, and this port knows "
-                "neither: set haAllowedAddresses to the addresses of the slaves",
-            )
+        if why := why_not_allowed(host, self._allowed, self._only_local):
+            connection.refuse("address", why)
         elif len(self.connections) > SLAVES_MAX:
             connection.refuse("limit", f"{SLAVES_MAX} connections are open")
         return not connection.closed
-
-    def _may_copy(self, host: str) -> bool:
-        if self._allowed is not None:
-            return self._allowed.matches(host)
-        return not self._only_local or is_loopback(host.removeprefix("::ffff:"))
 
     def begun(self, connection: SlaveConnection) -> None:
         """Let a slave follow that has said where it begins."""
@@ -206,15 +185,8 @@ class HaServer:
 
     def tell(self, kind: str, peer: str, text: str, limit: int = 1) -> None:
         """Log a line, unless the address has had `limit` of its kind lately."""
-        now_s, key = self.clock.monotonic(), (kind, peer.rpartition(":")[0])
-        until_s, count = self._told.get(key, (0.0, 0))
-        if now_s >= until_s:
-            until_s, count = now_s + TOLD_INTERVAL_S, 0
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        self._told[key] = until_s, count + 1
-        if count < limit:
-            log.log(logging.INFO if kind == "begun" else logging.WARNING, "%s", text)
+        level = logging.INFO if kind == "begun" else logging.WARNING
+        self._telling.tell(kind, peer, text, limit, level)
 
     # Figures
 

@@ -10,7 +10,8 @@ import pytest
 
 from skylarkmq.broker.replication.ha import slave_connection
 from skylarkmq.broker.replication.ha.ha_protocol import LogPart
-from skylarkmq.broker.replication.ha.ha_server import SLAVES_MAX, TOLD_INTERVAL_S
+from skylarkmq.broker.replication.ha.ha_server import SLAVES_MAX
+from skylarkmq.broker.replication.ha.port_rules import TOLD_INTERVAL_S
 from skylarkmq.common.worker import Done
 from tests.broker.replication.ha_rig import MasterRig, Slave
 from tests.store.support import LOG_SIZE
