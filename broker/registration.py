@@ -3,10 +3,10 @@
 To every name server separately and at once: all topics at the start and every
 `registerNameServerPeriod` (10 to 60 s); the topics that changed as soon as they do. What changes
 while a registration is under way goes with the next one. With `forceRegister=false` the periodic
-one first asks whether the name server has another version. A name server that cannot be reached is
-tried again after a second, then after twice as long each time, up to the period; one whose
-connection ends is tried at once, so a name server that was started again knows its brokers soon.
-Unlike RocketMQ, which waits for the next period.
+one first asks whether the name server has another version. A name server that refuses or does not
+answer is tried again after a second, then after twice as long each time, up to the period; one that
+cannot be reached at least every AWAY_MAX_S, and one whose connection ends at once, so a name server
+that was started again knows its brokers soon. Unlike RocketMQ, which waits for the next period.
 
 Name servers answer with the topics that are consumed in order: they are marked as such here, as
 `updateOrderConf` of RocketMQ's tools wants it. A mark goes once every name server has answered and
@@ -15,6 +15,14 @@ none of them names the topic.
 A slave registers with its own id, and name servers answer where its master is; while none of them
 knows, it asks every 3 s. The topics that it names count for nobody; its own come from its master,
 and no name server changes them.
+
+What a broker registers as is its role: of the configuration, or, where replicas elect their master,
+what they say while it runs. One without a role is registered nowhere, and said good-bye where it
+was. An elected master tells the term of its election; a name server of ours refuses it once a later
+one has registered. RocketMQ's believes the last one that registers, so each round of registrations
+begins with a look who has this broker's name and id there. Both are told in the log, once a minute,
+and by `why_unknown`. RocketMQ's also takes a good-bye for that of whoever has the name and the id
+now, so an elected master, which may have a successor, looks before it says one.
 
 The built-in name server is told by a call in this process, before the change that caused it is
 answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
@@ -29,6 +37,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -45,6 +54,7 @@ from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import (
+    ClusterInfo,
     KVTable,
     RegisterBrokerBody,
     encode_compressed_registration,
@@ -54,6 +64,7 @@ from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWra
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
     QueryDataVersionRequestHeader,
@@ -63,7 +74,7 @@ from skylarkmq.protocol.headers.route import (
     UnRegisterBrokerRequestHeader,
 )
 from skylarkmq.remoting.client import RemotingClient
-from skylarkmq.remoting.errors import RocketMQError
+from skylarkmq.remoting.errors import ConnectionFailed, RocketMQError, TlsError
 from skylarkmq.remoting.waiting import backoff_s, wait_event, within
 
 log = logging.getLogger(__name__)
@@ -73,13 +84,29 @@ PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
 LOG_INTERVAL_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
+REMARK_SIZE_MAX: Final = 512
+AWAY_MAX_S: Final = 5.0
+"""A look for a name server that nobody reaches costs both sides next to nothing."""
 ASK_AGAIN_S: Final = 3.0
+_FENCED: Final = ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
 # A registration up to its topics, as `encode_body` writes it.
 _HEAD: Final = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
 
 
+@dataclass(frozen=True, slots=True)
+class RegisteredRole:
+    """What a broker registers as: id 0 is the master."""
+
+    broker_id: int
+    term: int  # of its election; 0 for a slave, and for a master that is configured
+
+
 class Registration:
-    """What this broker says of itself. Loop thread."""
+    """What this broker says of itself. Loop thread.
+
+    Attributes:
+        role: what it registers as; None: it registers nowhere.
+    """
 
     def __init__(
         self,
@@ -96,6 +123,7 @@ class Registration:
         """
         host, _, port = address.rpartition(":")
         self.config = config
+        self.role = None if config.is_replica else RegisteredRole(config.broker_id, 0)
         self.address = address
         ha_port = config.ha_port(int(port)) if ha_port is None else ha_port
         self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
@@ -116,15 +144,18 @@ class Registration:
         return RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
 
     def header(self, *, compressed: bool = False, crc: int = 0) -> RegisterBrokerRequestHeader:
-        """Return the header of a registration."""
+        """Return the header of a registration; there is a role."""
+        role = self.role
+        assert role is not None, "nothing is registered without a role"
         return RegisterBrokerRequestHeader(
             broker_name=self.config.broker_name,
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
             ha_server_addr=self._ha_server_address,
-            broker_id=self.config.broker_id,
+            broker_id=role.broker_id,
             compressed=compressed,
             body_crc32=crc,
+            term=role.term or None,
         )
 
     def command(self, names: set[str] | None = None) -> RemotingCommand:
@@ -151,24 +182,24 @@ class Registration:
         fields = encode_fields(self.header(crc=body_crc(body)))
         return RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, body)
 
-    def query(self) -> RemotingCommand:
+    def query(self, role: RegisteredRole) -> RemotingCommand:
         """Return the question whether the name server has another version of the topics."""
         header = QueryDataVersionRequestHeader(
             broker_name=self.config.broker_name,
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
-            broker_id=self.config.broker_id,
+            broker_id=role.broker_id,
         )
         body = encode_body(self._topics.data_version)
         return RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, encode_fields(header), body)
 
-    def good_bye(self) -> RemotingCommand:
-        """Return the end of the registration."""
+    def good_bye(self, role: RegisteredRole) -> RemotingCommand:
+        """Return the end of the registration as `role`."""
         header = UnRegisterBrokerRequestHeader(
             broker_name=self.config.broker_name,
             broker_addr=self.address,
             cluster_name=self.config.broker_cluster_name,
-            broker_id=self.config.broker_id,
+            broker_id=role.broker_id,
         )
         return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, encode_fields(header))
 
@@ -181,7 +212,9 @@ class NamesrvLink:
 
     Attributes:
         has_answered: a registration was taken at some time.
+        is_registered: the last one was.
         order_topics: the topics that it named as consumed in order; None: it keeps no such table.
+        conflict: another broker is in this one's place there, and what to do; else empty.
     """
 
     def __init__(
@@ -200,19 +233,23 @@ class NamesrvLink:
         self.address = address
         self.has_answered = False
         self.order_topics: frozenset[str] | None = None
+        self.conflict = ""
         self._on_answer = on_answer
         self._remoting = remoting
         self._registration = registration
         self._clock = clock
         self._timeout_s = registration.config.register_broker_timeout_mills / 1000
         self._all_wanted = True
+        self._look_wanted = False  # who has our place there, at a registration of all topics
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.is_registered = False
-        self._may_be_known = False  # a registration was sent, whatever became of it
+        self._known_as: RegisteredRole | None = None  # as which it may know us: that was sent
         self._silent_until_s = 0.0  # no log line about a failure before this time
+        self._conflict_silent_until_s = 0.0  # nor about a conflict before this one
         self._failure_count = 0  # in a row
+        self._is_away = False  # the last one did not get as far as the name server
         self._retry: TimerHandle | None = None
 
     def start(self) -> None:
@@ -220,10 +257,20 @@ class NamesrvLink:
         self._wake.set()
         self._task = asyncio.ensure_future(self._run())
 
-    def register_all(self) -> None:
-        """Have all topics registered soon."""
+    def register_all(self, *, look: bool = False) -> None:
+        """Have all topics registered soon.
+
+        Args:
+            look: whether another broker has our place there, too.
+        """
         self._all_wanted = True
+        self._look_wanted = self._look_wanted or look
         self._wake.set()
+
+    def role_changed(self) -> None:
+        """Register as another one soon, or say good-bye, as the role is."""
+        self.conflict = ""
+        self.register_all()
 
     def register_topic(self, topic: str) -> None:
         """Have one topic registered soon."""
@@ -237,12 +284,10 @@ class NamesrvLink:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._may_be_known:
-            good_bye = self._registration.good_bye()
-            try:
-                await within(self._clock, UNREGISTER_TIMEOUT_S, self._call(good_bye))
-            except (RocketMQError, TimeoutError) as error:
-                log.warning("name server %s: no good-bye: %s", self.address, error)
+        try:
+            await within(self._clock, UNREGISTER_TIMEOUT_S, self._leave())
+        except (RocketMQError, WireError, TimeoutError) as error:
+            log.warning("name server %s: no good-bye: %s", self.address, error)
 
     async def _run(self) -> None:
         while True:  # until `stop` cancels the task
@@ -254,29 +299,46 @@ class NamesrvLink:
                 self._failed(error)
             except Exception:
                 log.exception("registration with %s failed; going on", self.address)
-                self.is_registered = False
-            if not self.is_registered:
+                self.is_registered = self._is_away = False
+            if self._registration.role is None:
+                is_done = self._known_as is None
+            else:
+                is_done = self.is_registered
+            if not is_done:
                 self._try_again_later()
 
     async def _register(self) -> None:
+        role = self._registration.role
+        if role is None:
+            await self._leave()
+            return
         # Where the connection has ended we may be forgotten; and a name server that meets us by a
         # part takes no further topics from a whole of the same version.
         is_known = self.is_registered and self._remoting.ready(self.address) is not None
+        is_known = is_known and self._known_as == role
         registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
-        config = registration.config
-        may_ask = not config.force_register and not config.store.is_slave  # it wants the answer
-        if is_full and may_ask and await self._is_current():
-            self.is_registered = self._may_be_known = True
+        looks, self._look_wanted = self._look_wanted and is_full, False
+        if looks and is_known:  # else our place may be another's, and rightly so
+            await self._look(role)
+        if is_full and self._may_ask(role) and await self._is_current(role):
+            self.is_registered, self._known_as = True, role
             self._failure_count = 0
             return
         command = await registration.full_command() if is_full else registration.command(names)
-        self._may_be_known = True
+        if registration.role != role:  # while the topics were encoded
+            self._wake.set()
+            return
+        is_news = not self.is_registered or self._known_as != role
+        self._known_as = role
         answer = await self._call(command)
         if answer.code != ResponseCode.SUCCESS:
-            raise RemoteProtocolError(answer.code, shown(answer.remark or ""))
-        if not self.is_registered:
+            remark = ascii((answer.remark or "")[:REMARK_SIZE_MAX])
+            raise RemoteProtocolError(answer.code, remark)
+        if is_news:
             log.info("registered with name server %s", self.address)
+        if not is_known:
+            self.conflict = ""
         self.is_registered = self.has_answered = True
         self._silent_until_s = 0.0
         self._failure_count = 0
@@ -284,9 +346,62 @@ class NamesrvLink:
             self.order_topics = _order_topics(answer, self.address)
             self._on_answer(decode_fields(RegisterBrokerResponseHeader, answer.ext_fields))
 
-    async def _is_current(self) -> bool:
+    def _may_ask(self, role: RegisteredRole) -> bool:
+        """Return whether the version of the topics tells all that there is to tell."""
+        # A slave wants the answer of a registration; a role or a term may be news.
+        is_plain = role.broker_id == MASTER_ID and not role.term
+        is_news = self._known_as not in (None, role)
+        return is_plain and not is_news and not self._registration.config.force_register
+
+    async def _look(self, role: RegisteredRole) -> None:
+        """Note whether another broker has our name and id there."""
+        try:
+            holder = await self._holder(role)
+        except (RocketMQError, WireError) as error:
+            log.debug("name server %s does not tell who has our place: %s", self.address, error)
+            return
+        if holder in (None, self._registration.address):
+            self.conflict = ""
+            return
+        name = self._registration.config.broker_name
+        self._tell_conflict(
+            f"name server {self.address} sends clients of {name} to {shown(holder or '')}, which "
+            f"registers with the same brokerName and brokerId {role.broker_id} as this broker at "
+            f"{self._registration.address}: give one of them another name, or stop it"
+        )
+
+    async def _holder(self, role: RegisteredRole) -> str | None:
+        """Return the address that has our name and id there, None when it names none."""
+        answer = await self._call(RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        table = decode_body(ClusterInfo, answer.body).broker_addr_table
+        broker = table.get(self._registration.config.broker_name)
+        return None if broker is None else broker.broker_addrs.get(role.broker_id)
+
+    def _tell_conflict(self, why: str) -> None:
+        self.conflict = why
+        if self._clock.monotonic() >= self._conflict_silent_until_s:
+            self._conflict_silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
+            log.error("%s", why)
+
+    async def _leave(self) -> None:
+        """Say good-bye, unless the name server does not know us, or another has our place."""
+        role = self._known_as
+        if role is not None:
+            is_ours = not self.conflict
+            if role.term:
+                is_ours = await self._holder(role) in (None, self._registration.address)
+            if is_ours:
+                await self._call(self._registration.good_bye(role))
+            else:
+                log.info("no good-bye to %s: another broker has our place", self.address)
+        self.is_registered, self._known_as, self.conflict = False, None, ""
+        self._failure_count = 0
+
+    async def _is_current(self, role: RegisteredRole) -> bool:
         """Return whether the name server has our present topics; it learns that we are alive."""
-        answer = await self._call(self._registration.query())
+        answer = await self._call(self._registration.query(role))
         if answer.code != ResponseCode.SUCCESS:
             return False
         return not decode_fields(QueryDataVersionResponseHeader, answer.ext_fields).changed
@@ -298,16 +413,25 @@ class NamesrvLink:
         self._failure_count += 1
         if self._retry is not None:
             self._retry.cancel()
-        wait_s = backoff_s(self._failure_count, RETRY_FIRST_S, self._registration.period_s)
+        longest_s = AWAY_MAX_S if self._is_away else self._registration.period_s
+        wait_s = backoff_s(self._failure_count, RETRY_FIRST_S, longest_s)
         self._retry = self._clock.call_at(self._clock.monotonic() + wait_s, self._wake.set)
 
     def _failed(self, error: Exception) -> None:
         # The next one is a full one; and where the connection ended, we are forgotten already.
-        self.is_registered = self._may_be_known = False
+        self.is_registered = False
+        if isinstance(error, ConnectionFailed | RemoteProtocolError):
+            self._known_as = None
+        is_tls = isinstance(error, TlsError)  # somebody is there, and will not do for a while
+        self._is_away = isinstance(error, ConnectionFailed) and not error.reached and not is_tls
+        if isinstance(error, RemoteProtocolError) and error.response_code == _FENCED:
+            self._tell_conflict(f"name server {self.address} refuses this broker: {error}")
+            return
         if self._clock.monotonic() >= self._silent_until_s:
             self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
             log.warning(
-                "registration with name server %s failed: %s; trying again",
+                "%s name server %s failed: %s; trying again",
+                "good-bye to" if self._registration.role is None else "registration with",
                 self.address,
                 str(error) or type(error).__name__,
             )
@@ -347,7 +471,6 @@ class RegistrationService:
         """
         config = registration.config
         self._clock = clock
-        self._is_slave = config.store.is_slave
         self._asking: TimerHandle | None = None  # while no name server knows the master
         self._master = master
         self._registration = registration
@@ -359,7 +482,9 @@ class RegistrationService:
             NamesrvLink(name_server, self._remoting, self._registration, clock, self._answered)
             for name_server in parse_namesrv_addresses(config.namesrv_addr)
         ]
-        self._timer = IntervalTimer(clock, self._registration.period_s, self._register_all)
+        self._timer = IntervalTimer(clock, self._registration.period_s, self._period_ended)
+        self._refusal = ""  # of the built-in name server: another is the master
+        self._silent_until_s = 0.0  # no log line about it before this time
         self._tls = tls
         self._is_running = False
         self._known = asyncio.Event()
@@ -385,15 +510,42 @@ class RegistrationService:
             self._asking.cancel()
         if self._tls is not None:
             self._tls.contexts.stop()
-        if self._routes is not None:
-            header = self._registration.header()
-            self._routes.unregister(header.broker_name, header.broker_addr, None)
+        self._leave_locally()
         await asyncio.gather(*(link.stop() for link in self._links))
         await self._remoting.stop()
 
+    def set_role(self, role: RegisteredRole | None) -> None:
+        """Register as another one from now on, everywhere; None: say good-bye.
+
+        The built-in name server knows it when this returns, the others soon.
+        """
+        registration = self._registration
+        if role == registration.role:
+            return
+        registration.role = role
+        self._refusal = ""
+        if role is None:
+            self._known.clear()
+        if not self._is_running:
+            return
+        if role is None:
+            self._leave_locally()
+        self._register_locally(None)
+        for link in self._links:
+            link.role_changed()
+
     @property
     def why_unknown(self) -> str:
-        """Why clients cannot find this broker yet; empty when a name server knows it."""
+        """Why clients cannot find this broker; empty when a name server knows it.
+
+        Also when they find another one in its place.
+        """
+        if self._registration.role is None:
+            return "it neither leads nor follows yet, so that it is registered nowhere"
+        conflicts = [self._refusal, *(link.conflict for link in self._links)]
+        conflict = next(filter(None, conflicts), "")
+        if conflict:
+            return conflict
         if self._routes is not None or not self._links:
             return ""
         if any(link.is_registered for link in self._links):
@@ -405,19 +557,30 @@ class RegistrationService:
         if self.why_unknown:
             await wait_event(self._clock, self._known, limit_s)
 
-    def _register_all(self) -> None:
+    @property
+    def _is_slave(self) -> bool:
+        role = self._registration.role
+        return role is not None and role.broker_id != MASTER_ID
+
+    def _period_ended(self) -> None:
+        if self._registration.role is not None:
+            self._register_all(look=True)
+
+    def _register_all(self, *, look: bool = False) -> None:
         self._register_locally(None)
         for link in self._links:
-            link.register_all()
+            link.register_all(look=look)
 
     def _lost(self, address: str) -> None:
         """A connection has ended: the name server has forgotten us, or was started again."""
         for link in self._links:
             if link.address == address and self._is_running:
-                link.register_all()
+                link.register_all()  # without a role it is gone there, which is well
 
     def _answered(self, answer: RegisterBrokerResponseHeader) -> None:
         """Take what a name server says about this broker's master and topics."""
+        if self._registration.role is None:
+            return  # it was given up while the answer was on its way
         self._known.set()
         if not self._is_slave:
             self._mark_ordered()
@@ -450,7 +613,7 @@ class RegistrationService:
                 self._topics.update(msgspec.structs.replace(topic, order=order))
 
     def _topic_changed(self, topic: TopicConfig) -> None:
-        if not self._is_running or self._is_slave:
+        if not self._leads():
             return
         self._register_locally({topic.topic_name})
         for link in self._links:
@@ -458,7 +621,7 @@ class RegistrationService:
 
     def _topic_deleted(self, topic: str) -> None:
         # Name servers elsewhere forget a topic only by 216, which tools send them.
-        if self._is_running and self._routes is not None and not self._is_slave:
+        if self._leads() and self._routes is not None:
             self._routes.forget_topic(topic, {self._registration.config.broker_name})
 
     def register_again(self) -> None:
@@ -466,8 +629,18 @@ class RegistrationService:
         if self._is_running:
             self._register_all()
 
+    def _leads(self) -> bool:
+        """Return whether the topics here are what name servers are to know."""
+        role = self._registration.role
+        return self._is_running and role is not None and not self._is_slave
+
+    def _leave_locally(self) -> None:
+        if self._routes is not None:
+            name = self._registration.config.broker_name
+            self._routes.unregister(name, self._registration.address, None)
+
     def _register_locally(self, names: set[str] | None) -> None:
-        if self._routes is None:
+        if self._routes is None or self._registration.role is None:
             return
         if self._routes.data_version(self._registration.address) is None:
             names = None  # it does not know us: all topics, as `NamesrvLink` does
@@ -475,7 +648,13 @@ class RegistrationService:
         try:
             answer = self._routes.register(registration.header(), registration.body(names), None)
         except RemoteProtocolError as error:
-            log.error("the built-in name server refuses this broker: %s", error)
+            why = f"the built-in name server refuses this broker: {error}"
+            self._refusal = why if error.response_code == _FENCED else ""
+            if self._clock.monotonic() >= self._silent_until_s:
+                self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
+                log.error("%s", why)
             return
+        self._refusal = ""
+        self._silent_until_s = 0.0
         if names is None:
             self._answered(answer)

@@ -115,6 +115,8 @@ class NamesrvProcessor(Handlers):
             if rival.is_own or connection.closed:
                 break
             if await self._is_there(rival):
+                if header.term is None and self._routes.has_elected(header.broker_name):
+                    break  # `register` says why it is refused
                 why = (
                     f"broker {shown(rival.name)} at {shown(rival.address)} is there and answers, "
                     f"so {shown(header.broker_name)} at {shown(header.broker_addr)} cannot take "

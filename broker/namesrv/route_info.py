@@ -10,6 +10,11 @@ Unlike RocketMQ, a registration does not take the place of a broker that answers
 the broker whose place it would take, and the processor asks that one first. The broker in this
 process has no rival: what others say under its name or address changes nothing. A broker that has
 several connections is there until the last one ends.
+
+Masters that replicas elected among themselves register with the term of their election. The name
+server remembers the highest one of each broker name: a master with a higher term takes the place of
+the one before, which need not have left, also when that one runs in this process. One with a lower
+term was deposed and is refused; so is one without a term while the elected master is there.
 Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManager.java
 """
 
@@ -99,6 +104,8 @@ class RouteInfoManager:
         self._addresses: dict[str, dict[int, str]] = {}  # broker name -> id -> address
         self._clusters: dict[str, str] = {}  # broker name -> cluster
         self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> its queues
+        # Invariant: every broker name in it stands in `_addresses`; terms are positive.
+        self._terms: dict[str, int] = {}  # broker name -> the highest term of its masters
         self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self.drop_silent)
 
     def start(self) -> None:
@@ -122,7 +129,9 @@ class RouteInfoManager:
 
         Raises:
             RemoteProtocolError: a name or address is malformed, is that of the broker in this
-                process, or there is no room.
+                process, there is no room, or a slave is of another cluster than its master; with
+                CONTROLLER_FENCED_MASTER_EPOCH: the master of that name is another one, by its
+                term.
         """
         name, address = header.broker_name, header.broker_addr
         known = self._live.get(address)
@@ -134,13 +143,15 @@ class RouteInfoManager:
         if len(body.filter_server_list) > FILTER_SERVERS_MAX:
             raise _refused(f"a broker has at most {FILTER_SERVERS_MAX} filter servers")
         _check_words(*body.filter_server_list)
+        self._check_cluster(header)
         holder = self._holder(header)
+        self._check_term(header, holder)
         if connection is None:
             for other in (known, holder):
                 if other is not None and not other.is_own:
                     self.drop(other, "it was in the place of the broker in this process")
             known = self._live.get(address)
-        elif holder is not None and holder.is_own:
+        elif holder is not None and holder.is_own and not self._is_elected_anew(header):
             raise _own(holder)
         if known is None and len(self._live) >= BROKERS_MAX:
             raise _refused(f"there are {BROKERS_MAX} brokers")
@@ -153,6 +164,10 @@ class RouteInfoManager:
         if is_new:
             self._take_address(addresses, header)
         is_master = header.broker_id == MASTER_ID
+        if is_master and header.term is not None:
+            self._terms[name] = header.term
+        elif is_master:
+            self._terms.pop(name, None)
         if is_master and (is_new or known is None or known.data_version != wrapper.data_version):
             self._take_topics(name, wrapper)
         if is_master or name not in self._clusters:
@@ -178,7 +193,8 @@ class RouteInfoManager:
         """Return a broker whose place a registration would take, None when there is none.
 
         A broker may take its own place: by the connection that it registered by. So may a slave
-        take its master's, under its own address: that is how sets switch their master.
+        take its master's, under its own address: that is how sets switch their master. Where terms
+        decide there is no rival; where they say nothing, an elected master is one even to a slave.
         """
         known = self._live.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
@@ -186,7 +202,14 @@ class RouteInfoManager:
         holder = self._holder(header)
         if holder is None or holder is known or connection in holder.connections:
             return None
+        term = self._terms.get(header.broker_name)
+        if header.broker_id == MASTER_ID and term is not None:
+            return holder if header.term in (None, term) else None
         return holder if known is None or holder.is_own else None
+
+    def has_elected(self, broker_name: str) -> bool:
+        """Return whether replicas elect the master of that name."""
+        return broker_name in self._terms
 
     def unregister(
         self, broker_name: str, broker_address: str, connection: BrokerConnection | None
@@ -320,6 +343,66 @@ class RouteInfoManager:
         addresses = self._addresses.get(header.broker_name, {})
         return self._live.get(addresses.get(header.broker_id, ""))
 
+    def _is_elected_anew(self, header: RegisterBrokerRequestHeader) -> bool:
+        """Return whether it is a master that was elected after the one that is known."""
+        term = self._terms.get(header.broker_name)
+        if header.broker_id != MASTER_ID or term is None or header.term is None:
+            return False
+        return header.term > term
+
+    def _check_term(
+        self, header: RegisterBrokerRequestHeader, holder: BrokerLiveInfo | None
+    ) -> None:
+        """Check that no later election has made another broker the master of that name.
+
+        Args:
+            holder: the broker that has the name and the id now; it is there.
+
+        Raises:
+            RemoteProtocolError: one has.
+        """
+        if header.term is not None and header.term < 1:
+            raise _refused(f"a term is 1 or more, not {header.term}")
+        name, known = header.broker_name, self._terms.get(header.broker_name)
+        if header.broker_id != MASTER_ID or known is None:
+            return
+        where = "gone" if holder is None else f"at {holder.address}"
+        if header.term is None:
+            if holder is not None and holder.address != header.broker_addr:
+                raise _fenced(
+                    f"the replicas of {name} have elected their master, which is {where} (term "
+                    f"{known}), and {header.broker_addr} is none of them: give it another "
+                    "brokerName, or the controllerEndpoints of those"
+                )
+        elif header.term < known:
+            raise _fenced(
+                f"{name} at {header.broker_addr} was elected its master in term {header.term}, "
+                f"and there was one in term {known} since, which is {where}: it is to follow that "
+                "one, and does so once it reaches etcd. Where terms began anew in an empty etcd, "
+                "stop all replicas of that name, so that it is forgotten here"
+            )
+
+    def _check_cluster(self, header: RegisterBrokerRequestHeader) -> None:
+        """Check that a slave is of its master's cluster; one that is not is no slave of that one.
+
+        Raises:
+            RemoteProtocolError: it is of another cluster.
+        """
+        name = header.broker_name
+        master = self._live.get(self._addresses.get(name, {}).get(MASTER_ID, ""))
+        cluster = self._clusters.get(name)
+        is_foreign = master is not None and cluster != header.cluster_name
+        if header.broker_id == MASTER_ID or not is_foreign:
+            return
+        known = self._live.get(header.broker_addr)
+        if known is not None and known.name == name and known is not master:
+            self.drop(known, "it is of another cluster than its master")
+        raise _refused(
+            f"{name} is a broker of the cluster {cluster}, and a slave of it cannot be one of "
+            f"{header.cluster_name}: give both the same brokerClusterName, or this one another "
+            "brokerName"
+        )
+
     def _broker_data(self, name: str) -> BrokerData:
         return BrokerData(
             broker_addrs=dict(self._addresses[name]),
@@ -362,6 +445,7 @@ class RouteInfoManager:
         if addresses:
             return
         del self._addresses[info.name]
+        self._terms.pop(info.name, None)
         self._clusters.pop(info.name, None)
         for topic in [t for t, queues in self._topics.items() if info.name in queues]:
             queues = self._topics[topic]
@@ -381,6 +465,10 @@ def _own(known: BrokerLiveInfo) -> RemoteProtocolError:
         f"broker {known.name} at {known.address} runs in the process of this name server, and "
         "no other broker takes its place: give the other broker another brokerName or brokerId",
     )
+
+
+def _fenced(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, why)
 
 
 def _refused(why: str) -> RemoteProtocolError:

@@ -7,6 +7,8 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/header/namesrv/ (
 name), common/.../protocol/header/GetTopicsByClusterRequestHeader.java
 """
 
+import msgspec
+
 from skylarkmq.protocol.headers.fields import Header, JavaInt, JavaLong
 
 
@@ -21,6 +23,8 @@ class RegisterBrokerRequestHeader(Header, kw_only=True, frozen=True):
     """Who registers. Addresses are `ip:port`; id 0 is the master.
 
     `body_crc32` is CRC-32 of the body as sent, masked with 0x7FFFFFFF; 0 means not checked.
+    `term` is ours and stands last: the election that a master won, 1 or more, None for a broker
+    whose role is configured. RocketMQ's name server passes over it.
     """
 
     broker_name: str
@@ -30,6 +34,7 @@ class RegisterBrokerRequestHeader(Header, kw_only=True, frozen=True):
     broker_id: JavaLong
     compressed: bool = False
     body_crc32: JavaInt = 0
+    term: JavaLong | None = msgspec.field(default=None, name="skylarkmq.term")
 
 
 class RegisterBrokerResponseHeader(Header, kw_only=True, frozen=True):

@@ -13,20 +13,22 @@ import pytest
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net import outgoing
-from skylarkmq.broker.registration import Registration, RegistrationService
+from skylarkmq.broker.registration import RegisteredRole, Registration, RegistrationService
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
+    BrokerData,
+    ClusterInfo,
     KVTable,
     RegisterBrokerBody,
     decode_compressed_registration,
 )
 from skylarkmq.protocol.bodies.text import DataVersion, decode_body, encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.remoting.errors import ConnectionFailed
+from skylarkmq.remoting.errors import ConnectionFailed, RequestTimeout, TlsError
 from skylarkmq.store.config import StoreConfig
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.memory_files import Tables
@@ -54,8 +56,18 @@ class _Channel:
         self.is_open = True
         self.order_table: dict[str, str] | None = None
         self.body = b""
+        self.remark = ""
+        self.brokers: dict[int, str] = {}  # of our name, as it tells them
+        self.look_count = 0
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO and self.outcome == 0:
+            self.look_count += 1
+            broker = BrokerData(broker_addrs=self.brokers, broker_name="broker-a")
+            return command.reply(
+                ResponseCode.SUCCESS,
+                body=encode_body(ClusterInfo(broker_addr_table={"broker-a": broker})),
+            )
         self.requests.append(command)
         self.timeouts_s.append(timeout_s)
         if self.outcome is None:
@@ -66,7 +78,7 @@ class _Channel:
         table = self.order_table
         body = self.body if table is None else encode_body(KVTable(table=table))
         fields = {"changed": self.changed, **self.master}
-        return command.reply(self.outcome, ext_fields=fields, body=body)
+        return command.reply(self.outcome, self.remark, ext_fields=fields, body=body)
 
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]
@@ -109,7 +121,7 @@ class _Remoting:
 class _Setup:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.clock = ManualClock()
-        config = dataclasses.replace(CONFIG, **changes)
+        self.config = config = dataclasses.replace(CONFIG, **changes)
         addresses = parse_namesrv_addresses(config.namesrv_addr)
         self.channels = {address: _Channel(address) for address in addresses}
         self.remoting = _Remoting(self.channels)
@@ -394,18 +406,29 @@ async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
     assert set(setup.namesrv.routes.topics()) >= {"Before", "After"}
 
 
-async def test_an_unreachable_name_server_is_tried_more_and_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("failure", "tries"),
+    [
+        pytest.param(ConnectionFailed("ns1:9876", "refused"), [1, 3, 7, 12, 17, 22], id="away"),
+        pytest.param(RequestTimeout("no answer"), [1, 3, 7, 15], id="silent"),
+        pytest.param(
+            ConnectionFailed("ns1:9876", "it closed", reached=True), [1, 3, 7, 15], id="hangs up"
+        ),
+        pytest.param(TlsError("ns1:9876", "no issuer"), [1, 3, 7, 15], id="certificate"),
+    ],
+)
+async def test_a_name_server_that_does_not_answer_is_tried_more_and_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, tries: list[int]
 ) -> None:
     setup = _Setup(monkeypatch)
-    setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
+    setup.channel.outcome = failure
     await setup.start()
     tried = []
-    for second in range(1, 16):
+    for second in range(1, 26):
         await setup.advance(1)
         if len(setup.channel.requests) > len(tried) + 1:
             tried.append(second)
-    assert tried == [1, 3, 7, 15]
+    assert tried == tries
     setup.channel.outcome = 0
     await setup.advance(15)
     assert setup.service.why_unknown == ""
@@ -562,3 +585,201 @@ async def test_no_name_server_changes_the_topics_of_a_slave(
     topic = setup.topics.get("orders")
     assert topic is not None and not topic.order
     await setup.service.stop()
+
+
+# A role that changes
+
+OTHER = "10.0.0.2:10911"
+
+
+def _replica(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> _Setup:
+    return _Setup(monkeypatch, controller_endpoints="http://127.0.0.1:2379", broker_id=2, **changes)
+
+
+def _roles(channel: _Channel) -> list[tuple[int, str, str | None]]:
+    """What a name server was sent: code, broker id, term."""
+    return [
+        (request.code, request.ext_fields["brokerId"], request.ext_fields.get("skylarkmq.term"))
+        for request in channel.requests
+    ]
+
+
+def _here(setup: _Setup) -> dict[int, str]:
+    """What the built-in name server says of the broker."""
+    broker = setup.namesrv.routes.cluster_info().broker_addr_table.get("broker-a")
+    return {} if broker is None else broker.broker_addrs
+
+
+async def test_a_replica_registers_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _replica(monkeypatch)
+    register, unregister = RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER
+    await setup.start()
+    await setup.create("Early")
+    setup.service.register_again()
+    await setup.advance(61)
+    assert setup.channel.requests == [] and _here(setup) == {}
+    assert "neither leads nor follows" in setup.service.why_unknown
+
+    setup.service.set_role(RegisteredRole(2, 0))
+    assert _here(setup) == {2: ADDRESS}
+    assert setup.namesrv.routes.topics() == [], "topics are taken from masters"
+    await settle()
+    assert _roles(setup.channel) == [(register, "2", None)]
+    assert setup.service.why_unknown == ""
+    await setup.create("Followed")
+    assert len(setup.channel.requests) == 1, "its topics are its master's"
+
+    setup.service.set_role(RegisteredRole(0, 7))
+    assert _here(setup) == {0: ADDRESS}
+    assert "Followed" in setup.namesrv.routes.topics()
+    await settle()
+    assert _roles(setup.channel)[1:] == [(register, "0", "7")]
+    assert {"Early", "Followed"} <= setup.channel.topics()
+    await setup.create("Led")
+    await setup.advance(31)
+    assert _roles(setup.channel)[2:] == [(register, "0", "7")] * 2, "a topic, and the period"
+
+    setup.channel.brokers = {0: ADDRESS}
+    setup.service.set_role(None)
+    assert _here(setup) == {}
+    await settle()
+    assert _roles(setup.channel)[4:] == [(unregister, "0", None)]
+    await setup.create("Late")
+    await setup.advance(61)
+    setup.remoting.lose("ns1:9876")
+    await setup.advance(61)
+    assert len(setup.channel.requests) == 5, "it has no role"
+
+    setup.service.set_role(RegisteredRole(2, 0))
+    await settle()
+    await setup.service.stop()
+    assert _roles(setup.channel)[5:] == [(register, "2", None), (unregister, "2", None)]
+    assert setup.clock.pending_count == 0
+
+
+async def test_a_role_that_changes_is_told_although_the_topics_have_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _replica(monkeypatch, force_register=False)
+    setup.channel.changed = "false"
+    await setup.start()
+    roles = [RegisteredRole(0, 3), RegisteredRole(2, 0), RegisteredRole(0, 0), RegisteredRole(0, 5)]
+    for role in roles:
+        setup.service.set_role(role)
+        await settle()
+    assert _roles(setup.channel) == [
+        (RequestCode.REGISTER_BROKER, broker_id, term)
+        for broker_id, term in (("0", "3"), ("2", None), ("0", None), ("0", "5"))
+    ]
+    await setup.service.stop()
+
+
+async def test_a_good_bye_does_not_take_the_place_of_a_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = _replica(monkeypatch)
+    await setup.start()
+    setup.service.set_role(RegisteredRole(0, 3))
+    await settle()
+    setup.channel.brokers = {0: OTHER}
+    setup.service.set_role(None)
+    await settle()
+    assert RequestCode.UNREGISTER_BROKER not in setup.channel.codes(), (
+        "RocketMQ's name server would drop the new master, whose id it names"
+    )
+    await setup.service.stop()
+    assert RequestCode.UNREGISTER_BROKER not in setup.channel.codes()
+
+
+async def test_a_good_bye_without_an_answer_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _replica(monkeypatch)
+    await setup.start()
+    setup.service.set_role(RegisteredRole(2, 0))
+    await settle()
+    setup.channel.outcome = RequestTimeout("no answer")
+    setup.service.set_role(None)
+    await settle()
+    await setup.advance(1)
+    setup.channel.outcome = 0
+    await setup.advance(2)
+    await setup.advance(60)
+    assert setup.channel.codes()[1:] == [RequestCode.UNREGISTER_BROKER] * 3
+    await setup.service.stop()
+    assert len(setup.channel.requests) == 4
+
+
+async def test_a_deposed_master_says_so_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = _replica(monkeypatch)
+    await setup.start()
+    setup.channel.outcome = ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+    setup.channel.remark = "deposed " * 20 + "and this is the cure"
+    setup.service.set_role(RegisteredRole(0, 3))
+    for _ in range(9):
+        await setup.advance(6)
+    assert caplog.text.count("this is the cure") == 1
+    assert "this is the cure" in setup.service.why_unknown
+    for _ in range(2):
+        await setup.advance(31)
+    assert caplog.text.count("this is the cure") == 2
+    setup.channel.outcome = 0
+    setup.service.set_role(RegisteredRole(2, 0))
+    await settle()
+    assert setup.service.why_unknown == ""
+    await setup.service.stop()
+
+
+async def test_the_built_in_name_server_may_know_a_later_master(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = _replica(monkeypatch)
+    await setup.start()
+    later = Registration(setup.config, setup.topics, OTHER)
+    later.role = RegisteredRole(0, 4)
+    setup.namesrv.routes.register(later.header(), later.body(), None)
+    setup.service.set_role(RegisteredRole(0, 3))
+    await setup.create("orders")
+    assert caplog.text.count("the built-in name server refuses this broker") == 1
+    assert OTHER in setup.service.why_unknown and "term 4" in setup.service.why_unknown
+    assert _here(setup) == {0: OTHER}
+    setup.service.set_role(RegisteredRole(0, 5))
+    assert _here(setup) == {0: ADDRESS} and setup.service.why_unknown == ""
+    await setup.service.stop()
+
+
+async def test_a_broker_notices_another_one_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = _Setup(
+        monkeypatch, register_name_server_period=10_000, namesrv_addr="ns1:9876;ns2:9876"
+    )
+    setup.channel.brokers = {0: OTHER}
+    setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
+    await setup.start()
+    await setup.advance(9.9)
+    setup.channel.outcome = 0
+    await setup.advance(0.1)
+    setup.channel.requests.clear()
+    assert setup.channel.look_count == 0 and setup.service.why_unknown == "", (
+        "who begins may take the place of one that is gone"
+    )
+    for _ in range(5):
+        await setup.advance(10)
+    assert setup.channel.look_count == 5
+    assert len(setup.channel.requests) == 5, "it registers all the same"
+    assert caplog.text.count("same brokerName and brokerId 0") == 1
+    assert OTHER in setup.service.why_unknown and "ns1:9876" in setup.service.why_unknown
+    await setup.advance(10)
+    await setup.advance(10)
+    assert caplog.text.count("same brokerName and brokerId 0") == 2
+    setup.channel.brokers = {0: ADDRESS, 1: OTHER}
+    await setup.advance(10)
+    assert setup.service.why_unknown == ""
+    setup.channel.brokers = {0: OTHER}
+    await setup.advance(10)
+    await setup.service.stop()
+    assert setup.channel.codes()[-1] == RequestCode.REGISTER_BROKER, (
+        "its good-bye would be taken for that of the other"
+    )
+    assert setup.channels["ns2:9876"].codes()[-1] == RequestCode.UNREGISTER_BROKER

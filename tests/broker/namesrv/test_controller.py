@@ -219,3 +219,24 @@ async def test_a_broker_that_was_started_again_elsewhere_takes_its_old_place() -
     for each in (old, *new):
         await each.close()
     await namesrv.stop()
+
+
+async def test_the_later_election_decides_and_asks_nobody(
+    namesrv: NamesrvController, channel: Channel
+) -> None:
+    later, configured = Channel(namesrv), Channel(namesrv)
+    await _register(channel, encode_body(BODY), **{"skylarkmq.term": "3"})
+    at_b = {"brokerAddr": "10.0.0.9:1", "skylarkmq.term": "4"}
+    assert (await _register(later, encode_body(BODY), **at_b)).code == ResponseCode.SUCCESS
+    assert await _addresses(channel) == "10.0.0.9:1"
+    for peer, fields in (
+        (channel, {"skylarkmq.term": "3"}),
+        (configured, {"brokerAddr": "10.0.0.8:1"}),
+    ):
+        refused = await _register(peer, encode_body(BODY), **fields)
+        assert refused.code == ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+        assert "10.0.0.9:1" in (refused.remark or "") and "term 4" in (refused.remark or "")
+    await channel.close()
+    assert await _addresses(later) == "10.0.0.9:1"
+    for peer in (later, configured):
+        await peer.close()

@@ -10,6 +10,7 @@ from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.protocol.bodies.route import RegisterBrokerBody
 from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
+from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.route import (
@@ -170,7 +171,7 @@ def test_nobody_takes_the_place_of_the_broker_in_this_process() -> None:
     routes.register(_header(broker_id=3), _body("U"), stranger)
     routes.register(_header(cluster="other"), _body("U", counter=9), stranger)
     assert not routes.unregister("broker-a", "10.0.0.1:10911", stranger)
-    routes.register(_header(address="10.0.0.9:1", broker_id=1, cluster="other"), _body(), stranger)
+    routes.register(_header(address="10.0.0.9:1", broker_id=1), _body(), stranger)
     with pytest.raises(RemoteProtocolError, match="runs in the process of this name server"):
         routes.register(_header(address="10.0.0.9:1"), _body("U"), stranger)  # a "new master"
     info = routes.cluster_info()
@@ -230,6 +231,21 @@ def test_a_slave_is_told_its_master_and_its_topics_are_not_taken() -> None:
     route = routes.topic_route("T")
     assert route is not None
     assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+
+
+def test_a_slave_of_another_cluster_is_no_slave() -> None:
+    routes = RouteInfoManager(ManualClock())
+    slave = _header(address="10.0.0.2:10911", broker_id=1, cluster="other")
+    routes.register(slave, _body("S"), _Link())  # nobody knows its master yet
+    routes.register(_header(), _body("T"), _Link())
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="cluster c, and a slave of it cannot be one"):
+            routes.register(slave, _body("S"), _Link())
+        route = routes.topic_route("T")
+        assert route is not None
+        assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
+    routes.register(_header(cluster="other"), _body("T"), _Link())  # the master moves, and is one
+    assert routes.register(slave, _body("S"), _Link()).master_addr == "10.0.0.1:10911"
 
 
 def test_topics_stay_while_a_slave_is_there() -> None:
@@ -381,3 +397,106 @@ def test_whatever_brokers_do_routes_lead_to_brokers_that_are_there(
             route = routes.topic_route(topic)
             assert route is not None and route.queue_datas
             assert {data.broker_name for data in route.broker_datas} <= set(table)
+
+
+# Terms
+
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+
+
+def _elected(address: str, term: int | None, broker_id: int = 0) -> RegisterBrokerRequestHeader:
+    return msgspec.structs.replace(_header(address=address, broker_id=broker_id), term=term)
+
+
+def _brokers(routes: RouteInfoManager) -> dict[int, str]:
+    broker = routes.cluster_info().broker_addr_table.get("broker-a")
+    return {} if broker is None else broker.broker_addrs
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_later_master_takes_the_place_of_the_one_before(own: bool) -> None:
+    routes = RouteInfoManager(ManualClock())
+    first, second = _Link(), _Link()
+    routes.register(_elected(A, 3), _body("T"), None if own else first)
+    routes.register(_elected(C, None, 2), _body("T"), _Link())
+    assert routes.find_rival(_elected(B, 4), second) is None, "it need not have left"
+    routes.register(_elected(B, 4), _body("T", "U"), second)
+    assert _brokers(routes) == {0: B, 2: C}
+    assert routes.data_version(A) is None and sorted(routes.topics()) == ["T", "U"]
+    routes.connection_closed(first)
+    assert _brokers(routes) == {0: B, 2: C}
+    routes.register(_elected(A, None, 1), _body("T"), _Link())
+    assert _brokers(routes) == {0: B, 1: A, 2: C}
+
+
+@pytest.mark.parametrize("term", [3, None])
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_a_deposed_master_changes_nothing(term: int | None, broker_id: int) -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_elected(B, 4), _body("T"), _Link())
+    deposed = _Link()
+    if broker_id:  # it follows already
+        routes.register(_elected(A, None, broker_id), _body("T"), deposed)
+    before = _brokers(routes)
+    with pytest.raises(RemoteProtocolError) as refusal:
+        routes.register(_elected(A, term), _body("U", counter=2), deposed)
+    assert refusal.value.response_code == ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+    assert B in refusal.value.remark and "4" in refusal.value.remark
+    assert _brokers(routes) == before and routes.topics() == ["T"]
+    with pytest.raises(RemoteProtocolError):
+        routes.register(_elected(A, term), _body("U"), None)
+    assert _brokers(routes) == before
+
+
+def test_a_term_is_remembered_as_long_as_its_name() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_elected(A, 7), _body("T"), _Link())
+    routes.register(_elected(B, None, 1), _body("T"), _Link())
+    routes.unregister("broker-a", A, None)
+    with pytest.raises(RemoteProtocolError, match="gone"):
+        routes.register(_elected(C, 6), _body("T"), _Link())
+    routes.unregister("broker-a", B, None)
+    routes.register(_elected(C, 1), _body("T"), _Link())
+    assert _brokers(routes) == {0: C}
+
+
+def test_an_elected_master_goes_on_in_its_term_and_in_the_next() -> None:
+    routes = RouteInfoManager(ManualClock())
+    link = _Link()
+    for term in (3, 3, 5):
+        assert routes.find_rival(_elected(A, term), link) is None
+        routes.register(_elected(A, term), _body("T"), link)
+    routes.register(_elected(A, None, 1), _body("T"), link)
+    assert _brokers(routes) == {1: A}
+    with pytest.raises(RemoteProtocolError):
+        routes.register(_elected(A, 4), _body("T"), link)
+    with pytest.raises(RemoteProtocolError, match="1 or more"):
+        routes.register(_elected(A, 0), _body("T"), link)
+
+
+def test_a_configured_master_follows_elected_ones_that_are_gone() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_elected(A, 3), _body("T"), _Link())
+    routes.register(_elected(B, None, 1), _body("T"), _Link())
+    rival = routes.find_rival(_elected(B, None), _Link())
+    assert rival is not None and rival.address == A, "whether it is there has to be asked"
+    routes.drop(rival, "it does not answer")
+    routes.register(_elected(B, None), _body("T"), _Link())
+    assert not routes.has_elected("broker-a")
+    rival = routes.find_rival(_elected(A, 3), _Link())
+    assert rival is not None and rival.address == B, "a term counts among terms"
+
+
+def test_two_masters_of_one_term_are_two_clusters() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_elected(A, 3), _body("T"), _Link())
+    rival = routes.find_rival(_elected(B, 3), _Link())
+    assert rival is not None and rival.address == A
+
+
+def test_the_broker_in_this_process_has_no_successor_without_a_term() -> None:
+    routes = RouteInfoManager(ManualClock())
+    routes.register(_elected(A, None), _body("T"), None)
+    with pytest.raises(RemoteProtocolError, match="runs in the process"):
+        routes.register(_elected(B, 9), _body("T"), _Link())
+    assert _brokers(routes) == {0: A}

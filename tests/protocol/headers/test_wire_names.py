@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from skylarkmq.protocol.command import decode_command
-from skylarkmq.protocol.headers import group, pull, route, send, topic
+from skylarkmq.protocol.headers import group, pull, replica, route, send, topic
 from skylarkmq.protocol.headers.fields import Header, decode_fields, encode_fields
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame
@@ -100,7 +100,8 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (route.GetRouteInfoRequestHeader, "topic! acceptStandardJsonOnly"),
     (
         route.RegisterBrokerRequestHeader,
-        "brokerName! brokerAddr! clusterName! haServerAddr! brokerId! compressed bodyCrc32",
+        "brokerName! brokerAddr! clusterName! haServerAddr! brokerId! compressed bodyCrc32"
+        " skylarkmq.term",
     ),
     (route.RegisterBrokerResponseHeader, "haServerAddr masterAddr"),
     (route.UnRegisterBrokerRequestHeader, "brokerName! brokerAddr! clusterName! brokerId!"),
@@ -126,8 +127,12 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (route.WipeWritePermOfBrokerResponseHeader, "wipeTopicCount!"),
     (route.AddWritePermOfBrokerRequestHeader, "brokerName!"),
     (route.AddWritePermOfBrokerResponseHeader, "addTopicCount!"),
+    (replica.SwitchOverRequestHeader, "target"),
+    (replica.SwitchOverResponseHeader, "master! term!"),
+    (replica.ForceFailoverRequestHeader, "acceptLoss!"),
+    (replica.ForceFailoverResponseHeader, "messagesAtRisk! term!"),
 ]
-MODULES = (group, pull, route, send, topic)
+MODULES = (group, pull, replica, route, send, topic)
 
 
 def test_no_header_is_forgotten() -> None:
