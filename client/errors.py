@@ -54,6 +54,13 @@ DEFAULT_RETRY_CODES: Final[frozenset[int]] = frozenset(
 
 Unlike RocketMQ 4.9: SYSTEM_BUSY is among them, because it means "later" and nothing was stored."""
 
+AWAY_CODES: Final[frozenset[int]] = frozenset(
+    {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SLAVE_NOT_AVAILABLE}
+)
+"""What a broker answers that does not lead, or not any more, when only a master may do it.
+
+The second one is such an answer except to a send, which is stored then."""
+
 NOT_STARTED: Final = "not started: call start() first, or use it as a context manager"
 ACL_REMARK_MARK: Final = "AclException"
 AUTH_HINT: Final = (
@@ -232,3 +239,10 @@ def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError
 def _code_name(code: int) -> str:
     known = ResponseCode._value2member_map_.get(code)
     return f"{known.name}({code})" if isinstance(known, ResponseCode) else str(code)
+
+
+def is_away(error: RocketMQError) -> bool:
+    """Return whether another broker may have taken the place of the one that was asked."""
+    if isinstance(error, BrokerError):
+        return error.code in AWAY_CODES
+    return isinstance(error, ConnectionFailed | RequestTimeout | RouteNotFound)

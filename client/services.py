@@ -1,7 +1,13 @@
 """Services: the connections, routes and tasks of a started client.
 
-One connection to each broker, one route table, one heartbeat for all groups, one client id. Three
-tasks run: heartbeats, the refresh of all routes, and the search for routes that are still missing.
+One connection to each broker, one route table, one heartbeat for all groups, one client id. Four
+tasks run: heartbeats, the refresh of all routes, the search for routes that are still missing, and
+the look at routes that are in doubt, because a broker that they name is away or does not lead.
+
+When a broker's name has another master, brokers' memory of this client went with the old one. So it
+counts as a connection that was made again: a heartbeat goes out, locks and offsets are told anew.
+The connection to the old master ends STRAY_S later, unless a route still names that address: what
+waits there for an answer goes to the new one.
 
 A broker that refuses heartbeats does not know the client: its consumers receive nothing from it.
 After REFUSALS_MIN refusals in a row, over REFUSED_S or longer, a consumer's reader gets the refusal
@@ -23,7 +29,13 @@ from random import Random
 from typing import Any, Final, Literal, Protocol
 
 from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ClientConfig
-from skylarkmq.client.errors import BrokerError, IllegalState, RequestTimeout, RocketMQError
+from skylarkmq.client.errors import (
+    BrokerError,
+    IllegalState,
+    RequestTimeout,
+    RocketMQError,
+    is_away,
+)
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
@@ -31,8 +43,8 @@ from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
-from skylarkmq.client.wire.route import RouteTable
-from skylarkmq.common.clock import Clock
+from skylarkmq.client.wire.route import RouteTable, TopicRoute
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -58,6 +70,10 @@ MEMBER_CODES: Final = (
 JITTER: Final = 0.1
 HEARTBEAT_DELAY_S: Final = 0.2
 """A wanted heartbeat waits that long, so that several wishes become one."""
+DOUBT_AGE_S: Final = 0.5
+"""A route in doubt is asked for again when it is older, and not before that after the last time."""
+STRAY_S: Final = 1.0
+"""How long a master that was replaced may still answer what it was asked before."""
 REFUSED_S: Final = 10.0
 """How long a broker may refuse heartbeats, as while it starts or reads its access control again."""
 REFUSALS_MIN: Final = 3
@@ -112,7 +128,14 @@ class Services:
         self.beat_wanted = asyncio.Event()
         self.hooks: list[ClientHook] = []
         self.reconnect_listeners: set[Callable[[str], None]] = set()
-        """Told the address when a lost connection was made again."""
+        """Told the address when a lost connection was made again, or a broker's name has another
+        master there."""
+        self.route_listeners: set[Callable[[str], None]] = set()
+        """Told the topic whose route has changed."""
+        self._doubted: set[str] = set()
+        self._doubt_wanted = asyncio.Event()
+        self._masters: dict[str, str] = {}  # by broker name: the address of the last one known
+        self._strays: dict[str, TimerHandle] = {}
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         for code in MEMBER_CODES:
@@ -173,12 +196,15 @@ class Services:
         self._run(self._beat(), "heartbeat")
         self._run(self._refresh(self.config.route_refresh, missing_only=False), "routes")
         self._run(self._refresh(MISSING_ROUTE_REFRESH_S, missing_only=True), "missing-routes")
+        self._run(self._resolve_doubts(), "doubted-routes")
 
     async def stop(self) -> None:
         """End the tasks and close all connections, which are closed even when this is cancelled."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
+        for timer in self._strays.values():
+            timer.cancel()
         self.pushes.cancel()
         self.routes.cancel()
         self.remoting.close()
@@ -252,6 +278,16 @@ class Services:
 
     # Brokers
 
+    def failed(self, topic: str, error: RocketMQError) -> None:
+        """Look at the topic's route soon if the error may mean that a broker was replaced."""
+        if is_away(error):
+            self.doubt(topic)
+
+    def doubt(self, topic: str) -> None:
+        """Look at the topic's route soon: a broker that it names may have been replaced."""
+        self._doubted.add(topic)
+        self._doubt_wanted.set()
+
     def known_peer(self, address: str) -> Peer | None:
         """Return what is known of the broker at `address`; None without a connection. No I/O."""
         connection = self.remoting.ready(address)
@@ -302,8 +338,38 @@ class Services:
     def _route_changed(self, topic: str) -> None:
         log.info("route of %s changed", topic)
         self.beat_wanted.set()  # there may be a broker that does not know this client yet
+        route = self.routes.known(topic)
+        if route is not None:
+            self._look_at_masters(route)
+        for listener in list(self.route_listeners):
+            listener(topic)
         for member in self.members.values():
             member.wake()
+
+    def _look_at_masters(self, route: TopicRoute) -> None:
+        for name, addresses in route.brokers.items():
+            master = addresses.get(MASTER_ID)
+            before = self._masters.get(name)
+            if master is not None and master != before:
+                self._masters[name] = master
+                if before is not None:
+                    self._master_changed(name, before, master)
+
+    def _master_changed(self, name: str, before: str, now: str) -> None:
+        log.info("the master of %s is %s now, it was %s", name, now, before)
+        for listener in list(self.reconnect_listeners):
+            listener(now)
+        if before not in self._strays and not self._closed:
+            when_s = self.clock.monotonic() + STRAY_S
+            self._strays[before] = self.clock.call_at(when_s, self._leave, before)
+
+    def _leave(self, address: str) -> None:
+        """End the connection to a broker that no route names any more."""
+        del self._strays[address]
+        named = {each for broker in self.routes.brokers().values() for each in broker.values()}
+        connection = self.remoting.ready(address)
+        if connection is not None and address not in named:
+            connection.give_up("another broker has its place")
 
     # Inside
 
@@ -318,6 +384,21 @@ class Services:
                 await self.routes.refresh_all(missing_only=missing_only)
             except Exception:
                 log.exception("route refresh failed, the next one comes in its time")
+
+    async def _resolve_doubts(self) -> None:
+        while True:
+            await self._doubt_wanted.wait()
+            self._doubt_wanted.clear()
+            topics, self._doubted = self._doubted, set()
+            for topic in sorted(topics):
+                try:
+                    await self.routes.refresh(topic, max_age_s=DOUBT_AGE_S)
+                except RocketMQError as error:
+                    log.debug("route of %s not asked for again: %s", topic, error)
+                    break  # no name server answers, and what is in doubt will be so again
+                except Exception:
+                    log.exception("route of %s not asked for again", topic)
+            await sleep(self.clock, DOUBT_AGE_S)
 
     async def _beat(self) -> None:
         while True:

@@ -181,6 +181,7 @@ class OffsetStore:
             address = self._address(queue)
             await self._api.update_offset(address, self._group, queue, offset, OFFSET_TIMEOUT_S)
         except RocketMQError as error:
+            self._services.failed(queue.topic, error)
             return error
         self._committed[queue] = offset
         self._begun.add(_table(queue))

@@ -36,6 +36,7 @@ from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage, Returner
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
+    AWAY_CODES,
     BrokerError,
     ConnectionFailed,
     FilterRefused,
@@ -74,6 +75,7 @@ NOT_KNOWN_YET: Final[frozenset[int]] = frozenset(
 )
 """The broker has no fresh heartbeat of this client: a new one, and again soon."""
 NOT_KNOWN_DELAY_S: Final = 1.0
+BUSY_CODES: Final = AWAY_CODES | {int(ResponseCode.SYSTEM_BUSY)}
 BUSY_DELAY_S: Final = 1.0
 LOST_DELAY_S: Final = 0.5
 EMPTY_FAST_S: Final = 0.01
@@ -276,6 +278,8 @@ class PullService:
     async def _pull(self, process_queue: ProcessQueue, subscription: Subscription) -> PullResult:
         queue = process_queue.queue
         address, is_master = self._sources.of(queue)
+        if not is_master and self._services.routes.master_address(queue.broker_name) is None:
+            self._services.doubt(queue.topic)  # one of its slaves may have become the master
         peer = self._services.known_peer(address)
         commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
         commits = commits and self._may_tell(queue)
@@ -363,6 +367,7 @@ class PullService:
     def _delay_after(self, error: RocketMQError, queue: MessageQueue) -> float:
         """Log the failure and return how long to wait, in seconds."""
         random = self._services.random
+        self._services.failed(queue.topic, error)
         if isinstance(error, ConnectionFailed | RequestTimeout):
             log.debug("pulling %s: %s", queue, error)
             return LOST_DELAY_S * random.uniform(0.5, 1.5)
@@ -375,7 +380,7 @@ class PullService:
                 self._buffer.refuse(error)
             if error.code == ResponseCode.FLOW_CONTROL:
                 return PULL_FLOW_CONTROL_DELAY_S
-            if error.code == ResponseCode.SYSTEM_BUSY:
+            if error.code in BUSY_CODES:
                 return BUSY_DELAY_S * random.uniform(0.5, 1.5)
         log.warning("pulling %s: %s", queue, error)
         return PULL_ERROR_DELAY_S

@@ -7,9 +7,9 @@
 
 The broker forgets a lock 60 s after it was last asked for, and all locks when it restarts. So a
 member that cannot reach its broker stops 30 s before another member may begin. After a lost
-connection was made again, a member asks at once for the locks that it held, and 10 s later for the
-others. (A member that starts within those seconds knows of no restart, and may get a queue whose
-owner is still at work.)
+connection was made again, or another broker has become the master, a member asks at once for the
+locks that it held, and 10 s later for the others. (A member that starts within those seconds knows
+of no restart, and may get a queue whose owner is still at work.)
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/RebalanceImpl.java (lock,
 lockAll, unlock), ProcessQueue.java (isLockExpired)
@@ -217,4 +217,6 @@ class QueueLocks:
             return await self._api.lock(address, queues, LOCK_TIMEOUT_S)
         except RocketMQError as error:
             log.warning("group %s: no locks from %s: %s", self._group, address, error)
+            for topic in {queue.topic for queue in queues}:
+                self._services.failed(topic, error)
             return None

@@ -13,11 +13,16 @@ their queue stand in its line, and the next one leaves when the first has ended.
 What ends a try, and what follows:
 
     answer 0, 10, 11, 12      stored: the result
-    answer in `retry_on`      not stored: tried again, at most `retries` times
+    answer 14 in `retry_on`   the broker stores nothing now, as one that does not lead any more:
+                              tried again until the time is up, unless `retries` is 0
+    other one in `retry_on`   not stored: tried again, at most `retries` times
     another answer            the error of that code, at once; so is a refusal of access control
     no answer                 outcome unknown: tried again, at most `retries` times, and counted in
                               `unknown_tries`, because each may have stored a copy
     no connection             nothing was sent: tried again until the time is up
+
+Before a try at the same broker the route is looked at again, so that a send finds the master that
+took the place of one that is gone, within its time.
 
 What a send that is not on the wire waits for: see `waiting_sends.py`. Loop thread.
 
@@ -36,6 +41,7 @@ import msgspec
 
 from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import (
+    AWAY_CODES,
     AuthError,
     BrokerError,
     ConnectionFailed,
@@ -182,6 +188,7 @@ class SendPipeline:
         self._faults = self.lanes.faults
         self.lines = Lines()
         self._waiting = WaitingSends(self, services, config.default_topic_queues)
+        services.route_listeners.add(self._waiting.route_changed)
         self._routeless = self._waiting.routeless
         self._unconnected = self._waiting.unconnected
         self._known_route = services.routes.known
@@ -299,6 +306,7 @@ class SendPipeline:
         """End the sends that are not on the wire; the others end with answer or connection."""
         self.close()
         self._stopped = True
+        self._services.route_listeners.discard(self._waiting.route_changed)
         await self._waiting.stop()
 
     # For the sends
@@ -339,12 +347,16 @@ class SendPipeline:
     def try_ended(self, send: Send, error: RocketMQError, *, unknown: bool) -> None:
         """A try has failed, or its outcome is unknown: try again, or end the send."""
         send.connection = None
+        self._services.failed(send.request.topic, error)
         if isinstance(error, ConnectionFailed) and not error.reached:
             self.not_sent(send, error)
             return
         if self._faults is not None:
             self._note_try(send, failed=True)
-        send.try_count += 1
+        is_away = (
+            self._config.retries > 0 and isinstance(error, BrokerError) and error.code in AWAY_CODES
+        )
+        send.try_count += not is_away
         if send.future.done():
             self._leave(send, None, error)
             return
@@ -354,7 +366,8 @@ class SendPipeline:
             and not isinstance(error, AuthError)
         )
         out_of_time = self._monotonic() >= send.end_s
-        if not again or send.try_count > self._config.retries or out_of_time or self._stopped:
+        is_spent = not is_away and send.try_count > self._config.retries
+        if not again or is_spent or out_of_time or self._stopped:
             self.end(send, error)
             return
         if unknown:
@@ -404,6 +417,7 @@ class SendPipeline:
 
     def not_sent(self, send: Send, error: RocketMQError) -> None:
         """There is no route or no connection; nothing was sent."""
+        self._services.failed(send.request.topic, error)
         if self._faults is not None and isinstance(error, ConnectionFailed):
             send.began_s = self._monotonic() - FAILED_MS / 1000  # worse than any that answers
             self._note_try(send, failed=True)

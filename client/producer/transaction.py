@@ -53,7 +53,14 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from skylarkmq.client.errors import IllegalState, NotDurableError, ProtocolError, RocketMQError
+from skylarkmq.client.errors import (
+    IllegalState,
+    NotDurableError,
+    ProtocolError,
+    RocketMQError,
+    RouteNotFound,
+    is_away,
+)
 from skylarkmq.client.message_view import MessageView
 from skylarkmq.client.observe.hooks import TransactionEnd, each
 from skylarkmq.client.producer.every_broker import EveryBroker
@@ -72,7 +79,7 @@ from skylarkmq.protocol.message import Message, MessageExt
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import PGROUP, TRAN_MSG, TRANSACTION_CHECK_TIMES
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import backoff_s, sleep, within
 
 log = logging.getLogger(__name__)
 CHECKS_AT_ONCE: Final = 16
@@ -82,6 +89,8 @@ WAITING_MAX: Final = 2000
 CHECK_TIMEOUT_S: Final = 60.0
 """A check that takes longer is cancelled: by then the broker asks anew."""
 END_TIMEOUT_S: Final = 3.0
+END_RETRY_FIRST_S: Final = 0.1
+END_RETRY_MAX_S: Final = 1.0
 """How long the verdict may look for a connection."""
 STOP_TIMEOUT_S: Final = 3.0
 """How long a stop waits for checks that it has cancelled."""
@@ -358,6 +367,7 @@ class Transaction:
         self._check = check
         self._unique_id = ""
         self._result: SendResult | None = None
+        self._trouble: RocketMQError | None = None  # why the broker could not be told as yet
         self._entered = False
 
     @property
@@ -483,14 +493,33 @@ class Transaction:
         self._owner.checks.remember(self._unique_id, state)
 
     async def _tell(self, state: TransactionState) -> None:
-        services = self._owner.services
+        self._trouble = None
         try:
-            command, address = self._command(state)
-            await within(services.clock, END_TIMEOUT_S, services.remoting.post(address, command))
+            address = await within(self._owner.services.clock, END_TIMEOUT_S, self._post(state))
         except (RocketMQError, TimeoutError) as error:
-            log.warning("%r: the broker was not told, it will ask: %s", self, error)
+            why = self._trouble or error
+            log.warning("%r: the broker was not told, it will ask: %s", self, why)
         else:
             self._told(state, address)
+
+    async def _post(self, state: TransactionState) -> str:
+        """Tell the master, or the one that takes its place, once; return its address."""
+        services = self._owner.services
+        topic = services.namespace.wrap(self._message.topic)
+        failed_count = 0
+        while True:  # until the caller's time is up
+            try:
+                command, address = self._command(state)
+                await services.remoting.post(address, command)
+            except RocketMQError as error:
+                if not is_away(error):
+                    raise
+                self._trouble = error
+                services.doubt(topic)
+            else:
+                return address
+            failed_count += 1
+            await sleep(services.clock, backoff_s(failed_count, END_RETRY_FIRST_S, END_RETRY_MAX_S))
 
     def _tell_now(self, state: TransactionState) -> None:
         """Tell the broker if that needs no waiting."""
@@ -512,7 +541,8 @@ class Transaction:
         broker_name = result.queue.broker_name
         address = self._owner.services.routes.master_address(broker_name)
         if address is None:
-            raise IllegalState(f"broker {broker_name} has no master at the moment")
+            why = f"Broker {broker_name} has no master at the moment"
+            raise RouteNotFound(self._message.topic, "no_broker", why)
         command = end_command(
             self._owner.checks.group,
             state,

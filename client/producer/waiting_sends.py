@@ -1,7 +1,8 @@
 """Sends that are not on the wire, and what lets them go on; none has a task of its own:
 
     no route          by topic: one task asks for it, then all of the topic go on, in order
-    no connection     by address: one task connects, then all for that broker leave, in order
+    no connection     by address: one task connects, then all for that broker leave, in order;
+                      those whose queue gets another master meanwhile go there
     no knowledge      by address: one task asks the broker what it is, then all go on
     next try          by time: one timer for all; when due, one task per topic looks whether the
                       route has changed, then they go on
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from skylarkmq.client.producer.send_pipeline import Send, SendPipeline
 
 log = logging.getLogger(__name__)
-ROUTE_MAX_AGE_S: Final = 1.0
+ROUTE_MAX_AGE_S: Final = 0.5
 """A try that is not the first asks the name server again unless the route is younger."""
 ROUTE_WAIT_S: Final = 0.5
 """It waits that long for the answer at most; then it goes by the route that is known."""
+DIAL_DOUBT_S: Final = 0.5
+"""A broker that takes longer to be connected may have been replaced: the route is looked at."""
 TICK_S: Final = 0.01
 """Next tries are due at multiples of it, so that many sends share a ring of the timer."""
 STOPPED: Final = "the producer has stopped"
@@ -49,6 +52,7 @@ class WaitingSends:
         self._pipeline = pipeline
         self._services = services
         self._clock = services.clock
+        self._loop = asyncio.get_running_loop()
         self._default_topic_queues = default_topic_queues
         self.routeless: dict[str, dict[Send, None]] = {}
         """Sends that wait for their route, by topic; read-only outside."""
@@ -129,6 +133,13 @@ class WaitingSends:
             self._dead_count = 0
             heapify(self._timetable)
 
+    def route_changed(self, topic: str) -> None:
+        """Let the sends of the topic that wait for a broker look where their queue is now."""
+        for places in (self.unconnected, self._unknown):
+            for parked in list(places.values()):
+                if any(send.request.topic == topic for send in parked):
+                    self._loop.call_soon(self._look_again, topic, parked)
+
     async def stop(self) -> None:
         """End everything that waits, and the tasks."""
         self._stopped = True
@@ -178,8 +189,14 @@ class WaitingSends:
     async def _connect(self, address: str) -> None:
         error: RocketMQError | None = None
         connection: Connection | None = None
+        dial = self._services.remoting.connection
         try:
-            connection = await self._services.remoting.connection(address)
+            while connection is None:
+                try:
+                    connection = await within(self._clock, DIAL_DOUBT_S, dial(address))
+                except TimeoutError:  # the attempt goes on
+                    for topic in {send.request.topic for send in self.unconnected[address]}:
+                        self._services.doubt(topic)
         except RocketMQError as failure:
             error = failure
         finally:
@@ -217,11 +234,19 @@ class WaitingSends:
         for send in self._taken(parked):
             self._pipeline.dispatch(send)
 
-    def _taken(self, parked: dict[Send, None]) -> Iterable[Send]:
-        """Yield the sends that waited at one place, except those that end meanwhile."""
-        for send in list(parked):
+    def _look_again(self, topic: str, parked: dict[Send, None]) -> None:
+        mine = [send for send in parked if send.request.topic == topic]
+        for send in self._taken(parked, mine):
+            self._pipeline.dispatch(send)
+
+    def _taken(
+        self, parked: dict[Send, None], some: Iterable[Send] | None = None
+    ) -> Iterable[Send]:
+        """Yield the sends that waited at one place, or some, except those that end meanwhile."""
+        for send in list(parked if some is None else some):
             if send.place is not parked:
                 continue
+            parked.pop(send, None)
             send.place = None
             if send.future.done():
                 self._pipeline.abandon(send)  # its future was cancelled: nobody waits for it

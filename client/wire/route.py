@@ -12,7 +12,7 @@ topicRouteData2TopicSubscribeInfo)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -80,6 +80,9 @@ class RouteTable:
         self._clock = clock
         self._mapped = mapped
         self._routes: dict[str, TopicRoute] = {}
+        # The newest addresses of each broker that a route names: the routes of other topics may
+        # still have those of a master that has been replaced.
+        self._addresses: dict[str, dict[int, str]] = {}
         self._asked_s: dict[str, float] = {}
         self._fetches: SingleFlight[TopicRoute | None] = SingleFlight("route")
         self.known: Final[Callable[[str], TopicRoute | None]] = self._routes.get
@@ -107,26 +110,15 @@ class RouteTable:
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """Return all brokers of the known routes: name to id to address."""
-        found: dict[str, dict[int, str]] = {}
-        for route in self._routes.values():
-            found.update(route.brokers)
-        return found
+        return dict(self._addresses)
 
     def broker(self, broker_name: str) -> dict[int, str]:
         """Return the addresses of that broker by id; none when no known route names it."""
-        for route in self._routes.values():
-            addresses = route.brokers.get(broker_name)
-            if addresses:
-                return addresses
-        return {}
+        return self._addresses.get(broker_name, {})
 
     def master_address(self, broker_name: str) -> str | None:
         """Return the address of that broker's master, None when no known route names it."""
-        for route in self._routes.values():
-            address = route.brokers.get(broker_name, {}).get(MASTER_ID)
-            if address is not None:
-                return address
-        return None
+        return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     async def for_publish(self, topic: str, default_queue_count: int) -> TopicRoute:
         """Return a route with queues to send to, asking the name server if need be.
@@ -182,8 +174,10 @@ class RouteTable:
     def forget(self, topic: str) -> None:
         """Stop refreshing that topic; what is known of it goes."""
         self._wanted.discard(topic)
-        self._routes.pop(topic, None)
         self._asked_s.pop(topic, None)
+        gone = self._routes.pop(topic, None)
+        if gone is not None:
+            self._forget_brokers(gone.brokers.keys())
 
     def cancel(self) -> None:
         """End the calls under way."""
@@ -199,10 +193,25 @@ class RouteTable:
         if data is None:
             return None
         route = parse_route(topic, data, self._mapped)
-        if route != self._routes.get(topic):
-            self._routes[topic] = route
+        before = self._routes.get(topic)
+        if route == before:
+            self._addresses.update(route.brokers)
+        else:
+            self._put(topic, route)
+            if before is not None:
+                self._forget_brokers(before.brokers.keys() - route.brokers.keys())
             self._on_change(topic)
         return route
+
+    def _put(self, topic: str, route: TopicRoute) -> None:
+        self._routes[topic] = route
+        self._addresses.update(route.brokers)
+
+    def _forget_brokers(self, names: Iterable[str]) -> None:
+        """Forget the addresses of those brokers that no route names any more."""
+        for name in names:
+            if not any(name in route.brokers for route in self._routes.values()):
+                self._addresses.pop(name, None)
 
     async def _borrow(self, topic: str, queue_count: int) -> TopicRoute:
         """Return the default topic's route under the name of `topic`."""
@@ -214,7 +223,7 @@ class RouteTable:
         )
         if topic in self._routes:  # one that arrived in the meantime is better
             return self._routes[topic]
-        self._routes[topic] = route
+        self._put(topic, route)
         self._on_change(topic)
         return route
 

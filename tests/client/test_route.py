@@ -199,3 +199,23 @@ async def test_no_name_server_at_all() -> None:
         await it.routes.refresh("orders")
     with pytest.raises(ConnectionFailed, match="away:1;away:2"):
         await it.servers.connect()
+
+
+async def test_the_newest_route_tells_where_a_broker_is() -> None:
+    it = Table()
+    master = it.cluster.broker("broker-a", {"orders": 1, "flights": 1})
+    for topic in ("orders", "flights"):
+        await it.routes.for_publish(topic, 4)
+    successor = it.cluster.successor(master)
+    it.cluster.take_over(successor, master)
+    await it.routes.refresh("flights")
+    assert it.routes.master_address("broker-a") == successor.address
+    assert it.routes.broker("broker-a") == {0: successor.address}
+    assert it.routes.brokers() == {"broker-a": {0: successor.address}}
+    it.routes.forget("flights")
+    assert it.routes.master_address("broker-a") == successor.address
+    it.cluster.take_over(master, successor)
+    await it.routes.refresh("orders")
+    assert it.routes.master_address("broker-a") == master.address, "the same route, and news again"
+    it.routes.forget("orders")
+    assert it.routes.master_address("broker-a") is None and it.routes.brokers() == {}

@@ -21,6 +21,7 @@ from skylarkmq.client import (
     TransactionState,
 )
 from skylarkmq.client.instance import services_of
+from skylarkmq.client.producer.transaction import END_TIMEOUT_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -194,10 +195,15 @@ ROLLED_BACK = TransactionState.ROLLBACK
 
 
 async def test_a_verdict_that_cannot_be_sent_does_not_fail(it: It) -> None:
-    async with it.producer.transaction(ORDER) as transaction:
-        it.broker.connect_error = ConnectionRefusedError("down")
-        it.broker.streams[0].lose(None)
-        await settle(4)
+    transaction = await it.producer.transaction(ORDER).__aenter__()
+    it.broker.connect_error = ConnectionRefusedError("down")
+    it.broker.streams[0].lose(None)
+    await settle(4)
+    committing = asyncio.create_task(transaction.commit())
+    await advance_async(it.setting.clock, END_TIMEOUT_S - 0.1)
+    assert not committing.done(), "another broker may become the master"
+    await advance_async(it.setting.clock, 0.2)
+    await committing
     assert transaction.state is TransactionState.COMMIT
     assert await it.verdicts() == []
     it.broker.connect_error = None

@@ -149,9 +149,9 @@ async def test_a_sync_that_hangs_is_told_after_the_broker_s_time() -> None:
 async def test_a_broken_disk_ends_the_writing_until_a_restart() -> None:
     async with setting(keys={"flushDiskType": "SYNC_FLUSH"}) as (broker, _, producer):
         with broker.faults.disk_error(), pytest.raises(ServiceNotAvailable):
-            await producer.send(Message(TOPIC, b"unsafe"))
+            await producer.send(Message(TOPIC, b"unsafe"), timeout=SHORT_S)
         with pytest.raises(ServiceNotAvailable):
-            await producer.send(Message(TOPIC, b"still unsafe"))
+            await producer.send(Message(TOPIC, b"still unsafe"), timeout=SHORT_S)
         await broker.restart(kill=True)
         await producer.send(Message(TOPIC, b"safe"))
         assert (await stored(broker))[-1] == b"safe"

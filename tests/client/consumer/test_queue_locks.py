@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, cast
 
-from skylarkmq.client import ConnectionFailed, MessageQueue
+from skylarkmq.client import ConnectionFailed, MessageQueue, RocketMQError
 from skylarkmq.client.config import LOCK_GRACE_S, LOCK_LOST_S
 from skylarkmq.client.consumer.queue_locks import LockChange, QueueLocks
 from tests.support.manual_clock import ManualClock, advance_async, settle
@@ -49,8 +49,12 @@ class Rig:
         self.api = Locks()
         self.routes = self
         self.reconnect_listeners: set[Any] = set()
+        self.doubted: list[str] = []
         self.locks = QueueLocks(cast(Any, self.api), cast(Any, self), "billing")
         self.told: list[tuple[str, set[MessageQueue]]] = []
+
+    def failed(self, topic: str, error: RocketMQError) -> None:
+        self.doubted.append(topic)
 
     def master_address(self, broker_name: str) -> str:
         return ADDRESS
@@ -191,3 +195,10 @@ async def test_a_lock_that_runs_out_while_the_broker_is_asked_wakes_its_queue() 
     assert await refreshing
     assert rig.locks.holds(ONE)
     assert rig.told == [("asleep", {ONE}), ("awake", {ONE})]
+
+
+async def test_a_broker_that_gives_no_answer_may_have_been_replaced() -> None:
+    rig = Rig()
+    rig.api.down = True
+    assert await rig.locks.acquire([ONE, TWO]) == set()
+    assert rig.doubted == ["orders"]
