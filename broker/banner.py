@@ -159,6 +159,9 @@ def _lines(
     yield f"               told to clients as {controller.advertised}"
     if config.store.is_slave:
         yield f"  role         slave {config.broker_id} of {config.broker_name}"
+    if config.is_replica:
+        yield f"  role         replica {config.broker_id} of {config.broker_name}; its replicas"
+        yield f"               elect their master through {config.controller_endpoints}"
     if controller.namesrv_address is not None:
         yield f"  name server  {text_of(controller.namesrv_address)}"
     if config.namesrv_addr:

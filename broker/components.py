@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import TYPE_CHECKING
 
 from skylarkmq.broker.access import rights
 from skylarkmq.broker.access.audit import Audit
@@ -44,6 +45,7 @@ from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
+from skylarkmq.broker.processor.admin.replica import AdminReplicaProcessor
 from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
@@ -72,6 +74,8 @@ from skylarkmq.broker.replication.failover.metadata_tables import (
     TimerRows,
     TopicRows,
 )
+from skylarkmq.broker.replication.failover.replica_rules import while_following
+from skylarkmq.broker.replication.failover.replica_status import Replicated
 from skylarkmq.broker.replication.ha.ha_client import HaClient
 from skylarkmq.broker.replication.ha.ha_server import HaServer
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
@@ -92,6 +96,9 @@ from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.replication.failover.replica_status import Replicated
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +131,7 @@ class BrokerParts:
             config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
         )
         self.access_files = _access_files(config, files, workers.reads, clock)
-        self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
+        self.store = _store(config, files, clock, workers, memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
         self.topics = TopicConfigManager(config, files, writer, clock)
@@ -154,9 +161,7 @@ class BrokerParts:
             self.store, peers, long_polling=config.long_polling_enable
         )
         self.master = MasterAddress(config)
-        self.ha_client = (
-            HaClient(self.store, peers, self._find_master) if self.store.follows else None
-        )
+        self.ha_client = self._ha_client()
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
@@ -182,10 +187,11 @@ class BrokerParts:
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+        self.replica: Replicated | None = None  # among those that elect their master
 
     def _ha_client(self) -> HaClient | None:
-        """Return what follows the master; None on a master."""
-        if not self.store.follows:
+        """Return what follows a master that is configured; None on one, and on a replica."""
+        if not self.config.store.is_slave:
             return None
         return HaClient(self.store, self.peer_clock, self._find_master)
 
@@ -200,8 +206,8 @@ class BrokerParts:
             DeletingRows(self.deletion, self.topics),
         )
 
-    def load(self, progress: Progress | None = None) -> None:
-        """Take the store's folder and read everything. Blocks.
+    def load_store(self, progress: Progress | None = None) -> None:
+        """Take the store's folder and recover the store. Blocks.
 
         Args:
             progress: told how far a long recovery is.
@@ -211,6 +217,19 @@ class BrokerParts:
             OSError: the disk failed.
         """
         self.store.load(progress)
+
+    def load(self, progress: Progress | None = None) -> None:
+        """Take the store's folder and read everything: `load_store`, then `load_tables`. Blocks."""
+        self.load_store(progress)
+        self.load_tables()
+
+    def load_tables(self) -> None:
+        """Read what is beside the log, which is loaded and not cut any more. Blocks.
+
+        Raises:
+            StoreError: a table is damaged.
+            OSError: the disk failed.
+        """
         if not self.groups.load():
             self._warn_of_lost_groups()
         for table in (self.topics, self.offsets, self.delay_offsets, self.filters):
@@ -220,10 +239,7 @@ class BrokerParts:
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
-        """Start what works by the clock. The store has started, the listeners are open.
-
-        What stores messages of its own is for masters: a slave's log is its master's.
-        """
+        """Start what works by the clock. The store has started, the listeners are open."""
         if self.access_files is not None:
             self.access_files.start()
         self.deletion.start()
@@ -235,11 +251,22 @@ class BrokerParts:
         self.groups.start()
         self.offsets.start()
         self.filters.start()
-        if not self.config.store.is_slave:
-            self.schedule.start()
-            self.timer.start()
-            self.transactions.start()
-            self.checks.start()
+        if not self.store.follows:
+            self.start_master_services()
+
+    def start_master_services(self) -> None:
+        """Start what stores messages of its own: the log of all others is their master's."""
+        self.schedule.start()
+        self.timer.start()
+        self.transactions.start()
+        self.checks.start()
+
+    async def stop_master_services(self) -> None:
+        """End what stores messages of its own; those that have not started are none the wiser."""
+        await self.checks.stop()
+        await self.transactions.stop()
+        await self.schedule.stop()
+        await self.timer.stop()
 
     async def stop_services(self) -> None:
         """End what writes messages and tables by itself, and save where it stands.
@@ -251,10 +278,7 @@ class BrokerParts:
         self.traffic.stop()
         self.windows.stop()
         self.slow_consumers.stop()
-        await self.checks.stop()
-        await self.transactions.stop()
-        await self.schedule.stop()
-        await self.timer.stop()
+        await self.stop_master_services()
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()
@@ -331,6 +355,16 @@ class BrokerParts:
         return {"available": available, "in_use": pool.buffer_count - available}
 
 
+def _store(
+    config: BrokerConfig, files: Files, clock: Clock, workers: StoreWorkers, memory_size: int
+) -> MessageStore:
+    store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
+    if config.is_replica:
+        store.follows = True  # until it leads
+        store.gate()
+    return store
+
+
 def _access_files(
     config: BrokerConfig, files: Files, worker: Worker, clock: Clock
 ) -> AccessFiles | None:
@@ -343,8 +377,11 @@ def _access_files(
 def _ha_server(
     config: BrokerConfig, store: MessageStore, clock: Clock, peers: Clock
 ) -> HaServer | None:
-    """Return what gives slaves the log, which sends to a SYNC_MASTER wait for; none on a slave."""
-    if config.store.is_slave:
+    """Return what gives slaves the log, which sends to a SYNC_MASTER wait for.
+
+    None on a slave, and on a replica, which has links of its own.
+    """
+    if config.store.is_slave or config.is_replica:
         return None
     server = HaServer(config, store, peers)
     if config.store.broker_role == "SYNC_MASTER":
@@ -398,6 +435,7 @@ def _processors(
             AdminGroupProcessor(context, parts.delay_offsets, stats, parts.timer),
             AdminStatsProcessor(context, parts.windows, store_host),
             AdminOffsetProcessor(context, parts.client_calls),
+            AdminReplicaProcessor(context, lambda: parts.replica, stats),
             ClientCallProcessor(context, parts.client_calls),
         ),
     )
@@ -444,6 +482,8 @@ def make_server(
     router.audit = parts.audit
     if config.store.is_slave:
         router.refuse(slave_refusals(config.broker_name))
+    elif config.is_replica:  # until it says what it is
+        router.refuse(while_following(config.broker_name, reads=False))
     server = RemotingServer(
         router,
         parts.peer_clock,

@@ -47,6 +47,7 @@ from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import Registration, RegistrationService
+from skylarkmq.broker.replication.failover.replica_check import replica_check
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
 from skylarkmq.common.clock import Clock
@@ -114,12 +115,14 @@ class BrokerController:
         self._files: Files = files or DiskFiles()
         self._clock = clock
         self._server: RemotingServer | None = None
-        self._router: Router | None = None
+        self.router: Router | None = None
         self._metrics: MetricsServer | None = None
-        self._registration: RegistrationService | None = None
+        self.registration: RegistrationService | None = None
         self._slave_sync: SlaveSync | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         self._ha_socket: socket.socket | None = None
+        self._host = ""
+        self.store_host = b""  # packed; in the records of this broker
         self._started_at_ms = 0
 
     @property
@@ -138,6 +141,20 @@ class BrokerController:
             ConfigError: a file of TLS or of access control cannot be used.
             StoreError: the folder cannot be used as it is.
             OSError: an address is taken, or the disk failed.
+        """
+        await self.open(progress)
+        try:
+            self.parts.load_tables()
+            await self.serve()
+        except BaseException:
+            await self.abandon()
+            raise
+
+    async def open(self, progress: Progress | None = None) -> None:
+        """Take the addresses and the store, and recover the store; nobody is served yet.
+
+        Raises:
+            As `start`.
         """
         loop = asyncio.get_running_loop()
         self.ended = loop.create_future()
@@ -174,20 +191,22 @@ class BrokerController:
             bound = config.bind_address
             if is_loopback(bound):
                 bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
-            host = advertised_address(config.broker_ip1, bound, interface_addresses())
+            self._host = advertised_address(config.broker_ip1, bound, interface_addresses())
             if is_guessed(config.broker_ip1, bound) and in_container():
                 log.warning(
                     "clients are told %s, the address of this container, which those outside its "
                     "network cannot reach: set brokerIP1 to one that they can",
-                    host,
+                    self._host,
                 )
+            port = port_of(self._sockets[0])
+            self.listen_address = (config.bind_address, port)
+            self.advertised = HostAddress(self._host, port)
             if self._metrics_pages != "none":  # before the store: probes are answered meanwhile
                 await self._start_metrics()
-            self.parts.load(progress)
+            self.parts.load_store(progress)
             self.parts.store.failure_listeners.append(self._store_failed)
-            await self._serve(clock, host)
         except BaseException:
-            await self._abandon()
+            await self.abandon()
             raise
 
     def _bind(self) -> None:
@@ -201,8 +220,13 @@ class BrokerController:
         if self._ha_socket is not None:
             self.ha_port = port_of(self._ha_socket)
 
-    async def _serve(self, clock: Clock, host: str) -> None:
-        config, parts = self.config, self.parts
+    async def serve(self) -> None:
+        """Serve clients, after `open` and `BrokerParts.load_tables`.
+
+        Raises:
+            OSError: an address is taken, or the disk failed.
+        """
+        config, parts, clock = self.config, self.parts, self.clock
         if self._with_namesrv:
             self.namesrv = NamesrvController.beside(
                 config, self.peer_clock, self._connect, self._contexts, parts.access_files
@@ -212,13 +236,10 @@ class BrokerController:
             parts.tls_gates["namesrv"] = self.namesrv.tls
             self.namesrv.kv.open(self._files, path, writer)
             await self.namesrv.start()
-        port = port_of(self._sockets[0])
-        self.listen_address = (config.bind_address, port)
-        self.advertised = HostAddress(host, port)
         parts.store.start()
-        store_host = HostAddress(resolve(host), port).pack()
-        self._server, self._router = make_server(
-            parts, clock, store_host, random.Random(), self._connect
+        self.store_host = HostAddress(resolve(self._host), self.listen_address[1]).pack()
+        self._server, self.router = make_server(
+            parts, clock, self.store_host, random.Random(), self._connect
         )
         await self._server.serve(*self._sockets, tls=self.tls)
         parts.start_services()
@@ -227,7 +248,7 @@ class BrokerController:
         if parts.ha_client is not None:
             parts.ha_client.start()
         self._lag.start()
-        self._registration = RegistrationService(
+        self.registration = RegistrationService(
             Registration(config, parts.topics, str(self.advertised), self.ha_port),
             parts.topics,
             self.peer_clock,
@@ -236,7 +257,7 @@ class BrokerController:
             parts.access_files,
             parts.master,
         )
-        await self._registration.start()
+        await self.registration.start()
         if config.store.is_slave:
             self._slave_sync = SlaveSync(
                 parts.context,
@@ -257,6 +278,7 @@ class BrokerController:
                 "listener": self._listener_check,
                 "route": self._route_check,
                 **({"master": self._master_check} if self.config.store.is_slave else {}),
+                **({"replica": self._replica_check} if self.config.is_replica else {}),
             },
             live={
                 "store": self._failure_check,
@@ -300,13 +322,13 @@ class BrokerController:
 
     async def known(self, limit_s: float) -> None:
         """Wait until clients can find this broker by a name server, at most `limit_s`."""
-        if self._registration is not None:
-            await self._registration.known(limit_s)
+        if self.registration is not None:
+            await self.registration.known(limit_s)
 
     def register_again(self) -> None:
         """Tell every name server about this broker soon: one of them may have lost its tables."""
-        if self._registration is not None:
-            self._registration.register_again()
+        if self.registration is not None:
+            self.registration.register_again()
 
     def _started_at(self) -> int:
         return self._started_at_ms
@@ -328,19 +350,28 @@ class BrokerController:
         return "" if self._server is not None else "not listening yet"
 
     def _route_check(self) -> str:
-        registration = self._registration
+        registration = self.registration
         return registration.why_unknown if registration is not None else "not registered yet"
 
     def _master_check(self) -> str:
         client = self.parts.ha_client
         return client.refusal if client is not None else ""
 
+    def _replica_check(self) -> str:
+        replica = self.parts.replica
+        return replica_check(replica.status()) if replica is not None else "it is not started yet"
+
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""
+        await self.drain()
+        await self.close()
+
+    async def drain(self) -> None:
+        """Stop serving, answer who waits, and save what services hold; the store still runs."""
         parts = self.parts
         self._contexts.stop()
-        if self._registration is not None:
-            await self._registration.stop()
+        if self.registration is not None:
+            await self.registration.stop()
         if self._slave_sync is not None:
             await self._slave_sync.stop()
         self._lag.stop()
@@ -352,15 +383,18 @@ class BrokerController:
             await self._settled()
             await parts.topics.flush()  # acknowledgements of new topics wait for it
             parts.holding.stop()
-            if self._router is not None:
-                await self._router.stop()
+            if self.router is not None:
+                await self.router.stop()
             await self._server.stop()
         if parts.store.state is StoreState.RUNNING:
             await self._synced()  # what services save waits for it, else for the next interval
             await parts.stop_services()
         if parts.ha_server is not None:
             await parts.ha_server.stop()
-        parts.store.stop_writing()
+
+    async def close(self) -> None:
+        """Make everything durable, and let the store go; after `drain`."""
+        self.parts.store.stop_writing()
         await self._close_store()
         if self._metrics is not None:
             await self._metrics.stop()
@@ -379,8 +413,8 @@ class BrokerController:
         """
         parts = self.parts
         self._contexts.stop()
-        if self._registration is not None:
-            await self._registration.stop()
+        if self.registration is not None:
+            await self.registration.stop()
         if self._slave_sync is not None:
             await self._slave_sync.stop()
         self._lag.stop()
@@ -392,8 +426,8 @@ class BrokerController:
         if parts.ha_client is not None:
             await parts.ha_client.stop()
         parts.holding.stop()
-        if self._router is not None:
-            await self._router.stop(limit_s=0)
+        if self.router is not None:
+            await self.router.stop(limit_s=0)
         if self.namesrv is not None:
             self.namesrv.abort("killed")
             await self.namesrv.stop()
@@ -427,16 +461,20 @@ class BrokerController:
         await asyncio.sleep(0)  # the workers' last results were queued on the loop before this
         self.parts.store.close()
 
-    async def _abandon(self) -> None:
+    async def abandon(self) -> None:
         """Undo a start that failed half-way."""
         await self.stop()
+        self.let_ports_go()
+
+    def let_ports_go(self) -> None:
+        """Close what was bound, and nobody listens on."""
         for bound in self._sockets:
             bound.close()
         if self._ha_socket is not None:
             self._ha_socket.close()
 
     def _store_failed(self, error: BaseException) -> None:
-        if not self.config.store.store_failure_exit:
+        if not self.config.store.store_failure_exit and not self.config.is_replica:
             log.critical("storeFailureExit is false: staying up for reads")
             return
         log.critical("ending the process in %.0f s, for a restart into recovery", FAILED_READS_S)

@@ -11,7 +11,7 @@ import signal
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,7 +25,7 @@ from skylarkmq.broker.banner import (
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.config_file import ConfigOrigin, Loaded
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController, MetricsPages
 from skylarkmq.broker.fleet.link import SupervisorLink
 from skylarkmq.broker.logs import FIELDS, LogFormat
 from skylarkmq.broker.namesrv.controller import NamesrvController
@@ -36,8 +36,15 @@ from skylarkmq.broker.process import (
     keep_freed_memory,
     raise_file_limit,
 )
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.store.progress import StartEnded
+
+if TYPE_CHECKING:
+    import skylarkmq.broker.replica_broker as replica_broker
+else:  # where replicas elect their master
+    replica_broker = on_first_use("skylarkmq.broker.replica_broker")
 
 log = logging.getLogger("skylarkmq")
 
@@ -72,6 +79,13 @@ async def serve_broker(
     with_namesrv: bool,
 ) -> int:
     """Run a broker and return the exit code."""
+    if with_namesrv and loaded.config.is_replica:
+        raise ConfigError(
+            "controllerEndpoints",
+            loaded.config.controller_endpoints,
+            "run `skylarkmq broker`, and name servers of their own (`skylarkmq namesrv`): they "
+            "must be there while a replica starts anew",
+        )
     loop = asyncio.get_running_loop()
     clock = SystemClock(loop)
     started_s = clock.monotonic()
@@ -84,11 +98,15 @@ async def serve_broker(
         )
     loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
     keep_freed_memory()
-    controller = BrokerController(
-        loaded.config,
-        with_namesrv=with_namesrv,
-        origin=origin,
-        metrics="listen" if link is None else "adopt",
+
+    def make(config: BrokerConfig) -> BrokerController:
+        pages: MetricsPages = "listen" if link is None else "adopt"
+        return BrokerController(config, with_namesrv=with_namesrv, origin=origin, metrics=pages)
+
+    controller = (
+        replica_broker.ReplicaBroker(loaded.config, make)
+        if loaded.config.is_replica
+        else make(loaded.config)
     )
     if link is not None:
         link.on_page = controller.adopt_page
@@ -109,8 +127,9 @@ async def serve_broker(
     elif link is not None:  # who waits for the fleet makes topics then, on all of its brokers
         await controller.known(KNOWN_LIMIT_S)
     ready_s = clock.monotonic() - started_s
-    fields = ready_fields(controller, ready_s, loaded.without_effect)
-    _tell_ready(fields, banner(controller, ready_s, loaded.without_effect), log_format, link)
+    life = controller if isinstance(controller, BrokerController) else controller.life
+    fields = ready_fields(life, ready_s, loaded.without_effect)
+    _tell_ready(fields, banner(life, ready_s, loaded.without_effect), log_format, link)
     assert controller.ended is not None
     ended = controller.ended
     ended.add_done_callback(lambda _: stop.set())

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     FLUSHED_OFFSET = 5
     TERMS = 6
     CUT_BACK = 7
+    REPLICA = 8
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

@@ -38,7 +38,10 @@ from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
+from skylarkmq.broker.metrics.replica_families import replica_families
 from skylarkmq.broker.processor.send import SendProcessor
+from skylarkmq.broker.replication.failover.replica_events import State
+from skylarkmq.broker.replication.failover.replica_status import ReplicaStatus
 from skylarkmq.broker.replication.ha.ha_client import HaClient
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (
@@ -236,6 +239,19 @@ def configuration() -> str:
 # Metrics
 
 
+class AnyReplica:
+    """A replica that has metrics."""
+
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus("", 1, State.MASTER, 0, "", (), 0, 0, 0, 0, 0, True, "", ())
+
+    async def switch_over(self, target: str) -> None:
+        raise NotImplementedError(target)
+
+    async def force(self) -> int:
+        raise NotImplementedError
+
+
 def metrics(broker: RunningBroker) -> str:
     """Return the page of all metric families of a running broker."""
     state = broker.controller.parts
@@ -244,7 +260,9 @@ def metrics(broker: RunningBroker) -> str:
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
     fleet = fleet_families(Supervisor(VirtualClock()), frozenset())
     client = HaClient(state.store, VirtualClock(), lambda: None)
-    slave = master_families(client, FamilyMaker({"broker": "", "cluster": ""}))
+    ours = FamilyMaker({"broker": "", "cluster": ""})
+    slave = master_families(client, ours)
+    replica = replica_families(AnyReplica(), state.stats, ours)
     return page(
         "Metrics",
         "Names that begin with `skylarkmq_` are ours. Of those that begin with `rocketmq_`, the\n"
@@ -255,6 +273,8 @@ def metrics(broker: RunningBroker) -> str:
         family_table(collector.families("both")),
         "A slave adds:",
         family_table(slave),
+        "A [replica](../operations/failover.md) among those that elect their master adds:",
+        family_table(replica),
         "With [several processes](../operations/several-processes.md) the supervisor adds:",
         family_table(fleet),
     )
@@ -339,7 +359,7 @@ def senders_by_code() -> dict[int, str]:
 def request_codes(broker: RunningBroker) -> str:
     """Return the page of the codes that a running broker and its name server answer."""
     controller = broker.controller
-    assert controller._router is not None and controller.namesrv is not None
+    assert controller.router is not None and controller.namesrv is not None
     sends = dict.fromkeys(SendProcessor.codes, SendProcessor.__name__)
     return page(
         "Request codes",
@@ -351,7 +371,7 @@ def request_codes(broker: RunningBroker) -> str:
         "`rocketmq-dashboard`, *exporter* `rocketmq-exporter`. The Java admin client is named "
         "where only it, and no sub-command, makes the call.",
         "## Broker",
-        code_table(controller._router.handlers, sends, rights.BROKER),
+        code_table(controller.router.handlers, sends, rights.BROKER),
         "## Name server",
         code_table(controller.namesrv._router.handlers, {}, rights.NAME_SERVER),
     )

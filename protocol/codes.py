@@ -6,6 +6,9 @@ with `RequestCode(code)` on unchecked input.
 Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/RequestCode.java, ResponseCode.java,
 remoting/.../protocol/RemotingSysResponseCode.java, LanguageCode.java; the names that came later
 from apache/rocketmq@rocketmq-all-5.3.3 remoting/.../protocol/RequestCode.java, ResponseCode.java
+
+Codes of ours begin at 30001: RocketMQ's, 5.x included, are below 6000 or above 200000, and a header
+in RocketMQ's binary form has 16 bits with a sign for them.
 """
 
 from enum import IntEnum
@@ -181,6 +184,11 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
 
+    # Ours: replicas that elect their master.
+    GET_REPLICA_STATUS = 30001
+    SWITCH_OVER = 30002
+    FORCE_FAILOVER = 30003
+
 
 # Sends whose fields are named by single letters.
 SEND_V2_CODES: Final = frozenset(
@@ -240,6 +248,7 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    CONTROLLER_FENCED_MASTER_EPOCH = 2000
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
 

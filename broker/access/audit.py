@@ -51,7 +51,7 @@ BODY_READ_MAX: Final = 64 << 10
 _FIELDS: Final = (
     "topic", "group", "groupName", "consumerGroup", "srcGroup", "destGroup", "brokerName",
     "clusterName", "namespace", "key", "accessKey", "clientId", "msgId", "timestamp", "offset",
-    "aclFileFullPath", "globalWhiteAddrs", "admin", "perm",
+    "aclFileFullPath", "globalWhiteAddrs", "admin", "perm", "target", "acceptLoss",
 )  # fmt: skip
 
 

@@ -193,6 +193,7 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _reader(_C.VIEW_BROKER_STATS_DATA),
     _reader(_C.GET_BROKER_CONSUME_STATS),
     _reader(_C.QUERY_CORRECTION_OFFSET),
+    _reader(_C.GET_REPLICA_STATUS),
     # Administration
     _admin(_C.UPDATE_AND_CREATE_TOPIC),
     _admin(_C.DELETE_TOPIC_IN_BROKER),
@@ -213,6 +214,8 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _admin(_C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG),
     _admin(_C.GET_BROKER_CLUSTER_ACL_INFO, is_change=False),
     _admin(_C.GET_BROKER_CLUSTER_ACL_CONFIG, is_change=False),
+    _admin(_C.SWITCH_OVER),
+    _admin(_C.FORCE_FAILOVER),
 )
 """By code: what a broker answers."""
 

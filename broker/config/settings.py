@@ -228,7 +228,7 @@ class BrokerConfig(ServerConfig):
     controller_user: str = ""  # ours; empty: etcd asks nobody who they are
     controller_password_file: Path | None = None  # ours; one line, the password
     controller_lease_ttl: LeaseSeconds = 10  # ours; s; a master's silence until then
-    min_in_sync_replicas: ReplicaCount = 1  # fewer in sync: sends are answered 11
+    min_in_sync_replicas: ReplicaCount = 1  # fewer in sync: sends are refused
     all_ack_in_sync_state_set: AllInSync[bool] = True
     ha_max_time_slave_not_catchup: Interval = 15_000  # ms behind, then out of sync
     broker_election_priority: Count = 2_147_483_647  # the lower goes first

@@ -109,6 +109,9 @@ def _check_roles(config: BrokerConfig) -> None:
         ConfigError: there would be several.
     """
     store = config.store
+    if config.brokers > 1 and config.is_replica:
+        cure = "a replica is one process: start each with brokers=1"
+        raise ConfigError("controllerEndpoints", config.controller_endpoints, cure)
     if config.brokers > 1 and (store.is_slave or store.ha_master_address is not None):
         key = "brokerRole" if store.is_slave else "haMasterAddress"
         value = store.broker_role if store.is_slave else store.ha_master_address

@@ -43,6 +43,7 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
     ) -> None:
         super().__init__(GROUPS_FILE, "subscriptionGroupTable", config, files, writer, clock)
         self._has_no_file = False
+        self.follows = config.store.is_slave  # another broker's table: nothing is made here
 
     def load(self) -> bool:
         """Make the built-in groups and read the file. Blocks; before the broker serves.
@@ -88,7 +89,7 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
             return None
         created = SubscriptionGroupConfig(group_name=group)
         self._check(group)
-        if self._config.store.is_slave:
+        if self.follows:
             return created
         if remote_address:
             self._new_names.check(remote_address, group)

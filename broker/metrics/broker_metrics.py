@@ -33,6 +33,7 @@ from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
+from skylarkmq.broker.metrics.replica_families import replica_families
 from skylarkmq.broker.metrics.replication_families import replication_families
 from skylarkmq.broker.metrics.rocketmq5 import (
     RocketMQ5Families,
@@ -109,8 +110,7 @@ def registry_of(
             partial(transaction_families, parts.transactions),
             partial(removal_families, parts.store.removal),
             partial(access_families, config, parts.tls_gates),
-            partial(replication_families, parts.ha_server),
-            partial(master_families, parts.ha_client),
+            partial(_copy_families, parts),
         ),
         half_messages=lambda: parts.transactions.pending_count,
         reserve_ms=parts.info.reserve_ms,
@@ -124,6 +124,13 @@ def registry_of(
         compat=lambda: config.metrics_compat,
     )
     return build_registry(sources)
+
+
+def _copy_families(parts: BrokerParts, ours: FamilyMaker) -> Iterator[Metric]:
+    """Yield the families about copies of the log on other machines."""
+    yield from replication_families(parts.ha_server, ours)
+    yield from master_families(parts.ha_client, ours)
+    yield from replica_families(parts.replica, parts.stats, ours)
 
 
 def build_registry(sources: MetricsSources) -> CollectorRegistry:

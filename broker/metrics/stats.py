@@ -132,11 +132,13 @@ class BrokerStats:
         "connections_closed",
         "connections_opened",
         "dead_letters",
+        "forced_failovers",
         "forgotten_out",
         "frames_in",
         "frames_out",
         "heartbeats_refused",
         "loop_lag",
+        "messages_at_risk",
         "protocol_errors",
         "pull_results",
         "pulled",
@@ -169,6 +171,8 @@ class BrokerStats:
         self.pull_results: dict[str, int] = dict.fromkeys(PULL_RESULTS, 0)
         self.auth_failures: dict[str, int] = dict.fromkeys(AUTH_FAILURES, 0)
         self.heartbeats_refused = 0
+        self.forced_failovers = 0
+        self.messages_at_risk = 0  # by forced failovers
         self.connections_opened = 0
         self.connections_closed: dict[str, int] = dict.fromkeys(CLOSE_REASONS, 0)
         self.requests: dict[tuple[int, str], Histogram] = {}  # (code, outcome) -> s

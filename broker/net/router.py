@@ -74,6 +74,7 @@ class Router:
 
     Attributes:
         audit: told what became of administrators' changes.
+        guard: called before the frames of each read are handled; it may call `refuse`.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Router:
             body_max: bytes of a body that is no message; reading a large one takes the loop's time.
         """
         self.audit: Audit | None = None
+        self.guard: Callable[[], None] | None = None
         self._access = access
         self._body_max = body_max
         self._waiting_max = waiting_max
@@ -135,6 +137,8 @@ class Router:
         Raises:
             BadFrameError: a header cannot be read; the frames before it were handled.
         """
+        if self.guard is not None:
+            self.guard()
         send, access = self._send, self._access
         if access is not None and access.is_open(connection):
             access = None

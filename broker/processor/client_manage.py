@@ -153,7 +153,7 @@ class ClientManageProcessor(Processor):
         )
 
     def _open_group(self, group: str, remote_address: str, *, unit_mode: bool) -> None:
-        if self._config.store.is_slave:
+        if self._store.follows:
             return  # its clients tell the master, too
         config = self._groups.find(group, remote_address)
         if config is not None and config.retry_queue_nums > 0:

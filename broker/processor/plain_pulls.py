@@ -307,7 +307,7 @@ class PlainPulls:
             return 0
         count, wire_size, answers, found_count, commits = taken
         connection.send(answers)
-        for lane, offset in () if config.store.is_slave else commits:
+        for lane, offset in () if self._store.follows else commits:
             queue = lane.queue
             self._offsets.commit(
                 connection.remote_address, lane.group, queue.topic, queue.queue_id, offset

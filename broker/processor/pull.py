@@ -128,7 +128,7 @@ class PullProcessor(Processor):
         self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)
         self._plain.open(header, matches)
         commits = header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0
-        if commits and not self._config.store.is_slave:
+        if commits and not self._store.follows:
             self._offsets.commit(
                 connection.remote_address,
                 header.consumer_group,
@@ -226,9 +226,8 @@ class PullProcessor(Processor):
         )
         if may_hold and self._hold(pull, result):
             return
-        store = self._config.store
-        if code == ResponseCode.PULL_OFFSET_MOVED and store.is_slave:
-            if not store.offset_check_in_slave:
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._store.follows:
+            if not self._config.store.offset_check_in_slave:
                 self._send_to_master(pull, result, hold=hold)
                 return
         elif code == ResponseCode.PULL_OFFSET_MOVED:

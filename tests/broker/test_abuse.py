@@ -120,7 +120,7 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
     """Members of groups with held pulls and requests half sent, half of them reset."""
     async with live_broker(tmp_path) as broker:
         parts, server = broker.parts, broker._server
-        assert server is not None and broker._router is not None
+        assert server is not None and broker.router is not None
         canary = await Canary.open(broker.listen_address)
         await canary.sing()
         sockets = _socket_count("self")
@@ -135,7 +135,7 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
                 peer.close()
         opened = parts.stats  # some are accepted after they have gone
         await until(lambda: opened.connections_opened == 61 and len(server.connections) == 1)
-        await until(lambda: not broker._router._tasks)  # type: ignore[union-attr]
+        await until(lambda: not broker.router._tasks)  # type: ignore[union-attr]
         assert parts.holding.count == 0
         assert (parts.consumers.client_count, parts.producers.client_count) == (0, 0)
         assert (server.inbound.size, server.outbound.size) == (0, 0)

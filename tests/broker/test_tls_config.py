@@ -17,6 +17,8 @@ from skylarkmq.broker.config.config_file import (
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.exposure import why_open
+from skylarkmq.broker.metrics.access_families import access_families
+from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.store.config import StoreConfig
 
@@ -131,3 +133,11 @@ def test_the_start_says_that_it_is_open(load: Any, caplog: pytest.LogCaptureFixt
     _tell_oddities(load(Sources(settings=["bindAddress=0.0.0.0"])))
     (record,) = caplog.records
     assert record.levelname == "WARNING" and "OPEN TO THE NETWORK" in record.getMessage()
+
+
+@pytest.mark.parametrize(("address", "value"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
+def test_the_metric_says_what_the_start_warns_of(address: str, value: int) -> None:
+    families = access_families(broker_of(bind_address=address), {}, FamilyMaker({}))
+    first = next(iter(families))
+    assert first.name == "skylarkmq_open_to_network"
+    assert [sample.value for sample in first.samples] == [value]

@@ -30,6 +30,9 @@ from skylarkmq.protocol.codes import (
         ("QUERY_DATA_VERSION", 322),
         ("LITE_PULL_MESSAGE", 361),
         ("POP_MESSAGE", 200050),
+        ("GET_REPLICA_STATUS", 30001),
+        ("SWITCH_OVER", 30002),
+        ("FORCE_FAILOVER", 30003),
     ],
 )
 def test_request_codes(name: str, number: int) -> None:

@@ -78,6 +78,7 @@ _SIDECARS: Final = {
     "flushed-offset": Kind.FLUSHED_OFFSET,
     "cut-back": Kind.CUT_BACK,
     "terms": Kind.TERMS,
+    "replica": Kind.REPLICA,
 }
 
 

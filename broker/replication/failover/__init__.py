@@ -4,7 +4,11 @@
 events and actions are in `replica_events.py`. `coordination.py` says what is asked of the engine
 that knows who leads; `etcd.py` asks etcd, and `coordinated_state.py` has what stands there.
 `terms.py` knows which master wrote which part of a log. `replica_protocol.py` has the bytes in
-which replicas speak over the HA port.
+which replicas speak over the HA port; `replica_links.py` has the connections, with
+`replica_connection.py` and `replica_feed.py`. `replica_driver.py` puts these together, and
+`replica_id.py` knows who this replica is. `replica_rules.py` has what a replica refuses,
+`replica_status.py` what the rest of the broker sees of it, and `replica_check.py` says when it is
+not ready.
 
 `metadata_log.py` brings what is beside the messages into the log, for replicas that copy nothing
 else: `metadata_record.py` has the records, `metadata_tables.py` the tables that go over, and those

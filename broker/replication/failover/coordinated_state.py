@@ -5,6 +5,7 @@
     master              replica id, term                                    yes
     alive/<replica>     addresses, durable end, priority                    yes
     replicas/<replica>  broker id, log file size, format                    no
+    set                 an id made with the first replica                   no
 
 `state` alone decides who leads. It changes by compare-and-swap on its own revision, and `master` in
 the same swap, so no reader sees one without the other. Whatever is read is checked first: nonsense
@@ -29,6 +30,7 @@ STATE: Final = "state"
 MASTER: Final = "master"
 ALIVE: Final = "alive/"
 REPLICAS: Final = "replicas/"
+SET: Final = "set"
 
 TERMS_KEPT: Final = 8
 """Rows of the master's lineage that `state` shows."""
@@ -140,6 +142,20 @@ class ReplicaRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRecord:
+    """Which set of replicas this is; terms of two sets have the same numbers."""
+
+    id: str
+
+    def to_json(self) -> bytes:
+        return _json(id=self.id)
+
+    @classmethod
+    def from_json(cls, value: bytes) -> SetRecord:
+        return cls(_Fields(SET, value).text("id"))
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     """All keys at one moment, checked. Later views have higher revisions."""
 
@@ -151,6 +167,7 @@ class ClusterView:
     alive: Mapping[str, AliveRecord] = field(default_factory=dict[str, AliveRecord])
     leases: Mapping[str, int] = field(default_factory=dict[str, int])
     replicas: Mapping[str, ReplicaRecord] = field(default_factory=dict[str, ReplicaRecord])
+    set_id: str = ""  # empty before the first replica
 
 
 def view_of(snapshot: Snapshot) -> ClusterView:
@@ -160,7 +177,7 @@ def view_of(snapshot: Snapshot) -> ClusterView:
         CoordinatedStateError: a key of ours holds nonsense.
     """
     entries = snapshot.entries
-    state, master = entries.get(STATE), entries.get(MASTER)
+    state, master, of_set = entries.get(STATE), entries.get(MASTER), entries.get(SET)
     alive = _below(entries, ALIVE)
     return ClusterView(
         snapshot.revision,
@@ -174,6 +191,7 @@ def view_of(snapshot: Snapshot) -> ClusterView:
             name: ReplicaRecord.from_json(entry.key, entry.value)
             for name, entry in _below(entries, REPLICAS).items()
         },
+        "" if of_set is None else SetRecord.from_json(of_set.value).id,
     )
 
 

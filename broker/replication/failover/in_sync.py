@@ -103,20 +103,25 @@ class InSyncReplicas:
         self.confirmed = max(self.confirmed, min(ends))
 
     def next_change(
-        self, alive: Collection[str], now_s: float, not_caught_up_s: float
+        self, alive: Collection[str], now_s: float, not_caught_up_s: float, silent_s: float
     ) -> SetChange | None:
         """Begin the change of the set that is due, if one is, and return it.
 
         Args:
             alive: replicas whose process is known to run.
             not_caught_up_s: a member that was behind for this long leaves.
+            silent_s: so does one that is not alive, and has said nothing for this long.
         """
         if self.change is not None:
             return None
         stay = frozenset(
             replica
             for replica in self.members
-            if replica == self._me or now_s - self._caught_up_s(replica) <= not_caught_up_s
+            if replica == self._me
+            or (
+                now_s - self._caught_up_s(replica) <= not_caught_up_s
+                and (replica in alive or now_s - self._reported_s(replica) <= silent_s)
+            )
         )
         join = frozenset(
             replica
@@ -140,6 +145,10 @@ class InSyncReplicas:
     def _caught_up_s(self, replica: str) -> float:
         found = self._followers.get(replica)
         return self._now_s if found is None else found.caught_up_s
+
+    def _reported_s(self, replica: str) -> float:
+        found = self._followers.get(replica)
+        return self._now_s if found is None else found.reported_s
 
     def observed(self, members: Collection[str], revision: int) -> None:
         """`state`, still of this term, was read: it settles a change if its revision moved."""

@@ -64,6 +64,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
+from skylarkmq.remoting.waiting import sleep
 from skylarkmq.store.message_store import MessageStore, StoreState
 from skylarkmq.store.message_writer import PutDone
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
@@ -261,6 +262,23 @@ class MetadataLog:
         self._timer_rows.follow(True)
         self._store.received.watch(SYS_METADATA_TOPIC, self._received)
 
+    def finish_removals(self) -> None:
+        """Remove the queues of deleted topics that a crash has kept here; the store has started.
+
+        Raises:
+            StoreError: one of them was made again, and its queues begin with the old messages.
+        """
+        for topic, place in self._unfinished.items():
+            if self._tables["topics"].value(topic) is not None:
+                raise StoreError(
+                    f"the queues of topic {topic} begin with messages from before it was deleted "
+                    f"and made again, at offset {place} of the log: remove this replica's store, "
+                    "and let it follow anew"
+                )
+        for topic in self._unfinished:
+            self._deleting.removed(topic)
+        self._unfinished = {}
+
     def _received(self, data: bytes) -> None:
         if self.failure is not None:
             return
@@ -340,6 +358,8 @@ class MetadataLog:
             self._begin_snapshot()
         elif not await self._begin_snapshot():
             raise StoreError("the tables could not be written for other replicas")
+        if self._term != term:
+            raise StoreError("this broker is no longer the master")
         self._timer.start()
         self._deleting.finish(self._unfinished)
         self._unfinished = {}
@@ -551,16 +571,22 @@ class MetadataLog:
             )
             inner = self._inner(record)
             size += len(inner.body)
-            results = await result_of(partial(self._put_one, inner))
+            [result] = await result_of(partial(self._put_one, inner))
+            end = result.physical_offset + result.record_size
+            while result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT and self._term == term:
+                # It is in the log, and followers that are slow have it when they have all before.
+                if self._store.confirmed >= end:
+                    break
+                await sleep(self._clock, CHECK_S)
             if self._term != term:
                 return False
-            refusal = _refusal_of(results)
-            if refusal is not None:
+            refusal = _refusal_of([result])
+            if refusal is not None and self._store.confirmed < end:
                 log.warning("the tables are not written for other replicas now: %s", refusal)
                 self._is_wanted, self._writing = True, None
                 return False
             if number == 0:
-                begin, place = results[0].queue_offset, results[0].physical_offset
+                begin, place = result.queue_offset, result.physical_offset
         self._snapshot = _Snapshot(begin, place, size)
         self._writing = None
         log.info("all tables are in the log at offset %d, %d bytes", place, size)
@@ -574,6 +600,8 @@ def _refusal_of(results: Sequence[PutMessageResult]) -> StoreError | None:
     """Return why records are not as durable as their answers would say, None when they are."""
     for result in results:
         if result.status is not PutMessageStatus.PUT_OK:
+            if result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+                return StoreError("not all replicas in sync have confirmed it in time")
             return StoreError(f"{result.status.value} {result.why}".rstrip())
     return None
 

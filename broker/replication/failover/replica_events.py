@@ -47,6 +47,11 @@ class FailoverRules:
         return self.lease_s * 0.8
 
     @property
+    def reconnect_s(self) -> float:
+        """From one try to follow the same master to the next."""
+        return self.lease_s / 64
+
+    @property
     def beat_s(self) -> float:
         """Between two beats, renewals, and readings of the state."""
         return self.lease_s / 8

@@ -166,6 +166,7 @@ class ReplicaState:
         self._is_cutting = False
         self._grow(found.end, found.end)
         self._sessions = 0
+        self._tried = (0, now_s)  # term of the last one, and when it began
         self._session: _Session | None = None
         self._term: _Term | None = None
         self._waiting_since_s = now_s
@@ -195,6 +196,11 @@ class ReplicaState:
     def in_sync(self) -> InSyncReplicas | None:
         """Whom a master waits for."""
         return None if self._term is None else self._term.in_sync
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether this replica follows a master, and its log is that one's."""
+        return self._session is not None and self._session.is_cut
 
     @property
     def confirmed(self) -> int:
@@ -229,9 +235,6 @@ class ReplicaState:
         return all(now_s < promises.get(other, -counted_s) + counted_s for other in others)
 
     # The engine
-
-    def _any_tick(self, _: Tick) -> None:
-        self._engine.tick()
 
     def _look(self, event: Observed) -> bool:
         """Take a view; False when it is older than what is known, or this replica has halted."""
@@ -284,7 +287,9 @@ class ReplicaState:
         state = view.state
         if state is not None and state.master != self._me:
             session = self._session
-            if session is None or session.term != state.term:
+            term, tried_s = self._tried
+            is_due = term != state.term or self._now_s - tried_s >= self._rules.reconnect_s
+            if is_due if session is None else session.term != state.term:
                 self._connect(state)
         else:
             self._session = None
@@ -330,6 +335,7 @@ class ReplicaState:
         if self._is_cutting or self._taken > self._end:
             return
         self._sessions += 1
+        self._tried = (state.term, self._now_s)
         number = (self._engine.lease << 32) + self._sessions  # no other process has its lease
         self._session = _Session(number, state.term, state.master, self._now_s)
         hello = Hello(state.term, number, self._end, self._lineage)
@@ -533,11 +539,11 @@ class ReplicaState:
         if isinstance(event.message, Hello):
             self._refuse_hello(event)
 
-    def _any_observed(self, event: Observed) -> None:
-        self._look(event)
-
     def _any_begun(self, event: TermBegun) -> None:
         self._know(event.lineage)
+
+    def _any_observed(self, event: Observed) -> None:
+        self._look(event)
 
     def _taking_over_observed(self, event: Observed) -> None:
         if self._look(event) and not self._is_my_term(event.view):
@@ -593,8 +599,10 @@ class ReplicaState:
         assert view is not None
         if self._engine.proposal is not None or self._engine.lease == 0:
             return
-        limit_s = self._rules.not_caught_up_s
-        change = term.in_sync.next_change(view.alive, self._now_s, limit_s)
+        rules = self._rules
+        change = term.in_sync.next_change(
+            view.alive, self._now_s, rules.not_caught_up_s, rules.silent_s
+        )
         if change is not None:
             record = replace(term.record, in_sync=tuple(sorted(change.members)))
             self._engine.propose(record)
@@ -667,9 +675,6 @@ class ReplicaState:
         self._do(CloseStreams())
         self._do(StopLeading(why))
 
-    def _on_stopped(self, _: LeadingStopped) -> None:
-        self._follow()
-
     def _any_log(self, event: LogMoved) -> None:
         self._grow(event.end, event.durable_end)
         if event.begin is not None:
@@ -687,6 +692,7 @@ class ReplicaState:
     def _any_cut(self, event: LogCut) -> None:
         self._is_cutting = False
         self._taken = event.end
+        self._known_confirmed = min(self._known_confirmed, event.end)
         self._grow(event.end, event.end)
         self._know(event.lineage)
 
@@ -762,7 +768,7 @@ class ReplicaState:
     # What comes late, from before a change of state, is taken down and leads to nothing.
     _LATE: ClassVar[_Row] = {
         **_ENGINE,
-        Tick: _any_tick,
+        Tick: lambda self, _: self._engine.tick(),
         Observed: _any_observed,
         LogMoved: _any_log,
         LogCut: _any_cut,
@@ -788,6 +794,6 @@ class ReplicaState:
             Tick: _handed_over_tick,
             Observed: _handed_over_observed,
         },
-        State.STEPPING_DOWN: {**_LATE, LeadingStopped: _on_stopped},
+        State.STEPPING_DOWN: {**_LATE, LeadingStopped: lambda self, _: self._follow()},
         State.HALTED: {},
     }

@@ -65,3 +65,4 @@ class Replicated(Protocol):
         Raises:
             RemoteProtocolError: there is a master, or the coordination engine is not reached.
         """
+        ...

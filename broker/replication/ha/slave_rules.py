@@ -24,7 +24,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 
 _C: Final = RequestCode
-_STORES: Final = (
+STORES: Final = (
     _C.SEND_MESSAGE,
     _C.SEND_MESSAGE_V2,
     _C.SEND_BATCH_MESSAGE,
@@ -44,7 +44,7 @@ _CHANGES: Final = (
 
 REFUSED: Final[Mapping[int, ResponseCode]] = MappingProxyType(
     {
-        **{int(code): ResponseCode.SERVICE_NOT_AVAILABLE for code in _STORES},
+        **{int(code): ResponseCode.SERVICE_NOT_AVAILABLE for code in STORES},
         int(_C.END_TRANSACTION): ResponseCode.SLAVE_NOT_AVAILABLE,
         **{int(code): ResponseCode.SYSTEM_ERROR for code in _CHANGES},
     }
@@ -104,6 +104,10 @@ SERVED: Final[frozenset[int]] = frozenset(
         _C.CLEAN_EXPIRED_CONSUMEQUEUE,
         _C.CLEAN_UNUSED_TOPIC,  # names them, and removes none
         _C.DELETE_EXPIRED_COMMITLOG,
+        # Of replicas that elect their master; whoever is asked says itself whether it may
+        _C.GET_REPLICA_STATUS,
+        _C.SWITCH_OVER,
+        _C.FORCE_FAILOVER,  # only one that does not lead has a use for it
     }
 )
 

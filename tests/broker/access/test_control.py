@@ -134,7 +134,7 @@ async def test_a_send_after_many_of_a_white_road_is_checked_too(
 async def test_signed_sends_and_pulls_take_the_plain_roads_each_with_its_own_verdict(
     broker: BrokerController, client: RawClient, kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    router = broker._router
+    router = broker.router
     assert router is not None and router._send is not None
     key, topic, count, bad = "administrator", "Plain", 20, 7
     first = signed(send_fields(topic), b"first", key, serialize_type=kind)

@@ -16,7 +16,7 @@ OF_OTHERS = {"group SUB, topic SUB", "group SUB"}
 
 def codes_of(controller: BrokerController) -> tuple[frozenset[int], frozenset[int]]:
     """What broker and name server answer."""
-    router, namesrv = controller._router, controller.namesrv
+    router, namesrv = controller.router, controller.namesrv
     assert router is not None and namesrv is not None
     return router.codes, namesrv._router.codes
 

@@ -42,7 +42,7 @@ async def test_they_take_the_plain_roads_and_mean_what_unsigned_ones_mean(
     tmp_path: Path, kind: int, white: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with live_broker(tmp_path / "store", **settings(tmp_path, white=white)) as broker:
-        router = broker._router
+        router = broker.router
         assert router is not None and router._send is not None
         client = await RawClient.open(broker.listen_address)
         first = signed(send_fields("T"), b"first", kind)

@@ -15,6 +15,7 @@ from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from tests.broker.group_rig import FakeConnection, begin, request
 from tests.broker.replication.metadata_rig import Replica, copy
+from tests.store.support import confirm_alone
 from tests.support.manual_clock import ManualClock
 
 
@@ -142,6 +143,29 @@ async def test_a_record_that_was_refused_is_owed(
     await master.advance(2)
     copy(master, follower)
     assert "T" in follower.parts.topics.table
+    again = asyncio.ensure_future(master.parts.topics.durable())
+    await master.rest()
+    await again
+
+
+async def test_behind_a_gate_a_change_that_is_not_confirmed_is_no_success(
+    clock: ManualClock,
+) -> None:
+    master = Replica(clock)
+    master.store.gate()
+    master.start()
+    end = confirm_alone(master.store)
+    await master.lead()
+    end()
+    master.topic("T")
+    answered = asyncio.ensure_future(master.parts.topics.durable())
+    await master.advance(2)
+    assert not answered.done()
+    await master.advance(2)
+    with pytest.raises(Exception, match="not all replicas in sync have confirmed"):
+        await answered
+    confirm_alone(master.store)
+    await master.advance(2)
     again = asyncio.ensure_future(master.parts.topics.durable())
     await master.rest()
     await again

@@ -62,8 +62,8 @@ def state_of(broker: BrokerController) -> tuple[object, ...]:
 
 
 async def test_every_code_of_a_broker_is_refused_or_served(slave: BrokerController) -> None:
-    assert slave._router is not None
-    assert slave._router.codes == REFUSED.keys() | SERVED
+    assert slave.router is not None
+    assert slave.router.codes == REFUSED.keys() | SERVED
     assert not REFUSED.keys() & SERVED
 
 
@@ -182,8 +182,8 @@ async def test_what_stores_messages_by_the_clock_rests(slave: BrokerController) 
 async def test_the_router_takes_sends_again_when_nothing_is_refused(
     slave: BrokerController, client: RawClient
 ) -> None:
-    assert slave._router is not None
-    slave._router.refuse({})
+    assert slave.router is not None
+    slave.router.refuse({})
     answer = await client.call(SEND, send_fields("T"), b"x")
     assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE)
     assert "slave and changes nothing" not in (answer.remark or "")

@@ -1,0 +1,544 @@
+"""Runs a replica's state machine: hands it what happens, and carries out what it says.
+
+    the engine     asked in tasks of their own; a watch tells of changes at once, reads at each beat
+    the log        jobs, one after the other, in the order of the actions that asked for them
+    other replicas `replica_links.py`
+    time           a tick several times in a beat
+
+`ReplicaState` decides; nothing is decided here. What differs between one process and the next, the
+store and what runs on it, is the `ReplicaHome`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from skylarkmq.broker.replication.failover.coordinated_state import (
+    ALIVE,
+    AliveRecord,
+    ClusterView,
+    CoordinatedStateError,
+    view_of,
+)
+from skylarkmq.broker.replication.failover.coordination import (
+    Change,
+    Coordination,
+    CoordinationError,
+    LeaseEndedError,
+    Snapshot,
+    Swapped,
+)
+from skylarkmq.broker.replication.failover.replica_events import (
+    Action,
+    Append,
+    BeginTerm,
+    CloseStreams,
+    CutBack,
+    Disconnected,
+    Event,
+    FailoverRules,
+    Freeze,
+    Frozen,
+    Halt,
+    Hello,
+    Lead,
+    LeadingStopped,
+    LeaseEnded,
+    LocalLog,
+    LogCut,
+    LogMoved,
+    Message,
+    NotRegistered,
+    Observed,
+    OpenStream,
+    Read,
+    Received,
+    Refused,
+    Register,
+    Registered,
+    Renew,
+    Renewed,
+    Send,
+    StopLeading,
+    Swap,
+    SwapEnded,
+    TermBegun,
+    Tick,
+)
+from skylarkmq.broker.replication.failover.replica_links import ReplicaLinks
+from skylarkmq.broker.replication.failover.replica_state import ReplicaState
+from skylarkmq.broker.replication.failover.terms import Lineage, TermStart
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.errors import StoreError
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.remoting.waiting import sleep
+
+log = logging.getLogger(__name__)
+
+TICKS_IN_BEAT: Final = 4
+UNSTORED_MAX: Final = 32 << 20
+"""Bytes of the master's log that were taken and are not stored, above which it has to wait."""
+TOLD_INTERVAL_S: Final = 60.0
+"""For which the same trouble has one line of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlaces:
+    """Where this replica's log begins, where it ends, and how much of it is durable; bytes."""
+
+    begin: int = 0
+    end: int = 0
+    durable_end: int = 0
+
+
+class ReplicaHome(Protocol):
+    """This replica's log, and what runs on it. What raises ends the process: see `fail`."""
+
+    def places(self) -> LogPlaces: ...
+
+    def lineage(self) -> Lineage:
+        """Return the rows beside the log."""
+        ...
+
+    async def cut_back(self, offset: int, lineage: Lineage, *, anew: bool) -> Lineage:
+        """Let the log end there, durably, and follow; return the rows that are kept."""
+        ...
+
+    async def keep_rows(self, rows: Lineage) -> None:
+        """Write rows of the master behind those that are there, durably."""
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Store bytes of the master's log.
+
+        Raises:
+            StoreError, OSError: not now, or never; nothing of what was not stored is kept.
+        """
+
+    def forget_part(self) -> None:
+        """Drop the record that has not ended."""
+
+    async def freeze(self) -> None:
+        """Take nothing any more, and have all that was taken on the disk."""
+
+    async def begin_term(self, row: TermStart) -> Lineage:
+        """Write a term's row, durably; return the rows."""
+        ...
+
+    async def lead(self, term: int) -> None:
+        """Start what a master runs."""
+
+    def stop_leading(self, why: str) -> None:
+        """Answer nobody any more who waits for a confirmation, and take nothing: at once."""
+
+    async def stopped_leading(self) -> None:
+        """End what a master runs; the log stays, to be followed with."""
+
+    def halt(self, why: str) -> None:
+        """Tell the operator that this replica stands still for good."""
+
+    def looked(self) -> None:
+        """Have what the state machine says now: it has handled an event."""
+
+    def fail(self, error: BaseException) -> None:
+        """End the process: something that cannot fail has failed."""
+
+
+class ReplicaDriver:
+    """One replica under a controller. Loop thread.
+
+    Attributes:
+        state: what decides.
+        view: what the engine held when it was seen last.
+        mastership_changes: how often another replica, or this one, has begun to lead since the
+            first look.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        alive: AliveRecord,
+        rules: FailoverRules,
+        coordination: Coordination,
+        home: ReplicaHome,
+        clock: Clock,
+    ) -> None:
+        """Make it; `links` is set before `start`."""
+        self.me = me
+        self.rules = rules
+        self.links: ReplicaLinks | None = None
+        self.view: ClusterView | None = None
+        self.mastership_changes = 0
+        self._coordination = coordination
+        self._home = home
+        self._clock = clock
+        self._told_places = places = home.places()
+        found = LocalLog(places.end, home.lineage(), places.begin)
+        self.state = ReplicaState(me, alive, rules, found, clock.monotonic())
+        self._ticks = IntervalTimer(clock, rules.beat_s / TICKS_IN_BEAT, self._tick)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
+        self._works = False  # a job is under way
+        self._work_task: asyncio.Task[None] | None = None
+        self._hello: Hello | None = None  # the last one that was sent
+        self._hello_to = ""
+        self._planned = False  # the next turn of the loop looks at the log
+        self._read_s = float("-inf")  # when the engine answered last
+        self._told: dict[str, float] = {}  # kind of trouble -> until when one line is enough
+        self._lease = 0  # the last one that was got
+        self._is_running = False
+        self._is_ending = False
+        self._under_way: set[str] = set()  # kinds of requests that the engine has not answered
+        self._wanted_read = 0  # number of a read that was asked for meanwhile
+        self.ticked_s = clock.monotonic()
+
+    # Life cycle
+
+    def start(self) -> None:
+        """Take part from now on."""
+        self._is_running = True
+        self._ticks.start()
+        self._ask(self._watch())
+        self.hear(Tick())
+
+    def end_jobs(self) -> None:
+        """Begin nothing more with the log: this replica stops."""
+        self._is_ending = True
+        self._jobs.clear()
+
+    async def abort(self) -> None:
+        """Take part no more; what is being done with the log is done."""
+        self._is_running = False
+        self._ticks.stop()
+        self.end_jobs()
+        for task in self._tasks - {self._work_task}:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Take part no more. The lease ends at once, so that others may lead."""
+        await self.abort()
+        if self._lease:
+            try:
+                await self._coordination.revoke(self._lease)
+            except CoordinationError as error:
+                log.warning("the lease is left to end by itself: %s", error)
+
+    @property
+    def is_engine_reachable(self) -> bool:
+        """Whether the engine has answered within the last lease."""
+        return self._clock.monotonic() - self._read_s <= self.rules.lease_s
+
+    # Events and actions
+
+    def hear(self, event: Event) -> None:
+        """Hand an event to the state machine, and do what it says."""
+        if not self._is_running:
+            return
+        for action in self.state.handle(event, self._clock.monotonic()):
+            self._DO[type(action)](self, action)
+        self._home.looked()
+
+    def _tick(self) -> None:
+        self.ticked_s = self._clock.monotonic()
+        self.look_at_log()
+        self.hear(Tick())
+
+    def log_moved(self) -> None:
+        """Look at the log in the next turn: it has grown, or more of it is durable."""
+        if not self._planned:
+            self._planned = True
+            asyncio.get_running_loop().call_soon(self._look_at_log)
+
+    def _look_at_log(self) -> None:
+        self._planned = False
+        self.look_at_log()
+        if self.links is not None:
+            self.links.stored()
+            self._hold_if_slow()
+
+    def _hold_if_slow(self) -> None:
+        """Let the master wait while this disk has much to store."""
+        assert self.links is not None
+        places = self._told_places
+        self.links.hold(places.end - places.durable_end > UNSTORED_MAX)
+
+    def look_at_log(self) -> None:
+        """Tell the state machine where the log is now."""
+        places = self._home.places()
+        if places != self._told_places:
+            if self.state.term and places.end < self._told_places.end:
+                # Followers would cut theirs to it.
+                self._home.fail(StoreError(f"the log of a master went back to {places.end}"))
+                return
+            self._told_places = places
+            self.hear(LogMoved(places.end, places.durable_end, places.begin))
+
+    # The engine
+
+    def _ask(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._asked)
+        return task
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._home.fail(task.exception() or RuntimeError())
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Log a line, unless one of its kind was written lately."""
+        now_s = self._clock.monotonic()
+        if now_s >= self._told.get(kind, 0.0):
+            self._told[kind] = now_s + TOLD_INTERVAL_S
+            log.warning("%s", text)
+
+    def _unreached(self, error: Exception) -> None:
+        self._tell("engine", f"the coordination engine does not answer: {error}; trying again")
+
+    def _do_register(self, action: Register) -> None:
+        self._ask(self._register(action))
+
+    async def _register(self, action: Register) -> None:
+        asked_s = self._clock.monotonic()
+        try:
+            lease = await self._coordination.grant(int(self.rules.lease_s))
+            change = Change(ALIVE + self.me, action.record.to_json(), lease)
+            done = await self._coordination.swap((), (change,)) is Swapped.DONE
+        except CoordinationError as error:
+            self._unreached(error)
+            done, lease = False, 0
+        self._lease = lease
+        self.hear(Registered(lease, asked_s) if done else NotRegistered())
+
+    def _do_renew(self, action: Renew) -> None:
+        if "renew" not in self._under_way:  # else the next beat asks again
+            self._under_way.add("renew")
+            self._ask(self._renew(action.lease))
+
+    async def _renew(self, lease: int) -> None:
+        asked_s = self._clock.monotonic()
+        try:
+            lives = await self._coordination.renew(lease)
+        except CoordinationError as error:
+            self._unreached(error)
+            return
+        finally:
+            self._under_way.discard("renew")
+        self.hear(Renewed(lease, asked_s) if lives else LeaseEnded(lease))
+
+    def _do_read(self, action: Read) -> None:
+        if "read" in self._under_way:  # an engine that does not answer gets no heap of them
+            self._wanted_read = action.read
+        else:
+            self._under_way.add("read")
+            self._ask(self._read(action.read))
+
+    async def _read(self, number: int) -> None:
+        try:
+            snapshot = await self._coordination.read()
+        except CoordinationError as error:
+            self._unreached(error)
+            return
+        finally:
+            self._under_way.discard("read")
+            wanted, self._wanted_read = self._wanted_read, 0
+            if wanted and self._is_running:
+                self._do_read(Read(wanted))
+        self._read_s = self._clock.monotonic()
+        self._observe(snapshot, number)
+
+    def _observe(self, snapshot: Snapshot, read: int) -> None:
+        try:
+            view = view_of(snapshot)
+        except CoordinatedStateError as error:
+            self._tell("nonsense", str(error))
+            return
+        before = self.view
+        if before is None or view.revision >= before.revision:
+            self.view = view
+            if before is not None and view.state is not None and before.state is not None:
+                self.mastership_changes += view.state.term - before.state.term
+        self.hear(Observed(view, read))
+
+    def _do_swap(self, action: Swap) -> None:
+        self._ask(self._swap(action))
+
+    async def _swap(self, action: Swap) -> None:
+        try:
+            outcome = await self._coordination.swap(action.conditions, action.changes)
+        except LeaseEndedError:
+            outcome = Swapped.REFUSED
+        except CoordinationError as error:
+            self._unreached(error)
+            outcome = Swapped.UNKNOWN  # nothing happened: the same one is tried again
+        self.hear(SwapEnded(action.swap, outcome))
+
+    async def _watch(self) -> None:
+        """Have the engine's changes at once; reads at each beat make up for a late watch."""
+        while True:
+            try:
+                snapshot = await self._coordination.read()
+                entries = dict(snapshot.entries)
+                async with aclosing(self._coordination.watch(snapshot.revision)) as events:
+                    async for event in events:
+                        for key, entry in event.entries.items():
+                            if entry is None:
+                                entries.pop(key, None)
+                            else:
+                                entries[key] = entry
+                        self._observe(Snapshot(event.revision, dict(entries)), 0)
+            except CoordinationError as error:
+                self._unreached(error)
+            await sleep(self._clock, self.rules.beat_s)
+
+    # Other replicas
+
+    def heard(self, sender: str, message: Message) -> None:
+        """Take a message of another replica."""
+        if isinstance(message, Hello) and self.view and sender not in self.view.replicas:
+            # It comes again; and nobody makes this replica remember names.
+            why = f"replica {sender} is not known to the coordination engine yet"
+            self._send_to(sender, Refused(self.state.term, message.session, why))
+            return
+        self.hear(Received(sender, message))
+
+    def lost(self, replica: str, was_master: bool) -> None:
+        """Note that the connection with a replica has ended."""
+        if was_master and replica == self._hello_to:
+            self._end_session()
+
+    def _end_session(self) -> None:
+        """Begin anew with the master, after what is being done with the log."""
+        hello = self._hello
+        if hello is not None:
+            self._job(lambda: self._disconnected(hello.session))
+
+    async def _disconnected(self, session: int) -> None:
+        self._home.forget_part()
+        self.look_at_log()
+        self.hear(Disconnected(session, self._home.places().end))
+
+    def _do_send(self, action: Send) -> None:
+        if isinstance(action.message, Hello):
+            self._hello, self._hello_to = action.message, action.to
+            if not action.address:  # nobody knows where it is; the next tick looks again
+                self._end_session()
+                return
+        self._send_to(action.to, action.message, action.address)
+
+    def _send_to(self, to: str, message: Message, address: str = "") -> None:
+        """Send to another replica, if it is connected."""
+        if self.links is not None:
+            self.links.send(to, message, address)
+
+    def _do_open_stream(self, action: OpenStream) -> None:
+        if self.links is not None:
+            lineage = self._home.lineage()
+            self.links.open_stream(action.to, action.term, action.session, action.offset, lineage)
+
+    def _do_close_streams(self, _: CloseStreams) -> None:
+        if self.links is not None:
+            self.links.close_streams()
+
+    # The log
+
+    def _job(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Do something with the log after what was asked for before."""
+        if not self._is_running or self._is_ending:
+            return
+        self._jobs.append(job)
+        if not self._works:
+            self._works = True
+            self._work_task = self._ask(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._jobs:
+                await self._jobs.popleft()()
+        finally:
+            self._works = False
+
+    def _do_append(self, action: Append) -> None:
+        if self._is_ending:
+            return
+        if self._works or action.rows:
+            self._job(lambda: self._append(action))
+        else:
+            self._store(action)
+
+    async def _append(self, action: Append) -> None:
+        if action.rows:
+            await self._home.keep_rows(action.rows)
+        self._store(action)
+
+    def _store(self, action: Append) -> None:
+        data = action.data
+        assert isinstance(data, bytes)
+        try:
+            self._home.append(action.offset, data)
+        except (StoreError, OSError) as error:
+            self._tell("append", f"what the master {self._hello_to} sends is not stored: {error}")
+            self._end_session()
+
+    def _do_cut_back(self, action: CutBack) -> None:
+        async def cut() -> None:
+            lineage = await self._home.cut_back(action.offset, action.lineage, anew=action.anew)
+            self._told_places = places = self._home.places()
+            end = max(places.end, action.offset) if action.anew else places.end
+            self.hear(LogCut(action.session, end, lineage))
+
+        self._job(cut)
+
+    def _do_freeze(self, _: Freeze) -> None:
+        async def freeze() -> None:
+            await self._home.freeze()
+            self._told_places = places = self._home.places()
+            self.hear(Frozen(places.end))
+
+        self._job(freeze)
+
+    def _do_begin_term(self, action: BeginTerm) -> None:
+        async def begin() -> None:
+            self.hear(TermBegun(await self._home.begin_term(action.row)))
+
+        self._job(begin)
+
+    def _do_lead(self, action: Lead) -> None:
+        self._job(lambda: self._home.lead(action.term))
+
+    def _do_stop_leading(self, action: StopLeading) -> None:
+        self._home.stop_leading(action.why)
+
+        async def stop() -> None:
+            await self._home.stopped_leading()
+            self.look_at_log()
+            self.hear(LeadingStopped())
+
+        self._job(stop)
+
+    def _do_halt(self, action: Halt) -> None:
+        self._home.halt(action.why)
+
+    _DO: Final[dict[type[Action], Callable[[ReplicaDriver, Any], None]]] = {
+        Register: _do_register,
+        Renew: _do_renew,
+        Read: _do_read,
+        Swap: _do_swap,
+        Send: _do_send,
+        OpenStream: _do_open_stream,
+        CloseStreams: _do_close_streams,
+        CutBack: _do_cut_back,
+        Append: _do_append,
+        Freeze: _do_freeze,
+        BeginTerm: _do_begin_term,
+        Lead: _do_lead,
+        StopLeading: _do_stop_leading,
+        Halt: _do_halt,
+    }
