@@ -6,11 +6,11 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups`, `messages`, `access` and `cluster`; `results` has what the calls return.
+`groups`, `messages`, `access`, `cluster` and `failover`; `results` has what the calls return.
 """
 
 from skylarkmq.client.admin.access import AccessAdmin
-from skylarkmq.client.admin.cluster import ClusterAdmin
+from skylarkmq.client.admin.failover import FailoverAdmin
 from skylarkmq.client.admin.groups import Edge, GroupAdmin
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
@@ -34,16 +34,22 @@ from skylarkmq.client.admin.results import (
     ClusterSummary,
     Connection,
     ConsumedDirectly,
+    Drained,
+    FailoverStatus,
+    ForcedFailover,
     GroupDescription,
     GroupMembers,
     GroupProgress,
     GroupSettings,
     JsonValue,
+    Mastership,
     MemberInfo,
     MemberQueue,
     NameServerStatus,
     OffsetReset,
+    OtherReplica,
     Problem,
+    ProblemKind,
     QueueProgress,
     QueueReset,
     QueueStats,
@@ -55,7 +61,7 @@ from skylarkmq.client.admin.results import (
 )
 
 
-class Admin(GroupAdmin, MessageAdmin, AccessAdmin, ClusterAdmin):
+class Admin(GroupAdmin, MessageAdmin, AccessAdmin, FailoverAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
@@ -77,20 +83,26 @@ __all__ = [
     "ConsumedDirectly",
     "DeadLetterReplay",
     "DeliveryTrace",
+    "Drained",
     "Edge",
     "EndTrace",
+    "FailoverStatus",
+    "ForcedFailover",
     "GroupDescription",
     "GroupMembers",
     "GroupProgress",
     "GroupSettings",
     "JsonValue",
+    "Mastership",
     "MemberInfo",
     "MemberQueue",
     "MessageScan",
     "MessageTrace",
     "NameServerStatus",
     "OffsetReset",
+    "OtherReplica",
     "Problem",
+    "ProblemKind",
     "QueueProgress",
     "QueueReset",
     "QueueStats",

@@ -8,26 +8,42 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProce
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from skylarkmq.client.admin.base import AdminBase, each, from_ms, joined
 from skylarkmq.client.admin.results import (
+    BEHIND_MAX,
+    DISK_MAX,
     BrokerRuntime,
     BrokerStatus,
     BrokerSummary,
     ClusterStatus,
     ClusterSummary,
+    FailoverStatus,
     NameServerStatus,
+    OtherReplica,
+    Problem,
     ReplicaStatus,
 )
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.wire.ask import read_header
+from skylarkmq.client.wire.ask import read_body, read_header
+from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
+)
+
+REPLICA_OR_NOT: Final = frozenset(
+    {
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),  # Apache's, and our older ones
+        int(ResponseCode.ILLEGAL_OPERATION),
+    }
 )
 
 
@@ -59,6 +75,21 @@ class ClusterAdmin(AdminBase):
         brokers = await each(lambda row: self._ask_broker(*row), table)
         return ClusterStatus(tuple(server for server, _ in answers), tuple(brokers))
 
+    async def cluster_health(
+        self, *, behind_max: int = BEHIND_MAX, disk_max: float = DISK_MAX
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with the cluster, each with its cure; empty: all is well.
+
+        Args:
+            behind_max: bytes that a slave may lack.
+            disk_max: part of a disk that may be used, 0 to 1.
+
+        Raises:
+            RocketMQError: no name server answered.
+        """
+        status = await self.cluster_status()
+        return status.problems(behind_max=behind_max, disk_max=disk_max)
+
     async def _ask_name_server(self, server: str) -> tuple[NameServerStatus, ClusterInfo | None]:
         try:
             info = await self._api.body(ClusterInfo, server, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -79,6 +110,7 @@ class ClusterAdmin(AdminBase):
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         try:
             table = (await self._api.body(KVTable, self._dial(address), code)).table
+            failover = await self._ask_failover(address)
         except RocketMQError as error:
             return ReplicaStatus(broker_id, address, str(error))
         return ReplicaStatus(
@@ -90,7 +122,16 @@ class ClusterAdmin(AdminBase):
             log_end=_number(table, "commitLogMaxOffset"),
             disk_used=_ratio(table, "commitLogDiskRatio"),
             started_at=from_ms(_number(table, "bootTimestamp") or 0),
+            failover=failover,
         )
+
+    async def _ask_failover(self, address: str) -> FailoverStatus | None:
+        """Return what a replica tells that elects its master; None: this broker is none."""
+        dialled, code = self._dial(address), RequestCode.GET_REPLICA_STATUS
+        answer = await self._api.call(dialled, code, accepted=REPLICA_OR_NOT)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return _failover_status(read_body(ReplicaStatusBody, answer, dialled))
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """Return all settings of a broker by RocketMQ's names.
@@ -165,6 +206,30 @@ class ClusterAdmin(AdminBase):
 
     async def _master(self, broker: str) -> str:
         return (await self._masters(brokers=[broker]))[broker]
+
+
+def _failover_status(body: ReplicaStatusBody) -> FailoverStatus:
+    def other(each: OtherReplicaBody) -> OtherReplica:
+        behind = max(0, body.end - each.durable_end) if found.leads else None
+        return OtherReplica(each.replica, each.broker_id, each.address, each.alive, behind)
+
+    found = FailoverStatus(
+        replica=body.replica,
+        broker_id=body.broker_id,
+        state=body.state,
+        term=body.term,
+        master=body.master,
+        in_sync=tuple(body.in_sync),
+        min_in_sync=body.min_in_sync,
+        log_end=body.end,
+        durable_end=body.durable_end,
+        confirmed=body.confirmed,
+        mastership_changes=body.mastership_changes,
+        is_engine_reachable=body.engine_reachable,
+        halted=body.halted,
+        others=(),
+    )
+    return replace(found, others=tuple(other(each) for each in body.others))
 
 
 def _number(table: Mapping[str, str], key: str) -> int | None:

@@ -115,6 +115,57 @@ class NameServerStatus(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherReplica(Result):
+    """Another replica of a set, as the one that was asked knows it."""
+
+    replica: str
+    broker_id: int | None
+    """Its configured id; None: it has not told yet."""
+    address: str
+    """For clients; empty while it is away."""
+    is_alive: bool
+    behind: int | None
+    """Bytes of the log that it has not confirmed; None: the one that was asked does not lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverStatus(Result):
+    """What a replica tells that elects its master with others. SkylarkMQ's brokers only.
+
+    Replicas have ids of their own beside broker ids: a replica id names a store, and goes with it.
+    """
+
+    replica: str
+    broker_id: int
+    """Its configured id; the one that leads is registered as 0 beside that."""
+    state: str
+    """`master`, `follower`, `waiting` for its turn to lead, `halted`, and steps between these."""
+    term: int
+    """Number of the newest mastership that it knows."""
+    master: str
+    """Replica id of that term's master; empty: it knows of none yet."""
+    in_sync: tuple[str, ...]
+    """Replica ids: an acknowledgement waits for these, and one of them leads next."""
+    min_in_sync: int
+    log_end: int
+    durable_end: int
+    confirmed: int
+    """What is below survives a failover."""
+    mastership_changes: int
+    """That it has seen since its start."""
+    is_engine_reachable: bool
+    """Whether etcd answers it."""
+    halted: str
+    """Why it stands still until an operator looks; empty: it does not."""
+    others: tuple[OtherReplica, ...]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the master, also while it lets another one take over."""
+        return self.state in ("master", "handing over")
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus(Result):
     """One broker process. What it did not tell is None; `error` says why it told nothing."""
 
@@ -129,6 +180,8 @@ class ReplicaStatus(Result):
     disk_used: float | None = None
     """Used part of the log's disk, 0 to 1."""
     started_at: datetime | None = None
+    failover: FailoverStatus | None = None
+    """Of a replica that elects its master with others; None of all other brokers."""
 
     @property
     def is_master(self) -> bool:
@@ -158,6 +211,12 @@ class BrokerStatus(Result):
             return None
         return max(0, self.master.log_end - replica.log_end)
 
+    @property
+    def failover(self) -> FailoverStatus | None:
+        """What the one that leads tells of the set; without one, whoever knows the newest term."""
+        told = [each.failover for each in self.replicas if each.failover is not None]
+        return max(told, key=lambda each: (each.leads, each.term), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus(Result):
@@ -176,15 +235,13 @@ class ClusterStatus(Result):
             disk_max: part of a disk that may be used, 0 to 1.
         """
         found = [
-            Problem("name_server_unreachable", each.address, each.error)
+            _problem("name_server_unreachable", each.address, each.error)
             for each in self.name_servers
             if each.error is not None
         ]
         for broker in self.brokers:
             found += self._unknown_at(broker)
-            if broker.master is None:
-                what = "no master is registered: clients read from slaves and cannot send"
-                found.append(Problem("no_master", broker.name, what))
+            found += _problems_of_set(broker)
             for replica in broker.replicas:
                 found += _problems_of(broker, replica, behind_max, disk_max)
         return tuple(found)
@@ -197,27 +254,63 @@ class ClusterStatus(Result):
             for replica in broker.replicas:
                 if server.error is None and replica.broker_id not in known:
                     what = f"the name server {server.address} does not know it"
-                    found.append(Problem("not_registered", _name_of(broker, replica), what))
+                    found.append(_problem("not_registered", _name_of(broker, replica), what))
         return found
+
+
+ProblemKind = Literal[
+    "name_server_unreachable",
+    "broker_unreachable",
+    "no_master",
+    "not_registered",
+    "slave_behind",
+    "disk_nearly_full",
+    "too_few_in_sync",
+    "replica_away",
+    "replica_not_in_sync",
+    "replica_halted",
+    "engine_unreachable",
+]
+_CURES: Final[Mapping[ProblemKind, str]] = {
+    "name_server_unreachable": "Start it, or see why its address cannot be reached; brokers "
+    "register as soon as it is back",
+    "broker_unreachable": "Is its process there, and what does its /readyz?verbose say? Name "
+    "servers forget a broker that is gone",
+    "no_master": "Start the master again, or make a slave with the longest log the master",
+    "not_registered": "Does its namesrvAddr name that name server? The log of the broker says why "
+    "a registration failed",
+    "slave_behind": "Look at its disk, and at the network between it and the master; it catches up "
+    "by itself",
+    "disk_nearly_full": "Give it a larger disk, or keep messages for a shorter time "
+    "(fileReservedTime)",
+    "too_few_in_sync": "Start the replicas that are away; they are in sync once they have caught "
+    "up",
+    "replica_away": "Start it. If its disk is lost, start one with an empty store in its place",
+    "replica_not_in_sync": "Is it catching up? Else look at its log, its disk, and the network "
+    "between it and the master",
+    "replica_halted": "Its log says what it found. If other replicas have all messages, let it "
+    "begin with an empty store, and keep the old one",
+    "engine_unreachable": "Start etcd, or see why controllerEndpoints cannot be reached; nobody "
+    "can take over meanwhile",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(Result):
-    """What is wrong with a part of a cluster: a kind that stays, whose, and a sentence."""
+    """What is wrong with a part of a cluster: a kind that stays, whose, and two sentences."""
 
-    kind: Literal[
-        "name_server_unreachable",
-        "broker_unreachable",
-        "no_master",
-        "not_registered",
-        "slave_behind",
-        "disk_nearly_full",
-    ]
+    kind: ProblemKind
     subject: str
     text: str
+    cure: str = ""
+    """What to do about it."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.text}"
+
+
+def _problem(kind: ProblemKind, subject: str, text: str) -> Problem:
+    return Problem(kind, subject, text, _CURES[kind])
 
 
 def _name_of(broker: BrokerStatus, replica: ReplicaStatus) -> str:
@@ -225,21 +318,97 @@ def _name_of(broker: BrokerStatus, replica: ReplicaStatus) -> str:
     return f"{broker.name} ({role})"
 
 
+def _problems_of_set(broker: BrokerStatus) -> list[Problem]:
+    """Return what is wrong with the processes of one name together."""
+    seen, subject = broker.failover, broker.name
+    if seen is None:
+        if broker.master is not None:
+            return []
+        what = "no master is registered: clients read from slaves and cannot send"
+        return [_problem("no_master", subject, what)]
+    found: list[Problem] = []
+    if not seen.leads and (broker.master is None or broker.master.error is None):
+        cure = (
+            f"Start the replicas in sync, {', '.join(seen.in_sync)}: one of them leads then by "
+            "itself. If all of them are lost for good: failover(..., accept_loss=True)"
+        )
+        what = "no replica leads: nothing can be sent"
+        found.append(Problem("no_master", subject, what, cure))
+    elif broker.master is None:
+        what = "the master is not registered yet: clients cannot send"
+        cure = "Wait some seconds. Else the log of the one that leads says why it is not registered"
+        found.append(Problem("no_master", subject, what, cure))
+    if len(seen.in_sync) < seen.min_in_sync:
+        what = (
+            f"{len(seen.in_sync)} in sync, minInSyncReplicas wants {seen.min_in_sync}: sends are "
+            "answered with 11"
+        )
+        found.append(_problem("too_few_in_sync", subject, what))
+    present = {other.broker_id for other in seen.others if other.is_alive} | {seen.broker_id}
+    for other in seen.others:
+        if not other.is_alive and other.broker_id in present:
+            continue  # another store has taken its place
+        name = f"{broker.name} (replica {other.replica})"
+        if not other.is_alive:
+            found.append(_problem("replica_away", name, "its process is away, as etcd says"))
+        elif seen.leads and other.replica not in seen.in_sync:
+            what = f"it is not in sync: it has not confirmed {other.behind} bytes of the log"
+            found.append(_problem("replica_not_in_sync", name, what))
+    return found
+
+
 def _problems_of(
     broker: BrokerStatus, replica: ReplicaStatus, behind_max: int, disk_max: float
 ) -> list[Problem]:
     name = _name_of(broker, replica)
     if replica.error is not None:
-        return [Problem("broker_unreachable", name, replica.error)]
+        return [_problem("broker_unreachable", name, replica.error)]
     found: list[Problem] = []
     behind = broker.behind(replica)
     if behind is not None and behind > behind_max:
         what = f"it lacks {behind} bytes of the master's log"
-        found.append(Problem("slave_behind", name, what))
+        found.append(_problem("slave_behind", name, what))
     if replica.disk_used is not None and replica.disk_used > disk_max:
         what = f"{replica.disk_used:.0%} of the log's disk is used"
-        found.append(Problem("disk_nearly_full", name, what))
+        found.append(_problem("disk_nearly_full", name, what))
+    if replica.failover is not None and replica.failover.halted:
+        found.append(_problem("replica_halted", name, replica.failover.halted))
+    if replica.failover is not None and not replica.failover.is_engine_reachable:
+        found.append(_problem("engine_unreachable", name, "it does not reach etcd"))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership(Result):
+    """Who leads a set now: its replica id, and the number of its mastership."""
+
+    broker: str
+    master: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedFailover(Result):
+    """Who leads by force, and how many messages at the end of the old log it may have cost."""
+
+    broker: str
+    master: str
+    term: int
+    messages_at_risk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(Result):
+    """How the load was taken off a broker.
+
+    `switched_over`: `master` leads now. `writes_stopped`: name servers tell producers not to send
+    there, `topic_count` topics changed. `nothing_to_do`: it takes no messages, as it is no master.
+    """
+
+    broker: str
+    how: Literal["switched_over", "writes_stopped", "nothing_to_do"]
+    master: str = ""
+    topic_count: int = 0
 
 
 # Topics

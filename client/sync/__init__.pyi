@@ -16,6 +16,8 @@ from skylarkmq.client.admin.groups import Edge
 from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, ReplayTarget
 from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
+    BEHIND_MAX,
+    DISK_MAX,
     AccessFile,
     AccessRules,
     BrokerRuntime,
@@ -23,11 +25,15 @@ from skylarkmq.client.admin.results import (
     ClusterSummary,
     Connection,
     ConsumedDirectly,
+    Drained,
+    ForcedFailover,
     GroupDescription,
     GroupMembers,
     GroupProgress,
+    Mastership,
     MemberInfo,
     OffsetReset,
+    Problem,
     Right,
     TopicDescription,
 )
@@ -113,6 +119,19 @@ class Admin:
 
     def cluster(self) -> ClusterSummary:
         """Return the brokers that are registered."""
+
+    def cluster_health(
+        self, *, behind_max: int = BEHIND_MAX, disk_max: float = DISK_MAX
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with the cluster, each with its cure; empty: all is well.
+
+        Args:
+            behind_max: bytes that a slave may lack.
+            disk_max: part of a disk that may be used, 0 to 1.
+
+        Raises:
+            RocketMQError: no name server answered.
+        """
 
     def cluster_status(self) -> ClusterStatus:
         """Ask every name server and every broker, slaves too, how it is.
@@ -249,6 +268,34 @@ class Admin:
 
         Raises:
             RouteNotFound: there is no such topic.
+        """
+
+    def drain(self, broker: str, *, broker_id: int | None = None) -> Drained:
+        """Take the load off a broker before its process or machine is worked on.
+
+        Args:
+            broker: its name.
+            broker_id: of the process that is meant, as configured; None: the master.
+
+        Raises:
+            NotFound: no such broker, or it does not answer, so that nobody knows what it is.
+            IllegalState: no replica leads now.
+            BrokerError: no other replica of the set can lead.
+        """
+
+    def failover(self, broker: str, *, on: int | str, accept_loss: bool = False) -> ForcedFailover:
+        """Let a replica lead although messages may be lost: the last resort.
+
+        Args:
+            broker: name of the set.
+            on: which one leads: its broker id, its replica id, or its address, host:port.
+            accept_loss: has to be True.
+
+        Raises:
+            ValueError: `accept_loss` is not said.
+            NotFound: no such broker or replica, or nobody of the set answers.
+            NotSupported: the broker is no set that elects its master.
+            BrokerError: there is a master, or the replica does not reach etcd.
         """
 
     def list_groups(self, *, system: bool = False) -> list[str]:
@@ -483,6 +530,21 @@ class Admin:
     def stop_writes(self, broker: str) -> int:
         """Let name servers tell clients not to send to a broker; return how many topics changed."""
 
+    def switch_over(self, broker: str, to: int | str | None = None) -> Mastership:
+        """Let another replica of a set lead; return who does.
+
+        Args:
+            broker: name of the set.
+            to: its broker id, or its replica id; None: the one with the most of the log.
+
+        Raises:
+            NotFound: no such broker or replica, or nobody of the set answers.
+            NotSupported: the broker is no set that elects its master.
+            IllegalState: no replica leads now.
+            BrokerError: the replica cannot lead: it is not in sync, or did not take over in time;
+                then the old master leads on.
+        """
+
     def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that have consumed or consume a topic.
 
@@ -498,6 +560,13 @@ class Admin:
 
         Raises:
             RouteNotFound: there is no trace topic.
+        """
+
+    def undrain(self, broker: str) -> int:
+        """Undo `drain`: let producers send again; return how many topics changed.
+
+        Raises:
+            NotFound: no such broker.
         """
 
     def update_group(

@@ -29,6 +29,7 @@ CALLS: dict[str, str] = {
     "broker_runtime": "admin.broker_runtime('broker-a')",
     "clone_offsets": "admin.clone_offsets('billing', 'copy')",
     "cluster": "admin.cluster()",
+    "cluster_health": "admin.cluster_health()",
     "cluster_status": "admin.cluster_status()",
     "consume_directly": "admin.consume_directly('live', client_id, place)",
     "consumers": "admin.consumers('live')",
@@ -39,6 +40,7 @@ CALLS: dict[str, str] = {
     "delete_topic": "admin.delete_topic('made')",
     "describe_group": "admin.describe_group('billing')",
     "describe_topic": "admin.describe_topic('orders')",
+    "failover": "admin.failover('broker-a', on=1, accept_loss=True)",
     "list_groups": "admin.list_groups()",
     "list_topics": "admin.list_topics(groups=True)",
     "member_info": "admin.member_info('live', client_id)",
@@ -56,6 +58,9 @@ CALLS: dict[str, str] = {
     "set_white_list": "admin.set_white_list(['10.0.0.1'])",
     "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",
     "stop_writes": "admin.stop_writes('broker-a')",
+    "drain": "admin.drain('broker-a')",  # before the topic is made writable again
+    "undrain": "admin.undrain('broker-a')",
+    "switch_over": "admin.switch_over('broker-a')",
     "topic_groups": "admin.topic_groups('orders')",
     "trace": "admin.trace('C0A8', topic='orders')",
     "update_group": "admin.update_group('billing', max_retries=16)",
@@ -71,8 +76,8 @@ OWN_LIFE = {
     "__aexit__": "entered(namesrv)",
 }
 MAY_FAIL = {
-    "access_files", "access_rules", "delete_account", "delete_group", "delete_topic",
-    "name_server_config", "put_account", "set_white_list", "trace",
+    "access_files", "access_rules", "delete_account", "delete_group", "delete_topic", "failover",
+    "name_server_config", "put_account", "set_white_list", "switch_over", "trace",
 }  # fmt: skip
 """Because what they ask for is not there, or not there any more."""
 WAYS: tuple[Way, ...] = ("waiting", "woken", "timeout")
