@@ -158,7 +158,7 @@ class BrokerProcess:
 
 
 def _free_ports() -> tuple[int, int]:
-    """A listen port whose fast port below is free too, and one for the name server.
+    """A listen port with its fast port and that for slaves, and one for the name server.
 
     They lie below those that the system gives to connections: while the broker is away, nobody
     gets one of them by chance.
@@ -166,7 +166,7 @@ def _free_ports() -> tuple[int, int]:
     while True:
         port, namesrv_port = random.randrange(10_000, 20_000), random.randrange(20_000, 30_000)
         try:
-            for each in (port, port - 2, namesrv_port):
+            for each in (port, port - 2, port + 1, namesrv_port):
                 socket.create_server(("127.0.0.1", each)).close()
         except OSError:
             continue

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.interop.children import Child, Children, Event
+from tests.interop.children import Child, Children
 from tests.interop.servers import Broker, Cluster
 from tests.support.broker_process import PATIENT
+from tests.support.ports import free_ports
 
 COMMAND = Path(sys.executable).with_name("skylarkmq")
 
@@ -16,13 +17,13 @@ class SkylarkBroker(Broker):
     """`skylarkmq serve` (or `broker`) on free ports, which a later start takes again."""
 
     kind = "skylarkmq"
-    namesrv_port = 0
-    port = 0
 
     def __init__(
         self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
     ) -> None:
         super().__init__(children, folder, joins, **keys)
+        (self.namesrv_port,) = free_ports()
+        self.port = free_ports(-2, 1)[0]  # the fast port, and one for replication
         self._child: Child | None = None
 
     def start(self) -> None:
@@ -42,10 +43,7 @@ class SkylarkBroker(Broker):
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
         self._child = child = self.children.start("skylarkmq", command, one_stream=True)
-        ready: list[Event] = child.wait_for("the broker", lambda: child.named("ready"))
-        self.port = _port(ready[0]["brokerAddr"])
-        if not self.joins:
-            self.namesrv_port = _port(ready[0]["namesrvAddr"])
+        child.wait_for("the broker", lambda: child.named("ready"))
 
     def stop(self) -> None:
         assert self._child is not None
@@ -66,7 +64,7 @@ class SkylarkNameServer:
     def __init__(self, children: Children) -> None:
         self._children = children
         self._child: Child | None = None
-        self._port = 0
+        (self._port,) = free_ports()
 
     @property
     def namesrv(self) -> str:
@@ -83,14 +81,9 @@ class SkylarkNameServer:
         }.items():
             command += ["--set", f"{key}={value}"]
         self._child = child = self._children.start("skylarkmq-namesrv", command, one_stream=True)
-        ready: list[Event] = child.wait_for("the name server", lambda: child.named("ready"))
-        self._port = _port(ready[0]["namesrvAddr"])
+        child.wait_for("the name server", lambda: child.named("ready"))
 
     def kill(self) -> None:
         """An end without a warning."""
         assert self._child is not None
         self._child.kill()
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

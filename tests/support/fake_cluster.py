@@ -359,6 +359,21 @@ class FakeCluster:
         master.slaves[broker_id] = slave
         return slave
 
+    def successor(self, master: FakeBroker) -> FakeBroker:
+        """Start a replica that has all that its master has, at an address of its own.
+
+        No route names it before `take_over`.
+        """
+        replica = type(master)(self, master.name, {})
+        replica.address = f"{master.name}-next:10911"
+        replica.topics, replica.offsets = master.topics, master.offsets
+        self.network.listen(replica.address, replica)
+        return replica
+
+    def take_over(self, replica: FakeBroker, master: FakeBroker) -> None:
+        """Let routes name the replica in its master's place."""
+        self.brokers[self.brokers.index(master)] = replica
+
     def queue_key(self, topic: str, queue_id: int) -> int:
         """Return the number of a queue, from which physical offsets are made."""
         if (topic, queue_id) not in self.queue_keys:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.patience import LIMIT_S, until
+from tests.support.ports import free_groups
 from tests.support.raw_client import RawClient
 
 SMALL = {
@@ -21,7 +22,8 @@ SMALL = {
     "brokerName": "a",
     "bindAddress": "127.0.0.1",
 }
-FREE = dict.fromkeys(("listenPort", "namesrvListenPort", "metricsPromExporterPort"), 0)
+TWO_BROKERS = (-2, 1, 8, 10, 11)
+"""The other ports of two brokers, seen from the listen port of the first."""
 
 
 class Fleet:
@@ -71,7 +73,13 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(root: Path, *words: str, **settings: object) -> AsyncIterator[Fleet]:
-    keys = {**SMALL, **FREE, "storePathRootDir": root, **settings}
+    brokers, (namesrv,) = free_groups(TWO_BROKERS, ())  # they are started again on the same ports
+    ports = {
+        "listenPort": brokers[0],
+        "namesrvListenPort": namesrv,
+        "metricsPromExporterPort": 0,
+    }
+    keys = {**SMALL, **ports, "storePathRootDir": root, **settings}
     arguments = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "skylarkmq.cli", "serve", *arguments, *words),

@@ -14,7 +14,7 @@ import pytest
 
 from skylarkmq.broker.fleet.run import python_command
 from skylarkmq.protocol.codes import ResponseCode
-from tests.broker.fleet.fleet_rig import call, fleet, host_and_port, page
+from tests.broker.fleet.fleet_rig import TWO_BROKERS, call, fleet, host_and_port, page
 from tests.support.patience import until
 from tests.support.ports import free_ports
 from tests.support.raw_client import send_fields
@@ -31,7 +31,8 @@ async def count(address: str) -> int:
 
 async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    async with fleet(root, "--brokers", "2") as it:
+    any_port = {"listenPort": 0, "namesrvListenPort": 0}
+    async with fleet(root, "--brokers", "2", **any_port) as it:
         ready = await it.ready()
         routes = await call(ready["namesrvAddr"], 106, {})
         assert set(json.loads(routes.body)["brokerAddrTable"]) == {"a", "a-1"}
@@ -63,7 +64,7 @@ async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path:
 
 
 async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> None:
-    [port] = free_ports(-2, 1, 8, 10, 11)[:1]
+    [port] = free_ports(*TWO_BROKERS)[:1]
     settings = {"brokers": 2, "listenPort": port, "flushDiskType": "SYNC_FLUSH"}
     async with fleet(tmp_path / "store", **settings) as it:
         ready = await it.ready()
@@ -131,7 +132,7 @@ async def test_brokers_stop_cleanly_when_the_supervisor_is_killed(tmp_path: Path
 
 
 async def test_one_that_cannot_start_ends_all_with_its_reason(tmp_path: Path) -> None:
-    [port] = free_ports(-2, 1, 8, 10, 11)[:1]
+    [port] = free_ports(*TWO_BROKERS)[:1]
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", port + 10)
     root = tmp_path / "store"
     async with taken, fleet(root, "--brokers", "2", listenPort=port) as it:
