@@ -8,7 +8,7 @@
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
-#   make bench     how fast, beside echo servers on the same machine; also with several processes
+#   make bench     how fast, beside echo servers on the same machine; also with several processes, and with a slave
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven;
@@ -17,6 +17,8 @@
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
+#   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
+#                  be missing; needs root, or ARGS=--loopback
 #   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
 #   make docs      the documentation with the API pages as one site, in ./var/docs
 #   make docs-reference  writes the generated pages of docs/reference anew
@@ -30,7 +32,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference clean
+.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -50,6 +52,9 @@ test-busy: $(VENV)/.dev
 faults: $(VENV)/.dev
 	$(BIN)/pytest -rs -m 'fault or fault_root' $(ARGS)
 
+failover: $(VENV)/.dev
+	$(BIN)/python -m tests.failover $(ARGS)
+
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,6 +73,7 @@ pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)
 	$(BIN)/python -m tests.bench.scaling
+	$(BIN)/python -m tests.bench.replication
 	$(BIN)/python -m tests.bench.inside
 	$(BIN)/python -m tests.bench.testkit
 	$(BIN)/python -m tests.bench.client_send

@@ -1,0 +1,112 @@
+"""The clients, the checker and the reader of stores agree about a broker alone that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.store.stopped.reader import StoppedStore
+from tests.failover.checker import check
+from tests.failover.cluster import SETTINGS
+from tests.failover.history import History, Operation, read_history
+from tests.failover.load import CONSUMER, Load, create_topic, now
+from tests.failover.logs import compare_logs, stored_messages
+from tests.failover.processes import ServerProcess
+from tests.support.patience import LIMIT_S, until
+from tests.support.ports import free_ports
+
+pytestmark = pytest.mark.timing
+
+
+async def _serves(broker: ServerProcess, address: tuple[str, int]) -> None:
+    """Wait until it does."""
+
+    async def connects() -> bool:
+        assert broker.is_running, broker.tail()
+        try:
+            _, writer = await asyncio.open_connection(*address)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    await until(connects, "the broker")
+
+
+async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
+    seed, port, _, names = free_ports(2, 3, 4)  # the fast port first, slaves at the third
+    keys = {
+        **SETTINGS,
+        "mappedFileSizeCommitLog": 1 << 17,
+        "maxMessageSize": 1 << 13,
+        "storePathRootDir": tmp_path / "store",
+        "listenPort": port,
+        "namesrvListenPort": names,
+    }
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "json", *words]
+    broker = ServerProcess("broker", command, tmp_path)
+    history = History(tmp_path / "history.jsonl")
+    address = "127.0.0.1", port
+    load = Load(history, f"127.0.0.1:{names}", {"broker": address}, seed=seed)
+    try:
+        broker.start()
+        await _serves(broker, address)
+        await create_topic(address)
+        await load.start()
+        for _ in range(2):
+            await load.acks(100, LIMIT_S)
+            begun = now()
+            broker.kill()
+            broker.start()
+            await _serves(broker, address)
+            await load.acks(20, LIMIT_S)
+            history.add(Operation("fault", "kill", begun, now(), "done"))
+        assert await load.drain()
+        count = await load.read_all(address, "end", final=True)
+        await load.stop()
+        broker.terminate()
+        await broker.ended()
+        assert broker.unasked == []
+        assert broker.lives == 3
+        logs = _logs(tmp_path, history, count)
+        assert logs > 100_000
+    finally:
+        await load.stop()
+        broker.kill()
+        history.close()
+    verdict = check(read_history(history.path), consumers=[CONSUMER])
+    assert verdict.is_good, str(verdict)
+    assert verdict.acked >= 240
+    assert verdict.kept == count
+    assert len(verdict.gaps["kill"]) == 2
+    assert min(verdict.gaps["kill"]) > 0
+
+
+def _logs(folder: Path, history: History, count: int) -> int:
+    """Add what the stopped store holds; a copy with another byte in it is seen to differ."""
+    shutil.copytree(folder / "store", folder / "copy")
+    stores = {"store": folder / "store", "copy": folder / "copy"}
+    same = compare_logs(stores)
+    assert same.differences == []
+    assert same.start == 0
+    assert set(same.ends.values()) == {same.end}
+    found = list(stored_messages(folder / "store", "store", same.end))
+    assert len(found) == count
+    for read in found:
+        history.add(read)
+    assert len(list(stored_messages(folder / "store", "store", same.end // 2))) < count
+
+    files = StoppedStore(folder / "copy").log_files
+    assert len(files) > 1
+    place = files[1].start + 37  # a queue id: no CRC tells
+    data = bytearray(files[1].path.read_bytes())
+    data[37 - 20] ^= 1
+    files[1].path.write_bytes(data)
+    [difference] = compare_logs(stores).differences
+    assert difference.endswith(f"differ at {place - 20}")
+    return same.size
