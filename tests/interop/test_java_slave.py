@@ -161,6 +161,12 @@ async def test_the_slave_has_our_log_byte_for_byte_also_after_kills(
         assert pair.theirs() == pair.ours()
 
 
+def stands_still(pid: int) -> bool:
+    """Return whether a process was stopped, with all its threads: on a busy machine that takes."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 async def test_what_a_sync_master_tells_of_the_slave(tmp_path: Path) -> None:
     async with pair_of(tmp_path, "SYNC_MASTER", slave_timeout=TIMEOUT_MS) as pair:
         await pair.send(1)
@@ -169,6 +175,7 @@ async def test_what_a_sync_master_tells_of_the_slave(tmp_path: Path) -> None:
         assert codes.count(0) > 250, codes  # a busy machine may be late once
         await pair.followed()
         os.kill(pair.slave.pid, signal.SIGSTOP)
+        await until(lambda: stands_still(pair.slave.pid), "all of its threads stand still")
         try:
             assert set(await pair.send(3)) == {ResponseCode.FLUSH_SLAVE_TIMEOUT}
         finally:

@@ -6,12 +6,15 @@ for the half minute that is their default.
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Sequence
 
 from tests.interop.children import Child, Children, Event
 from tests.interop.java import CLIENT, java
 from tests.interop.servers import Cluster
+from tests.support.patience import LIMIT_S
 
 PACKAGE = "skylarkmq.interop"
 
@@ -146,6 +149,21 @@ def holds_queues(child: Child, count: int) -> set[int]:
 
     found: set[int] = child.wait_for(f"{count} queues", held)
     return found
+
+
+def share_queues(consumers: Sequence[Child], count: int) -> list[set[int]]:
+    """Wait until each of some consumers has queues of its topic, and together they have all.
+
+    What one has is told now and then; on the way there two may say the same of a queue.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        told = [consumer.named("queues") for consumer in consumers]
+        held = [set(events[-1]["queues"]) if events else set[int]() for events in told]
+        if all(held) and sorted(itertools.chain(*held)) == list(range(count)):
+            return held
+        assert time.monotonic() < deadline, f"{count} queues are not shared: {held}"
+        time.sleep(0.05)
 
 
 def receives(child: Child, body: str) -> None:

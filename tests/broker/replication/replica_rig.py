@@ -14,7 +14,7 @@ from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.replica_broker import ReplicaBroker
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.client import Client, Producer
+from skylarkmq.client import Producer
 from skylarkmq.store.config import StoreConfig
 from tests.support.patience import LIMIT_S, until
 from tests.support.ports import free_ports
@@ -26,19 +26,15 @@ NAME = "broker-a"
 class ReplicaSet:
     """Some replicas, a name server, and the engine."""
 
-    def __init__(self, folder: Path, namesrv: NamesrvController, **config: Any) -> None:
+    def __init__(self, folder: Path, namesrv_addr: str, **config: Any) -> None:
         self.clock = SystemClock(asyncio.get_running_loop())
         self.engine = Engine(self.clock)
-        self.namesrv = namesrv
+        self.namesrv_addr = namesrv_addr
         self.replicas: dict[int, ReplicaBroker] = {}
         self.ways: dict[int, SimulatedCoordination] = {}
         self._folder = folder
         self._config = config
         self._ports: dict[int, int] = {}
-
-    @property
-    def namesrv_addr(self) -> str:
-        return f"127.0.0.1:{self.namesrv.listen_address[1]}"
 
     def config(self, number: int, **more: Any) -> BrokerConfig:
         port = self._ports.setdefault(number, free_ports(-2, 1)[0])
@@ -141,13 +137,22 @@ async def replica_set(folder: Path, **config: Any) -> AsyncIterator[ReplicaSet]:
     clock = SystemClock(asyncio.get_running_loop())
     namesrv = NamesrvController(NamesrvConfig(listen_port=0), clock)
     await namesrv.start()
-    found = ReplicaSet(folder, namesrv, **config)
+    try:
+        async with replicas_at(f"127.0.0.1:{namesrv.listen_address[1]}", folder, **config) as found:
+            yield found
+    finally:
+        await namesrv.stop()
+
+
+@asynccontextmanager
+async def replicas_at(namesrv_addr: str, folder: Path, **config: Any) -> AsyncIterator[ReplicaSet]:
+    """End the replicas that the test has started, and not stopped."""
+    found = ReplicaSet(folder, namesrv_addr, **config)
     try:
         yield found
     finally:
         for replica in found.replicas.values():
             await replica.stop()
-        await namesrv.stop()
 
 
 @asynccontextmanager
@@ -155,6 +160,3 @@ async def producing(replicas: ReplicaSet) -> AsyncIterator[Producer]:
     """Run a patient producer."""
     async with Producer(namesrv_addr=replicas.namesrv_addr, send_timeout=LIMIT_S) as producer:
         yield producer
-
-
-__all__ = ["Client", "Producer", "ReplicaSet", "bytes_of", "producing", "replica_set"]
