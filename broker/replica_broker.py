@@ -639,17 +639,17 @@ class ReplicaBroker:
         return tuple(found)
 
     async def switch_over(self, target: str) -> None:
-        driver = self.driver
-        if driver.state.state is not State.MASTER or driver.state.in_sync is None:
-            raise _refused(f"this replica does not lead {self.config.broker_name}")
+        driver, clock = self.driver, self.life.peer_clock
+        until_s = clock.monotonic() + driver.rules.hand_over_s
+        while driver.state.state is State.MASTER and not self._serves:  # it has only begun
+            self._changed.clear()
+            left_s = until_s - clock.monotonic()
+            if left_s <= 0 or not await wait_event(clock, self._changed, left_s):
+                raise _refused("this replica has only begun to lead: try again")
         if self._is_switching:
             raise _refused("this replica hands over already")
-        until_s = self.life.peer_clock.monotonic() + driver.rules.hand_over_s
-        while not self._serves:  # it has only begun to lead
-            self._changed.clear()
-            left_s = until_s - self.life.peer_clock.monotonic()
-            if left_s <= 0 or not await wait_event(self.life.peer_clock, self._changed, left_s):
-                raise _refused("this replica has only begun to lead: try again")
+        if driver.state.state is not State.MASTER or driver.state.in_sync is None:
+            raise _refused(f"this replica does not lead {self.config.broker_name}")
         target = target or self._best()
         if not target:
             raise _refused("no other replica is alive and in sync")

@@ -55,10 +55,7 @@ async def test_a_master_that_dies_and_one_that_hands_over(tmp_path: Path) -> Non
     try:
         await asyncio.to_thread(names.start)
         async with replicas_at(names.namesrv, tmp_path) as replicas:
-            for number in (1, 2, 3):
-                await replicas.start(number)
-            first = await replicas.led()
-            await replicas.in_sync(1, 2, 3)
+            first = await replicas.three()
             await settled(replicas)
             async with producing(replicas) as sends:
                 await sends.send(Message("T", b"before"))

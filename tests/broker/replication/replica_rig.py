@@ -109,6 +109,14 @@ class ReplicaSet:
 
         await until(is_so, f"{numbers} in sync")
 
+    async def three(self) -> int:
+        """Start replicas 1 to 3, and return who leads when all are in sync."""
+        for number in (1, 2, 3):
+            await self.start(number)
+        leader = await self.led()
+        await self.in_sync(1, 2, 3)
+        return leader
+
     async def same_logs(self) -> None:
         """Wait until all logs are the same, byte for byte."""
 

@@ -76,10 +76,7 @@ async def test_followers_have_the_same_log(tmp_path: Path) -> None:
 
 async def test_a_successor_has_what_was_acknowledged(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         async with producing(replicas) as sends:
             before = [await sends.send(Message("T", b"%d" % n)) for n in range(20)]
             await replicas.kill(first)
@@ -95,10 +92,7 @@ async def test_a_successor_has_what_was_acknowledged(tmp_path: Path) -> None:
 
 async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) -> None:
     async with replica_set(tmp_path, slave_timeout=100) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         old = replicas.replicas[first]
         async with producing(replicas) as sends:
             acked = await sends.send(Message("T", b"acknowledged"))
@@ -122,10 +116,7 @@ async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) 
 
 async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"0"))
             sending = asyncio.ensure_future(_send_many(sends, 200))
@@ -146,10 +137,7 @@ async def _send_many(sends: Producer, count: int) -> list[SendResult]:
 
 async def test_the_engine_may_be_away_while_the_set_stays(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         for way in replicas.ways.values():
             way.sends = False
         leader = replicas.replicas[first].driver
@@ -317,10 +305,7 @@ async def test_a_stop_does_not_wait_for_followers_of_a_new_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replica_set(tmp_path, slave_timeout=500) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         others = [number for number in (1, 2, 3) if number != first]
         for number in others:  # nobody tells the next one that all have everything
             monkeypatch.setattr(replicas.replicas[number], "looked", Mock())
@@ -390,10 +375,7 @@ async def test_a_disk_that_fails_while_it_joins_ends_the_start(
 async def test_what_is_beside_the_messages_goes_over(tmp_path: Path) -> None:
     """Topics, groups, offsets, order, delays and open transactions, seen by clients."""
     async with replica_set(tmp_path) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         namesrv = replicas.namesrv_addr
 
         async with AsyncExitStack() as stack:
@@ -446,10 +428,7 @@ async def test_what_is_beside_the_messages_goes_over(tmp_path: Path) -> None:
 async def test_a_rolling_restart_costs_no_send(tmp_path: Path) -> None:
     """As docs/operations/failover.md describes an upgrade: followers first, the master last."""
     async with replica_set(tmp_path, min_in_sync_replicas=2) as replicas:
-        for number in (1, 2, 3):
-            await replicas.start(number)
-        first = await replicas.led()
-        await replicas.in_sync(1, 2, 3)
+        first = await replicas.three()
         async with producing(replicas) as sends:
             count, is_over = 0, asyncio.Event()
 
