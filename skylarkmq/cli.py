@@ -20,6 +20,7 @@ COMMANDS: Final = {
         "consume",
         "Print a topic's messages as JSON lines.",
     ),
+    "topic": ("skylarkmq.tools.topic", "topic", "Topics: list, look at, create, change, delete."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }

@@ -8,92 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
-import signal
-import ssl
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from functools import wraps
-from pathlib import Path
-from typing import Any, Final, Literal
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, Literal
 
 import click
 
-from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR
 from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
-from skylarkmq.client.errors import (
-    BrokerError,
-    ConnectionFailed,
-    MessageTooLarge,
-    RequestTimeout,
-    RocketMQError,
-    RouteNotFound,
-    TopicNotExist,
-)
+from skylarkmq.client.errors import RequestTimeout
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.send_result import SendResult
-from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.message import Message
-
-FAILED: Final = 1
-USAGE: Final = 2
-NOT_FOUND: Final = 3
-UNREACHABLE: Final = 4
-REFUSED: Final = 5
+from skylarkmq.tools.connection import Session, connected
+from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
 
 READ_SIZE: Final = 65_536
 LINES_AHEAD: Final = 4
 
-namesrv_option = click.option(
-    "--namesrv",
-    metavar="HOST:PORT",
-    envvar="NAMESRV_ADDR",
-    default=DEFAULT_NAMESRV_ADDR,
-    show_default=True,
-    show_envvar=True,
-    help="Name servers, separated by semicolons.",
-)
 
-
-def tls_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of TLS; the command gets `tls`, a context or None."""
-
-    @wraps(command)
-    def with_context(tls: bool, tls_ca: Path | None, tls_cert: Path | None, **options: Any) -> None:
-        context = _context(tls_ca, tls_cert) if tls or tls_ca or tls_cert else None
-        command(tls=context, **options)
-
-    file = click.Path(path_type=Path, dir_okay=False)
-    for option in (
-        click.option("--tls-cert", type=file, help="This client's certificate and key, PEM."),
-        click.option("--tls-ca", type=file, help="Issuers to trust instead of the system's, PEM."),
-        click.option("--tls", is_flag=True, help="Use TLS; --tls-ca and --tls-cert imply it."),
-    ):
-        with_context = option(with_context)
-    return with_context
-
-
-def _context(ca: Path | None, certificate: Path | None) -> ssl.SSLContext:
-    parameter, path = "--tls-ca", ca
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if certificate is not None:
-            parameter, path = "--tls-cert", certificate
-            context.load_cert_chain(certificate, password=lambda: "")
-    except (OSError, ssl.SSLError) as error:
-        why = "no PEM that can be used" if isinstance(error, ssl.SSLError) else error.strerror
-        raise click.BadParameter(f"{path}: {why}", param_hint=parameter) from error
-    return context
-
-
-@click.command()
+@click.command(epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("body", default="-")
 @click.option("--tags", metavar="TAG", help="The message's tag.")
@@ -106,8 +46,7 @@ def _context(ca: Path | None, certificate: Path | None) -> ssl.SSLContext:
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
     help="Seconds for one message.",
 )  # fmt: skip
-@namesrv_option
-@tls_options
+@connected
 def send(
     topic: str,
     body: str,
@@ -116,8 +55,7 @@ def send(
     properties: tuple[str, ...],
     delay_level: int,
     timeout: float,
-    namesrv: str,
-    tls: ssl.SSLContext | None,
+    session: Session,
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
 
@@ -130,20 +68,17 @@ def send(
             topic, content, tags=tags, keys=keys, properties=named, delay_level=delay_level
         )
 
-    async def work() -> int:
-        async with (
-            Client(namesrv, ssl=tls) as client,
-            Producer(client=client, send_timeout=timeout) as producer,
-        ):
+    async def work(client: Client) -> int:
+        async with Producer(client=client, send_timeout=timeout) as producer:
             if body != "-":
                 _print_result(await producer.send(message(body)))
                 return 0
             return await _send_lines(producer, message)
 
-    _run(work)
+    session.run(work)
 
 
-@click.command()
+@click.command(epilog=EXIT_CODES)
 @click.argument("topic")
 @click.option("--group", required=True, help="The consumer group, which keeps the offsets.")
 @click.option(
@@ -159,8 +94,7 @@ def send(
     help="End when no message came for so many seconds.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["json"]), default="json", show_default=True)
-@namesrv_option
-@tls_options
+@connected
 def consume(
     topic: str,
     group: str,
@@ -169,8 +103,7 @@ def consume(
     max_count: int | None,
     timeout: float | None,
     output: str,
-    namesrv: str,
-    tls: ssl.SSLContext | None,
+    session: Session,
 ) -> None:
     """Print the messages of TOPIC as a member of a group, one JSON object a line.
 
@@ -178,29 +111,26 @@ def consume(
     commits. With --max, ending earlier by --timeout is a failure (1).
     """
 
-    async def work() -> int:
-        selector = Tag(tags) if tags else None
-        start_from = StartFrom(start)
-        async with Client(namesrv, ssl=tls) as client:
-            consumer = Consumer(
-                topic,
-                client=client,
-                group=group,
-                selector=selector,
-                start_from=start_from,
-                ack="manual",
-            )
-            async with consumer:
-                known = services_of(client).routes.known
-                if known(topic) is None:
-                    click.echo(f"topic {topic} does not exist yet, waiting", err=True)
-                count = await _print_messages(consumer, max_count, timeout)
-                if count == 0 and known(topic) is None:
-                    click.echo(f"error: topic {topic} does not exist", err=True)
-                    return NOT_FOUND
+    async def work(client: Client) -> int:
+        consumer = Consumer(
+            topic,
+            client=client,
+            group=group,
+            selector=Tag(tags) if tags else None,
+            start_from=StartFrom(start),
+            ack="manual",
+        )
+        async with consumer:
+            known = services_of(client).routes.known
+            if known(topic) is None:
+                click.echo(f"topic {topic} does not exist yet, waiting", err=True)
+            count = await _print_messages(consumer, max_count, timeout)
+            if count == 0 and known(topic) is None:
+                click.echo(f"error: topic {topic} does not exist", err=True)
+                return NOT_FOUND
         return 0 if max_count is None or count >= max_count else FAILED
 
-    _run(work)
+    session.run(work)
 
 
 async def _send_lines(producer: Producer, message: Callable[[bytes], Message]) -> int:
@@ -234,42 +164,6 @@ async def _print_messages(
         await message.ack()
         count += 1
     return count
-
-
-def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
-    """Run the command's work; SIGINT and SIGTERM end it cleanly; errors become exit codes."""
-    try:
-        code = asyncio.run(_until_signal(work))
-    except (MessageTooLarge, ValueError, WireError) as error:
-        code = _fail(error, USAGE)
-    except RocketMQError as error:
-        code = _fail(error, _exit_code(error))
-    except BrokenPipeError:
-        # The reader of the output has left; nothing may be flushed into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
-
-
-async def _until_signal(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    loop = asyncio.get_running_loop()
-    task = asyncio.create_task(work())
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # not on Windows
-            loop.add_signal_handler(number, interrupt)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if interrupted:
-            return 0
-        raise
 
 
 async def _input_lines() -> AsyncGenerator[bytes]:
@@ -347,19 +241,3 @@ def _property(text: str) -> tuple[str, str]:
     if not equals:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
     return name, value
-
-
-def _exit_code(error: RocketMQError) -> int:
-    if isinstance(error, RouteNotFound):
-        missing = error.reason in ("topic_missing", "auto_create_off")
-        return NOT_FOUND if missing else UNREACHABLE
-    if isinstance(error, TopicNotExist):
-        return NOT_FOUND
-    if isinstance(error, ConnectionFailed | RequestTimeout):
-        return UNREACHABLE
-    return REFUSED if isinstance(error, BrokerError) else FAILED
-
-
-def _fail(error: Exception, code: int) -> int:
-    click.echo(f"error: {error}", err=True)
-    return code

@@ -51,7 +51,7 @@ LIBRARIES = {
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop", "yaml"},
     "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
     "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
-    "tools": {"msgspec", "click", "rich", "uvloop"},
+    "tools": {"msgspec", "click", "rich", "uvloop", "yaml"},
     **{name: set[str]() for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }

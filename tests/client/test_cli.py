@@ -23,7 +23,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     broker_error,
 )
-from skylarkmq.tools import messages as client_cli
+from skylarkmq.tools import running
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
 
@@ -80,7 +80,7 @@ async def test_what_is_sent_is_consumed(shell: Shell) -> None:
     code, messages, _ = await shell.run(
         "consume", "orders", "--group", "g", "--max", "1", "--timeout", "0.5"
     )
-    assert (code, messages) == (client_cli.FAILED, []), "acknowledged, so it does not come again"
+    assert (code, messages) == (running.FAILED, []), "acknowledged, so it does not come again"
 
 
 async def test_standard_input_is_one_message_a_line_in_order(shell: Shell) -> None:
@@ -147,13 +147,11 @@ async def test_exit_codes(shell: Shell) -> None:
         return code, said
 
     code, said = await outcome("consume", "absent", "--group", "g", "--timeout", "0.5")
-    assert code == client_cli.NOT_FOUND
+    assert code == running.NOT_FOUND
     assert "absent" in said
     nobody = ("--namesrv", "127.0.0.1:1")
-    assert (await outcome("send", "orders", "x", *nobody))[0] == client_cli.UNREACHABLE
-    assert (await outcome("consume", "orders", "--group", "g", *nobody))[0] == (
-        client_cli.UNREACHABLE
-    )
+    assert (await outcome("send", "orders", "x", *nobody))[0] == running.UNREACHABLE
+    assert (await outcome("consume", "orders", "--group", "g", *nobody))[0] == (running.UNREACHABLE)
     for wrong in (
         ("send", "no topic", "x"),
         ("send", "orders", "x", "--property", "novalue"),
@@ -164,7 +162,7 @@ async def test_exit_codes(shell: Shell) -> None:
         ("send", "SCHEDULE_TOPIC_XXXX", "x"),
     ):
         code, said = await outcome(*wrong)
-        assert code == client_cli.USAGE, said
+        assert code == running.USAGE, said
 
 
 @pytest.mark.parametrize(
@@ -183,4 +181,4 @@ async def test_exit_codes(shell: Shell) -> None:
     ],
 )
 def test_each_error_has_its_exit_code(error: RocketMQError, code: int) -> None:
-    assert client_cli._exit_code(error) == code
+    assert running.exit_code(error) == code

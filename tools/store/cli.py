@@ -17,6 +17,7 @@ from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.tools.output import ProgressBar, as_json
 from skylarkmq.tools.store import cat as cats
 from skylarkmq.tools.store import dump as dumps
 from skylarkmq.tools.store import info as infos
@@ -32,7 +33,6 @@ from skylarkmq.tools.store.options import (
     show,
     time_option,
 )
-from skylarkmq.tools.store.output import ProgressBar, as_json
 from skylarkmq.tools.store.ownership import reading, refuse_running
 from skylarkmq.tools.store.salvage import Salvage
 from skylarkmq.tools.store.salvage import lines as salvage_lines

@@ -14,7 +14,7 @@ from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
-from skylarkmq.tools.store.output import table
+from skylarkmq.tools.output import table
 
 FIELDS = (
     "body", "properties", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp",

@@ -17,7 +17,7 @@ from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState, read_checkpoint
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
-from skylarkmq.tools.store.output import size_text, table, when
+from skylarkmq.tools.output import size_text, table, when
 from skylarkmq.tools.store.ownership import owner_of
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
 from skylarkmq.tools.store.walk import PlaceKind, walk

@@ -24,8 +24,8 @@ from skylarkmq.store.stopped.reader import (
     StoppedStore,
     is_queue_id,
 )
+from skylarkmq.tools.output import table
 from skylarkmq.tools.store.findings import Findings
-from skylarkmq.tools.store.output import table
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table, readable
 from skylarkmq.tools.store.verify_derived import IndexCheck, QueueCheck
 from skylarkmq.tools.store.walk import Place, PlaceKind, walk

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.read_only_files import ReadOnlyFiles
-from skylarkmq.tools.store import output
-from skylarkmq.tools.store.output import ProgressBar
+from skylarkmq.tools import output
+from skylarkmq.tools.output import ProgressBar
 from tests.support.archives import unpack
 from tests.support.patience import LIMIT_S
 from tests.tools.store.support import Sample, flip, run, run_json

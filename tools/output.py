@@ -1,7 +1,6 @@
-"""Results as text, aligned tables for humans and JSON for programs, and the progress bar.
+"""Results as aligned tables for humans, as JSON and YAML for programs, and the progress bar.
 
-JSON has the same keys in every release; new ones may come. Times are ms since the epoch in JSON and
-UTC in tables.
+JSON has the same keys in every release; new ones may come. Tables show times in UTC.
 """
 
 from __future__ import annotations
@@ -9,13 +8,88 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, TextIO
 
+import click
+
+FORMATS: Final = ("table", "json", "ndjson", "yaml")
+Row = Mapping[str, Any]
+Columns = Mapping[str, str | Callable[[Row], Any]]
+"""Of a table: heading -> the row's key, or what makes the cell from the row."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+
+
+class Output:
+    """Prints a command's results on standard output, in the form that was asked for.
+
+    Rows are plain: dicts, lists, texts, numbers (`to_json()` of the SDK's results). Programs get
+    all of a row, tables only the columns.
+    """
+
+    def __init__(self, form: str | None = None) -> None:
+        """Take one of FORMATS; None is a table on a terminal, and JSON elsewhere."""
+        self.form = form or ("table" if sys.stdout.isatty() else "json")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a person reads it."""
+        return self.form == "table"
+
+    def rows(self, rows: Iterable[Row], columns: Columns | None = None, *, none: str = "") -> None:
+        """Print a list.
+
+        Args:
+            columns: of the table; all of the first row's keys when not given.
+            none: what a person reads on standard error when the list is empty.
+        """
+        found = list(rows)
+        if not self.is_table:
+            self._programs(found)
+        elif found:
+            columns = columns or {key.upper(): key for key in found[0]}
+            for line in table([*columns], [_cells(row, columns) for row in found]):
+                click.echo(line)
+        elif none:
+            click.echo(none, err=True)
+
+    def one(self, fields: Row, columns: Columns | None = None) -> None:
+        """Print one thing: a line for each field in place of a table."""
+        if self.form == "ndjson":
+            click.echo(as_json(fields, indent=None))
+        elif not self.is_table:
+            self._programs(fields)
+        else:
+            columns = columns or {key: key for key in fields}
+            width = max(map(len, columns))
+            for title, cell in zip(columns, _cells(fields, columns), strict=True):
+                click.echo(f"{title:<{width}}  {_cell(cell)}")
+
+    def line(self, fields: Row, text: str) -> None:
+        """Print one of many things that come one after another: JSON on a line, or `text`."""
+        if self.form == "yaml":
+            click.echo("---")
+            self._programs(fields)
+        else:
+            click.echo(text if self.is_table else as_json(fields, indent=None))
+
+    def _programs(self, value: Any) -> None:
+        if self.form == "yaml":
+            yaml: Any = importlib.import_module("yaml")
+            click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        elif self.form == "ndjson":
+            for row in value:
+                click.echo(as_json(row, indent=None))
+        else:
+            click.echo(as_json(value))
+
+
+def _cells(row: Row, columns: Columns) -> list[Any]:
+    return [row.get(of) if isinstance(of, str) else of(row) for of in columns.values()]
 
 
 def as_json(value: Any, *, indent: int | None = 2) -> str:

@@ -1,0 +1,233 @@
+"""What the commands that talk to a cluster share: options, the connection, confirmation.
+
+@topic.command("list")
+@online
+def list_topics(session: Session) -> None:
+    async def work(admin: Admin) -> None:
+        session.output.rows([{"topic": name} for name in await admin.list_topics()])
+
+    session.administer(work)
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from skylarkmq.client.admin import Admin
+from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR, Credentials
+from skylarkmq.client.instance import Client
+from skylarkmq.tools.contexts import Context, load_contexts
+from skylarkmq.tools.output import FORMATS, Output
+from skylarkmq.tools.running import run
+
+Command = Callable[..., Any]
+TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The cluster that a command talks to, and how it answers."""
+
+    namesrv: str
+    origin: str
+    """Who named the name servers: `--namesrv`, `NAMESRV_ADDR`, `context NAME`, `the default`."""
+    credentials: Credentials | None
+    tls: ssl.SSLContext | None
+    namespace: str | None
+    timeout: float
+    """Seconds for each request."""
+    output: Output
+
+    def client(self) -> Client:
+        """Return a client of this cluster, not started."""
+        return Client(
+            self.namesrv,
+            ssl=self.tls,
+            credentials=self.credentials,
+            namespace=self.namespace,
+            request_timeout=self.timeout,
+        )
+
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, int | None]]) -> NoReturn:
+        """Do `work` with a client and exit with the code that it returns."""
+
+        async def connected() -> int | None:
+            async with self.client() as client:
+                return await work(client)
+
+        run(connected, asked=f"{self.namesrv} ({self.origin})")
+
+    def administer(self, work: Callable[[Admin], Coroutine[Any, Any, int | None]]) -> NoReturn:
+        """Do `work` with an administrator and exit with the code that it returns."""
+
+        async def with_admin(client: Client) -> int | None:
+            async with Admin(client=client, timeout=self.timeout) as admin:
+                return await work(admin)
+
+        self.run(with_admin)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Whether a command may change what it was asked to: `--dry-run`, `--yes`, or a question."""
+
+    dry_run: bool
+    yes: bool
+
+    def allowed(self, what: str) -> bool:
+        """Return whether to go on with `what`, such as "delete the topic orders on 2 brokers".
+
+        With --dry-run the answer is no, and what would be done is printed. Without --yes a terminal
+        is asked.
+
+        Raises:
+            click.UsageError: without --yes, and there is no terminal to ask.
+            click.Abort: the person said no.
+        """
+        if self.dry_run:
+            click.echo(f"would {what}", err=True)
+            return False
+        if self.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"to {what} needs --yes where nobody can be asked")
+        click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+        return True
+
+
+def changes(command: Command) -> Command:
+    """Add --dry-run and --yes; the command gets `change`."""
+
+    def with_change(dry_run: bool, yes: bool, **options: Any) -> None:
+        command(change=Change(dry_run, yes), **options)
+
+    update_wrapper(with_change, command)
+    options = (
+        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
+    return _add(options, with_change)
+
+
+def connected(command: Command) -> Command:
+    """Add the options of the connection; the command gets `session`, which prints JSON lines."""
+
+    def with_session(**options: Any) -> None:
+        connection = {name: options.pop(name) for name in _CONNECTION}
+        command(session=_session(TIMEOUT_S, Output("ndjson"), **connection), **options)
+
+    return _add(_CONNECTION_OPTIONS, update_wrapper(with_session, command))
+
+
+def online(command: Command) -> Command:
+    """Add the options of the connection, --timeout and --output; the command gets `session`."""
+
+    def with_session(output: str | None, timeout: float, **options: Any) -> None:
+        connection = {name: options.pop(name) for name in _CONNECTION}
+        command(session=_session(timeout, Output(output), **connection), **options)
+
+    return _add((*_ANSWER_OPTIONS, *_CONNECTION_OPTIONS), update_wrapper(with_session, command))
+
+
+def _add(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed([*options]):
+        command = option(command)
+    return command
+
+
+_FILE: Final = click.Path(dir_okay=False)
+_CONNECTION_OPTIONS: Final = (
+    click.option(
+        "--namesrv", metavar="HOST:PORT",
+        help="Name servers, separated by semicolons; else those of the context, $NAMESRV_ADDR, "
+        f"{DEFAULT_NAMESRV_ADDR}.",
+    ),
+    click.option(
+        "--context", envvar="SKYLARKMQ_CONTEXT", show_envvar=True, metavar="NAME",
+        help="A cluster saved by `skylarkmq context add`.",
+    ),
+    click.option(
+        "--access-key", envvar="SKYLARKMQ_ACCESS_KEY", show_envvar=True,
+        help="Account of the brokers' access control.",
+    ),
+    click.option(
+        "--secret-key", envvar="SKYLARKMQ_SECRET_KEY", show_envvar=True,
+        help="Secret of the account.",
+    ),
+    click.option("--namespace", metavar="NAME", help="Tenant of topics and groups."),
+    click.option("--tls", is_flag=True, help="Use TLS; --tls-ca and --tls-cert imply it."),
+    click.option("--tls-ca", type=_FILE, help="Issuers to trust instead of the system's, PEM."),
+    click.option("--tls-cert", type=_FILE, help="This client's certificate and key, PEM."),
+)  # fmt: skip
+_ANSWER_OPTIONS: Final = (
+    click.option(
+        "-o", "--output", type=click.Choice(FORMATS),
+        help="Default: table on a terminal, json elsewhere.",
+    ),
+    click.option(
+        "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S,
+        show_default=True, help="Seconds for each request.",
+    ),
+)  # fmt: skip
+_CONNECTION: Final = (
+    "namesrv", "context", "access_key", "secret_key", "namespace", "tls", "tls_ca", "tls_cert",
+)  # fmt: skip
+
+
+def _session(timeout: float, output: Output, /, context: str | None, **given: Any) -> Session:
+    contexts = load_contexts()
+    named = contexts.named(context) if context else None
+    from_environment = os.environ.get("NAMESRV_ADDR")
+    current = Context()
+    if named is None and contexts.current and not given["namesrv"] and not from_environment:
+        context, current = contexts.current, contexts.named(contexts.current)
+    saved = named or current
+    named_by = (
+        (given["namesrv"], "--namesrv"),
+        (saved.namesrv, f"context {context}"),
+        (from_environment, "NAMESRV_ADDR"),
+        (DEFAULT_NAMESRV_ADDR, "the default; --namesrv names others"),
+    )
+    namesrv, origin = next((servers, who) for servers, who in named_by if servers)
+    access_key = given["access_key"] or saved.access_key
+    secret_key = given["secret_key"] or saved.secret_key
+    if (access_key is None) != (secret_key is None):
+        raise click.UsageError("--access-key and --secret-key go together")
+    ca, certificate = given["tls_ca"] or saved.tls_ca, given["tls_cert"] or saved.tls_cert
+    wants_tls = given["tls"] or saved.tls or ca or certificate
+    return Session(
+        namesrv=str(namesrv),
+        origin=origin,
+        credentials=Credentials(access_key, secret_key) if access_key and secret_key else None,
+        tls=tls_context(ca, certificate) if wants_tls else None,
+        namespace=given["namespace"] or saved.namespace,
+        timeout=timeout,
+        output=output,
+    )
+
+
+def tls_context(ca: str | Path | None, certificate: str | Path | None) -> ssl.SSLContext:
+    """Return a context that trusts `ca`, or the system's issuers, and shows `certificate`.
+
+    Raises:
+        click.BadParameter: a file that cannot be used.
+    """
+    parameter, path = "--tls-ca", ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            parameter, path = "--tls-cert", certificate
+            context.load_cert_chain(certificate, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        why = "no PEM that can be used" if isinstance(error, ssl.SSLError) else error.strerror
+        raise click.BadParameter(f"{path}: {why}", param_hint=parameter) from error
+    return context

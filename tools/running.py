@@ -1,0 +1,104 @@
+"""How a command that talks to a cluster runs: its loop, its end by a signal, its exit code.
+
+Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NoReturn
+
+import click
+
+from skylarkmq.client.errors import (
+    AlreadyExists,
+    BrokerError,
+    ConnectionFailed,
+    MessageTooLarge,
+    NotFound,
+    NotSupported,
+    RequestTimeout,
+    RocketMQError,
+    RouteNotFound,
+    TopicNotExist,
+)
+from skylarkmq.protocol.errors import WireError
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+UNREACHABLE: Final = 4
+REFUSED: Final = 5
+EXIT_CODES: Final = (
+    "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused."
+)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, int | None]], *, asked: str = "") -> NoReturn:
+    """Run a command's work and exit with the code that it returns; None is 0.
+
+    SIGINT and SIGTERM end the work cleanly, with 0: a command that has no end of its own is ended
+    so. Errors become one line on standard error and their exit code.
+
+    Args:
+        asked: which name servers were asked, and who named them; told when none can be reached.
+    """
+    try:
+        code = asyncio.run(_until_signal(work))
+    except (MessageTooLarge, ValueError, WireError) as error:
+        code = fail(error, USAGE)
+    except RocketMQError as error:
+        code = fail(error, exit_code(error))
+        if code == UNREACHABLE and asked:
+            click.echo(f"hint: asked {asked}", err=True)
+    except BrokenPipeError:
+        # The reader of the output has left; nothing may be flushed into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+async def _until_signal(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(work())
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # not on Windows
+            loop.add_signal_handler(number, interrupt)
+    try:
+        return await task or 0
+    except asyncio.CancelledError:
+        if interrupted:
+            return 0
+        raise
+
+
+def exit_code(error: RocketMQError) -> int:
+    """Return the exit code that tells a script what kind of error this is."""
+    if isinstance(error, RouteNotFound):
+        missing = error.reason in ("topic_missing", "auto_create_off")
+        return NOT_FOUND if missing else UNREACHABLE
+    if isinstance(error, TopicNotExist | NotFound):
+        return NOT_FOUND
+    if isinstance(error, ConnectionFailed | RequestTimeout):
+        return UNREACHABLE
+    if isinstance(error, BrokerError | NotSupported | AlreadyExists):
+        return REFUSED
+    return FAILED
+
+
+def fail(error: Exception | str, code: int) -> int:
+    """Print an error and return the exit code."""
+    click.echo(f"error: {error}", err=True)
+    return code
