@@ -13,16 +13,18 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 
 import click
 
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
-    DEV_ORIGIN,
+    PROFILE_ORIGIN,
+    PROFILES,
     TLS_FILE,
     ConfigOrigin,
     Loaded,
+    Profile,
     Sources,
     effective_values,
     load_broker_config,
@@ -33,7 +35,7 @@ from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.fleet.link import SupervisorLink
 from skylarkmq.broker.fleet.plan import NAMESRV_NAME, unserved_folders
 from skylarkmq.broker.fleet.supervisor import StartFailedError
-from skylarkmq.broker.logs import LogFormat, set_up_logs
+from skylarkmq.broker.logs import LogFormatOption, chosen_format, set_up_logs
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.first_use import on_first_use
@@ -41,9 +43,11 @@ from skylarkmq.common.first_use import on_first_use
 if TYPE_CHECKING:
     import skylarkmq.broker.fleet.run as fleet
     import skylarkmq.broker.serving as serving
+    import skylarkmq.broker.start_check as start_check
 else:  # one of the two: a supervisor loads no broker
     fleet = on_first_use("skylarkmq.broker.fleet.run")
     serving = on_first_use("skylarkmq.broker.serving")
+    start_check = on_first_use("skylarkmq.broker.start_check")
 
 log = logging.getLogger("skylarkmq")
 
@@ -69,15 +73,28 @@ def server_options(command: Command) -> Command:
             metavar="KEY=VALUE",
             help="Any key of RocketMQ, e.g. listenPort=10911; may be repeated, the last one wins.",
         ),
-        click.option("--print-config", is_flag=True, help="Print every key and end."),
         click.option(
-            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+            "--print-config", is_flag=True, help="Print every key, as a file for -c, and end."
+        ),
+        click.option("--origins", is_flag=True, help="With --print-config: where values are from."),
+        click.option(
+            "--check",
+            is_flag=True,
+            help="Say what a start would meet on this machine, change nothing, and end: 0 all is "
+            "well, 1 it would fail.",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(["auto", "text", "json"]),
+            default="auto",
+            show_default=True,
+            help="auto: text on a terminal, JSON elsewhere.",
         ),
         click.option(
             "--log-level",
-            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-            default="INFO",
-            show_default=True,
+            metavar="LEVELS",
+            help="As --set logLevel=LEVELS: DEBUG, INFO, WARNING, ERROR, or for parts "
+            "INFO,skylarkmq.store=DEBUG.",
         ),
         click.option("--supervised", type=int, hidden=True, help="The supervisor's descriptor."),
     )
@@ -86,6 +103,14 @@ def server_options(command: Command) -> Command:
     return command
 
 
+profile_option = click.option(
+    "--profile",
+    type=click.Choice([*PROFILES]),
+    default="prod",
+    show_default=True,
+    help="dev: data in ./var/store, log files of 64 MiB, not 1 GiB; test: data in "
+    "./var/test-store, log files of 16 MiB; prod: RocketMQ's own sizes.",
+)
 brokers_option = click.option(
     "--brokers",
     type=int,
@@ -97,9 +122,8 @@ brokers_option = click.option(
 @click.command()
 @server_options
 @brokers_option
-@click.option(
-    "--dev", is_flag=True, help="For a try: data in ./var/store, log files of 64 MiB, not 1 GiB."
-)
+@profile_option
+@click.option("--dev", "profile", flag_value="dev", help="For a try: as --profile dev.")
 def serve(**options: Any) -> None:
     """Run a broker and a name server, in this process; with --brokers, in several."""
     _run_broker(with_namesrv=True, **options)
@@ -108,6 +132,7 @@ def serve(**options: Any) -> None:
 @click.command()
 @server_options
 @brokers_option
+@profile_option
 def broker(**options: Any) -> None:
     """Run a broker alone; it registers with every namesrvAddr."""
     _run_broker(with_namesrv=False, **options)
@@ -118,22 +143,31 @@ def broker(**options: Any) -> None:
 def namesrv(
     config_path: Path | None,
     settings: tuple[str, ...],
-    print_config: bool,
-    log_format: LogFormat,
-    log_level: str,
     supervised: int | None,
+    **wanted: Unpack[Wanted],
 ) -> None:
     """Run a name server alone (listenPort, 9876)."""
-    loaded = _load(load_namesrv_config, config_path, settings)
-    if print_config:
-        _print_config(loaded)
+    loaded = _load(load_namesrv_config, config_path, _with_levels(settings, wanted))
+    if _only_told(loaded, wanted):
         return
     is_member = supervised is not None
-    set_up_logs(log_format, log_level, NAMESRV_NAME if is_member else "", shares_stream=is_member)
+    log_format = chosen_format(wanted["log_format"])
+    levels = loaded.config.log_level
+    set_up_logs(log_format, levels, NAMESRV_NAME if is_member else "", shares_stream=is_member)
     if not is_member:
         _tell_oddities(loaded)
     link = _link_of(supervised)
     _run(serving.serve_names(loaded, log_format, link), link=link)
+
+
+class Wanted(TypedDict):
+    """The options that all servers share and that are no configuration."""
+
+    print_config: bool
+    origins: bool
+    check: bool
+    log_format: LogFormatOption
+    log_level: str | None
 
 
 def _run_broker(
@@ -141,33 +175,32 @@ def _run_broker(
     with_namesrv: bool,
     config_path: Path | None,
     settings: tuple[str, ...],
-    print_config: bool,
-    log_format: LogFormat,
-    log_level: str,
     supervised: int | None,
     brokers: int | None,
-    dev: bool = False,
+    profile: Profile,
+    **wanted: Unpack[Wanted],
 ) -> None:
+    settings = _with_levels(settings, wanted)
     if brokers is not None:
         settings = (*settings, f"brokers={brokers}")
     link = _link_of(supervised)
-    loaded = _load(load_broker_config, config_path, settings, dev=dev, link=link)
+    loaded = _load(load_broker_config, config_path, settings, profile=profile, link=link)
     config = loaded.config
-    if print_config:
-        _print_config(loaded)
+    if _only_told(loaded, wanted, with_namesrv=with_namesrv):
         return
     is_member, is_fleet = link is not None, link is None and config.brokers > 1
     name = "supervisor" if is_fleet else config.broker_name
-    set_up_logs(log_format, log_level, name, shares_stream=is_member or is_fleet)
+    log_format = chosen_format(wanted["log_format"])
+    set_up_logs(log_format, config.log_level, name, shares_stream=is_member or is_fleet)
     if not is_member:
         _tell_oddities(loaded)
         _tell_unserved(config)
     if is_fleet:
-        words = ["--dev"] if dev else []
+        words = ["--profile", profile]
         words += [] if config_path is None else ["-c", str(config_path)]
         words += [part for setting in settings for part in ("--set", setting)]
         command = "serve" if with_namesrv else "broker"
-        line = fleet.CommandLine(command, words, log_format, log_level)
+        line = fleet.CommandLine(command, words, log_format, config.log_level)
         _run(fleet.run_fleet(loaded, line, with_namesrv=with_namesrv), use_uvloop=False)
         return
     origin = _origin_of(loaded, config_path)
@@ -175,6 +208,27 @@ def _run_broker(
         loaded, log_format, origin, link, with_namesrv=with_namesrv and not is_member
     )
     _run(main, link=link)
+
+
+def _with_levels(settings: tuple[str, ...], wanted: Wanted) -> tuple[str, ...]:
+    level = wanted["log_level"]
+    return settings if level is None else (*settings, f"logLevel={level}")
+
+
+def _only_told(loaded: Loaded[Any], wanted: Wanted, *, with_namesrv: bool = False) -> bool:
+    """Do what --print-config and --check ask for; return whether one of them was given."""
+    if wanted["print_config"]:
+        for key, value, origin in effective_values(loaded):
+            click.echo(f"{key}={value}" + (f"  # {origin}" if wanted["origins"] else ""))
+    elif wanted["origins"]:
+        raise click.UsageError("--origins goes with --print-config")
+    if wanted["check"]:
+        found = asyncio.run(start_check.check_start(loaded, with_namesrv=with_namesrv))
+        for each in found:
+            click.echo(f"{each.level:<8} {each.subject}: {each.text}")
+        if any(each.level == "problem" for each in found):
+            sys.exit(EXIT_FAILED)
+    return wanted["print_config"] or wanted["check"]
 
 
 def _link_of(descriptor: int | None) -> SupervisorLink | None:
@@ -200,7 +254,7 @@ def _tell_unserved(config: BrokerConfig) -> None:
 
 def _origin_of(loaded: Loaded[BrokerConfig], path: Path | None) -> ConfigOrigin:
     """Return the file that changes of the running broker go to, and what is stronger than it."""
-    weaker = (DEFAULT_ORIGIN, DEV_ORIGIN, f"{path} line ")
+    weaker = (DEFAULT_ORIGIN, PROFILE_ORIGIN, f"{path} line ")
     stronger = {
         key: setting.origin
         for key, setting in loaded.settings.items()
@@ -222,22 +276,17 @@ def _load(
     path: Path | None,
     settings: tuple[str, ...],
     *,
-    dev: bool = False,
+    profile: Profile = "prod",
     link: SupervisorLink | None = None,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
-    sources = Sources(path, os.environ, settings, home, socket.gethostname(), dev, TLS_FILE)
+    sources = Sources(path, os.environ, settings, home, socket.gethostname(), profile, TLS_FILE)
     try:
         return load(sources)
     except ConfigError as error:
         _end(EXIT_USAGE, str(error), link)
     except OSError as error:
         _end(EXIT_USAGE, f"cannot read {error.filename}: {error.strerror}", link)
-
-
-def _print_config(loaded: Loaded[Any]) -> None:
-    for key, value, origin in effective_values(loaded):
-        click.echo(f"{key}={value}" + ("" if origin == "default" else f"  # {origin}"))
 
 
 def _run(

@@ -26,6 +26,7 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
+from skylarkmq.broker.logs import set_levels
 from skylarkmq.broker.metrics.lag import ConsumerLag
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
@@ -164,6 +165,7 @@ class BrokerParts:
         self.ha_client = self._ha_client()
         self.live_config = LiveConfig(config, files, workers.tables, clock)
         self.live_config.listeners.append(self.topics.config_changed)
+        self.live_config.listeners.append(self._levels_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
         self.windows = StatsWindows(
@@ -282,6 +284,10 @@ class BrokerParts:
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()
+
+    def _levels_changed(self, keys: frozenset[str]) -> None:
+        if "logLevel" in keys:
+            set_levels(self.config.log_level)
 
     def _find_master(self) -> str | None:
         return self.master.ha_address

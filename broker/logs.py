@@ -1,11 +1,15 @@
 """Log lines on stderr: text for people, one JSON object a line for machines.
 
+    2024-01-31 13:00:00.123+01:00 INFO     skylarkmq.store: ...
     {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...",
      "broker":"broker-a", ...}
 
 Of lines that differ in their values alone, at most 20 a second are written: a peer that provokes
 warnings shall not fill the disk. Fields of a record's `extra={"fields": {...}}` follow in the JSON
 form. Bodies, keys and secrets are never logged.
+
+Levels are text: `INFO` for all, and other levels for parts of the broker, by the names that their
+lines show: `INFO,skylarkmq.broker.net=DEBUG`. They can be changed while the process runs.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
 LogFormat = Literal["text", "json"]
+LogFormatOption = Literal["auto", "text", "json"]
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
 FIELDS: Final = "fields"
 LINES_MAX: Final = 20
@@ -80,22 +86,74 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people; the time has its zone."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        moment = datetime.fromtimestamp(record.created).astimezone()
+        return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+class ServerHandler(logging.StreamHandler[TextIO]):
+    """The one handler of a server's process; where it is missing, levels are somebody else's."""
+
+
+def chosen_format(option: LogFormatOption) -> LogFormat:
+    """Return the form of the lines; auto is text on a terminal, and JSON elsewhere."""
+    if option != "auto":
+        return option
+    return "text" if sys.stderr.isatty() else "json"
+
+
+def parse_levels(text: str) -> dict[str, str]:
+    """Return logger -> level; the empty name is the level of all others.
+
+    Raises:
+        ValueError: says what is wrong with the text.
+    """
+    levels: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, level = part.rpartition("=")
+        name, level = name.strip(), level.strip().upper()
+        if level not in LEVELS:
+            raise ValueError(f"{level or 'nothing'!r} is no level; use {', '.join(LEVELS)}")
+        if equals and not name:
+            raise ValueError(f"{part.strip()!r} names no logger; write skylarkmq.store=DEBUG")
+        levels[name] = level
+    if "" not in levels:
+        raise ValueError("say the level of all others as well: INFO,skylarkmq.store=DEBUG")
+    return levels
+
+
+def set_levels(text: str) -> None:
+    """Put levels in force; does nothing in a process whose logs `set_up_logs` has not set up."""
+    root = logging.getLogger()
+    if not any(isinstance(each, ServerHandler) for each in root.handlers):
+        return
+    levels = parse_levels(text)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name not in levels and logger.level:
+            logger.setLevel(logging.NOTSET)
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
+
+
 def set_up_logs(
-    log_format: LogFormat, level: str, broker: str = "", *, shares_stream: bool = False
+    log_format: LogFormat, levels: str, broker: str = "", *, shares_stream: bool = False
 ) -> None:
     """Send the logs of this process to stderr; the JSON form names the broker in each line.
 
     Args:
+        levels: as `parse_levels` reads them.
         shares_stream: other processes write there too, so the text form names `broker` as well.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = ServerHandler(sys.stderr)
     handler.addFilter(RateLimit())
     text_format = TEXT_FORMAT
     if shares_stream:
         text_format = TEXT_FORMAT.replace("%(name)s", f"{broker.replace('%', '%%')} %(name)s")
     handler.setFormatter(
-        JsonFormatter(broker) if log_format == "json" else logging.Formatter(text_format)
+        JsonFormatter(broker) if log_format == "json" else TextFormatter(text_format)
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
+    logging.getLogger().handlers[:] = [handler]
+    set_levels(levels)

@@ -213,6 +213,16 @@ class StoreConfig:
         """Whether the log is a master's, and nothing but what comes from there is stored."""
         return self.broker_role == "SLAVE"
 
+    @property
+    def file_sizes(self) -> dict[str, int]:
+        """The sizes that a store is written with for good, by key."""
+        return {
+            "mappedFileSizeCommitLog": self.mapped_file_size_commit_log,
+            "mappedFileSizeConsumeQueue": self.mapped_file_size_consume_queue,
+            "maxHashSlotNum": self.max_hash_slot_num,
+            "maxIndexNum": self.max_index_num,
+        }
+
     def _check_index(self) -> None:
         # Item 0 is never used, so a file of one item would be full from the start, and the next.
         if self.max_index_num < 2:

@@ -198,12 +198,7 @@ class MessageStore:
             self._files.make_folder(self.paths.config)
             self._files.make_folder(self.paths.commit_log)
             self._lock.acquire()
-            sizes = {
-                "mappedFileSizeCommitLog": self.config.mapped_file_size_commit_log,
-                "mappedFileSizeConsumeQueue": self.config.mapped_file_size_consume_queue,
-                "maxHashSlotNum": self.config.max_hash_slot_num,
-                "maxIndexNum": self.config.max_index_num,
-            }
+            sizes = self.config.file_sizes
             check_profile(self._files, self.paths.profile, sizes)
             if self.commit_log.pool is not None:
                 self.commit_log.pool.open(self._memory_size)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from skylarkmq.broker.access.addresses import AddressError, AddressList
 from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.logs import parse_levels
 from skylarkmq.broker.replication.ha.ha_protocol import PART_SIZE_MAX
 from skylarkmq.common.config_fields import (
     INT_MAX,
@@ -123,6 +124,9 @@ class ServerConfig:
     rocketmq_home: OfAccessControl[Path | None] = None  # has conf/plain_acl.yml
     audit_log_path: Path | None = None  # ours; administrators' changes; None: in the log
 
+    # Logs
+    log_level: Live[str] = "INFO"  # ours; for all, or INFO,skylarkmq.broker.net=DEBUG
+
     # Threads and buffers of the Java server
     server_worker_threads: Unused[Count] = 8
     server_selector_threads: Unused[Count] = 3
@@ -141,6 +145,10 @@ class ServerConfig:
         """
         check_values(self)
         _check_word("bindAddress", self.bind_address)
+        try:
+            parse_levels(self.log_level)
+        except ValueError as error:
+            raise ConfigError("logLevel", self.log_level, str(error)) from error
         if self.acl_enable and self.rocketmq_home is None:
             cure = "say where conf/plain_acl.yml is: set rocketmqHome, or ROCKETMQ_HOME"
             raise ConfigError("aclEnable", "true", cure)

@@ -15,15 +15,17 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../processor/DefaultRequestP
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
 
-from skylarkmq.broker.config.config_file import known_key, shown_value, values_of
+from skylarkmq.broker.config.config_file import known_key, read_values, shown_value, values_of
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.config.settings import NamesrvConfig
+from skylarkmq.broker.logs import set_levels
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
 from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused
@@ -284,25 +286,34 @@ class NamesrvProcessor(Handlers):
 
     @handles(RequestCode.UPDATE_NAMESRV_CONFIG, NoFields)
     def _update_config(self, call: Call[NoFields]) -> Answer:
-        """Refuse to change a key (318); the body holds properties."""
+        """Change `logLevel`, until the next start, and refuse all other keys (318).
+
+        The body holds properties.
+        """
         body = call.request.body
         if len(body) > CONFIG_SIZE_MAX:
             raise refused(f"the body has {len(body)} bytes, {CONFIG_SIZE_MAX} are allowed")
+        known = keys_of(NamesrvConfig)
         try:
-            keys = [
-                known_key(item.key, item.value, keys_of(NamesrvConfig))
-                for item in read_properties(body)
-            ]
+            texts = {
+                known_key(item.key, item.value, known): item.value for item in read_properties(body)
+            }
+            if fixed := [key for key in texts if key not in known or not known[key].effect.is_live]:
+                raise refused(
+                    f"{', '.join(fixed)}: keys of a name server take a restart; set them where it "
+                    "is started",
+                    ResponseCode.NO_PERMISSION,
+                )
+            values = read_values(known, texts)
+            changes = {known[key].attribute: value for key, value in values.items()}
+            self._config = dataclasses.replace(self._config, **changes)
         except PropertiesError as error:
             raise refused(f"the body is no properties text: {error}") from error
         except ConfigError as error:
             raise refused(f"{shown(error.key)}={shown(error.value)}: {error.cure}") from error
-        if keys:
-            raise refused(
-                f"{', '.join(keys)}: keys of a name server take a restart; set them where it is "
-                "started",
-                ResponseCode.NO_PERMISSION,
-            )
+        for key, value in values.items():
+            log.warning("%s is %s now: %s", key, value, call.remote_address)
+        set_levels(self._config.log_level)
         return Answer()
 
     # Brokers

@@ -18,6 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack
 
+from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
@@ -27,7 +28,7 @@ from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.folder import StoreFolder
-from skylarkmq.testing.profiles import ClientSettings, Profile, Settings, broker_config, profile_row
+from skylarkmq.testing.profiles import ClientSettings, Settings, broker_config, profile_row
 from skylarkmq.testing.wire import WireFaults
 
 if TYPE_CHECKING:

@@ -16,15 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
-from skylarkmq.broker.config.config_file import Sources, load_broker_config
+from skylarkmq.broker.config.config_file import PROFILES, Profile, Sources, load_broker_config
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.common.clock import Clock
 
-Profile = Literal["test", "dev", "prod"]
 Settings = Mapping[str, str | int | bool]
-MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,13 @@ _PROFILES: Final[Mapping[Profile, ProfileRow]] = {
     "test": ProfileRow(
         syncs=False,
         keys={
-            "mappedFileSizeCommitLog": 16 * MIB,
-            "mappedFileSizeConsumeQueue": 60_000,
-            "maxHashSlotNum": 4_000,
-            "maxIndexNum": 16_000,
+            **PROFILES["test"],
             # Nothing is synced anyway, and a jump over hours has fewer stops.
             "flushIntervalCommitLog": 10_000,
             "flushIntervalConsumeQueue": 10_000,
-            # A busy machine is no reason to refuse a message.
-            "brokerFastFailureEnable": False,
-            "osPageCacheBusyTimeOutMills": 3_600_000,
         },
     ),
-    "dev": ProfileRow(
-        syncs=True, keys={"mappedFileSizeCommitLog": 64 * MIB, "maxHashSlotNum": 20_000}
-    ),
+    "dev": ProfileRow(syncs=True, keys=PROFILES["dev"]),
     "prod": ProfileRow(syncs=True),
 }
 

@@ -20,12 +20,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
+from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.accounts import Account
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
 from skylarkmq.testing.faults import Faults
-from skylarkmq.testing.profiles import ClientSettings, Profile, Settings
+from skylarkmq.testing.profiles import ClientSettings, Settings
 
 if TYPE_CHECKING:
     from skylarkmq.client import Credentials

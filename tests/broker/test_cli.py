@@ -174,6 +174,7 @@ def test_print_config_shows_every_key_and_where_it_comes_from(tmp_path: Path) ->
         "--set",
         "listenPort=0",
         "--print-config",
+        "--origins",
         SKYLARKMQ_FLUSH_DISK_TYPE="SYNC_FLUSH",
     )
     lines = out.splitlines()
@@ -181,16 +182,29 @@ def test_print_config_shows_every_key_and_where_it_comes_from(tmp_path: Path) ->
     assert f"brokerName=a  # {path} line 1" in lines
     assert "flushDiskType=SYNC_FLUSH  # environment SKYLARKMQ_FLUSH_DISK_TYPE" in lines
     assert "listenPort=0  # --set" in lines
-    assert "autoCreateTopicEnable=true" in lines
+    assert "autoCreateTopicEnable=true  # default" in lines
+
+
+def test_what_print_config_prints_is_a_file(tmp_path: Path) -> None:
+    before = _invoke(serve, "--set", "brokerName=a", "--print-config")[1]
+    path = tmp_path / "broker.conf"
+    path.write_text(before)
+    code, again, _ = _invoke(serve, "-c", str(path), "--print-config")
+    assert (code, again) == (0, before)
 
 
 def test_the_development_profile_lies_below_what_is_said(tmp_path: Path) -> None:
-    code, out, _ = _invoke(serve, "--dev", "--set", "maxHashSlotNum=7", "--print-config")
+    code, out, _ = _invoke(
+        serve, "--dev", "--set", "maxHashSlotNum=7", "--print-config", "--origins"
+    )
     assert code == 0
     lines = out.splitlines()
-    assert "storePathRootDir=var/store  # --dev" in lines
-    assert "mappedFileSizeCommitLog=67108864  # --dev" in lines
+    assert "storePathRootDir=var/store  # --profile dev" in lines
+    assert "mappedFileSizeCommitLog=67108864  # --profile dev" in lines
     assert "maxHashSlotNum=7  # --set" in lines
+    assert _invoke(
+        serve, "--profile", "dev", "--set", "maxHashSlotNum=7", "--print-config", "--origins"
+    ) == (0, out, "")
     without = _invoke(serve, "--print-config")[1].splitlines()
     assert "mappedFileSizeCommitLog=1073741824" in without
 
@@ -248,7 +262,9 @@ def test_a_changed_key_is_in_the_file_at_the_next_start(tmp_path: Path) -> None:
     assert file.read_text() == (
         f"# mine\nstorePathRootDir={tmp_path / 'store'}\nfileReservedTime=20\n"
     )
-    printed = subprocess.run([*COMMAND, "serve", *arguments, "--print-config"], capture_output=True)
+    printed = subprocess.run(
+        [*COMMAND, "serve", *arguments, "--print-config", "--origins"], capture_output=True
+    )
     assert f"fileReservedTime=20  # {file} line 3".encode() in printed.stdout
 
 

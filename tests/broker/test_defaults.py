@@ -115,6 +115,7 @@ SERVER: dict[str, Any] = {
     "auditLogPath": None,  # ours
     "rocketmqHome": None,  # there an environment variable or a property of the JVM
     "bindAddress": Other("0.0.0.0", "127.0.0.1", "open to others only when told so"),
+    "logLevel": "INFO",  # ours
     "maxConnections": Other(None, 10_000, "every table has a limit"),
     "maxConnectionsPerAddress": Other(None, 0, "half of maxConnections for one address"),
     "serverChannelMaxIdleTimeSeconds": 120,

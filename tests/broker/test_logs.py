@@ -1,12 +1,27 @@
 """Log lines: text for people, one JSON object a line for machines."""
 
+import io
 import json
 import logging
+import re
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from skylarkmq.broker.logs import FIELDS, LINES_MAX, JsonFormatter, RateLimit, set_up_logs
+from skylarkmq.broker.logs import (
+    FIELDS,
+    LINES_MAX,
+    TEXT_FORMAT,
+    JsonFormatter,
+    LogFormat,
+    RateLimit,
+    TextFormatter,
+    chosen_format,
+    parse_levels,
+    set_levels,
+    set_up_logs,
+)
 
 
 def _record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -50,17 +65,23 @@ def test_values_that_json_does_not_know_are_shown_as_text() -> None:
     assert json.loads(text)["error"] == "[Errno 5] io"
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_logs_go_to_stderr(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """What the test sets up is taken away again."""
     root = logging.getLogger()
-    before = root.handlers[:], root.level
-    try:
-        set_up_logs("json" if log_format == "json" else "text", "WARNING")
-        logging.getLogger("skylarkmq.x").info("quiet")
-        logging.getLogger("skylarkmq.x").warning("loud")
-    finally:
-        root.handlers[:], level = before
-        root.setLevel(level)
+    handlers, level = root.handlers[:], root.level
+    yield
+    set_levels("WARNING")
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_logs_go_to_stderr(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs(log_format, "WARNING")
+    logging.getLogger("skylarkmq.x").info("quiet")
+    logging.getLogger("skylarkmq.x").warning("loud")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "loud" in captured.err and "quiet" not in captured.err
@@ -80,3 +101,44 @@ def test_a_flood_of_one_kind_is_cut_and_counted() -> None:
     after.created += 1
     assert limit.filter(after)
     assert after.getMessage() == "closing peer"
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_levels_of_parts_change_while_the_process_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    part, other = logging.getLogger("skylarkmq.part.inner"), logging.getLogger("skylarkmq.other")
+    set_up_logs("text", "WARNING,skylarkmq.part=DEBUG")
+    part.debug("one")
+    other.info("two")
+    set_levels("info")
+    part.debug("three")
+    other.info("four")
+    said = capsys.readouterr().err
+    assert [word for word in ("one", "two", "three", "four") if word in said] == ["one", "four"]
+
+
+def test_the_levels_of_an_application_are_its_own() -> None:
+    root = logging.getLogger()
+    before = root.level
+    set_levels("DEBUG")  # of a broker inside a test
+    assert root.level == before
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "LOUD", "skylarkmq=DEBUG", "INFO,=DEBUG", "INFO,a=", "INFO,"]
+)
+def test_what_is_no_level_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"level|logger"):
+        parse_levels(wrong)
+
+
+def test_a_line_for_people_has_its_zone() -> None:
+    text = TextFormatter(TEXT_FORMAT).format(_record("hello"))
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d INFO +skylarkmq\S*: hello", text
+    )
+
+
+def test_lines_that_no_terminal_shows_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_format("text") == "text"
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert chosen_format("auto") == "json"

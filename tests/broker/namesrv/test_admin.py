@@ -172,3 +172,11 @@ async def test_its_configuration_takes_a_restart(
     assert answer.code == code
     assert (why or "") in (answer.remark or "")
     assert (await peer.call(319)).body == before
+
+
+async def test_the_levels_of_its_logs_can_be_changed(peer: RawClient) -> None:
+    assert (await peer.call(318, {}, b"logLevel=INFO,skylarkmq.broker.net=DEBUG")).code == 0
+    assert b"\nlogLevel=INFO,skylarkmq.broker.net=DEBUG\n" in (await peer.call(319)).body
+    answer = await peer.call(318, {}, b"logLevel=LOUD")
+    assert answer.code != 0 and "DEBUG, INFO" in (answer.remark or "")
+    assert b"\nlogLevel=INFO,skylarkmq" in (await peer.call(319)).body
