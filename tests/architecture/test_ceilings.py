@@ -32,6 +32,7 @@ COMMANDS = {
     "broker/namesrv/cli.py",
     "tools/health.py",
     "tools/messages.py",
+    "tools/store/cli.py",
     "skylarkmq/cli.py",
     "examples/flights.py",
     "examples/pipeline.py",

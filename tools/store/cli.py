@@ -1,4 +1,4 @@
-"""The commands `skylarkmq store ...`: look at stopped stores, repair them, compare them.
+"""The commands `skylarkmq store ...`: look at stores, repair them, compare them, copy them.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 sound or done,
 1 findings, 2 wrong use, or refused.
@@ -7,6 +7,7 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.tools.output import ProgressBar, as_json
+from skylarkmq.tools.store import backup as backups
 from skylarkmq.tools.store import cat as cats
 from skylarkmq.tools.store import dump as dumps
 from skylarkmq.tools.store import info as infos
@@ -28,6 +30,7 @@ from skylarkmq.tools.store.options import (
     EXIT_CODES,
     FINDINGS,
     common,
+    errors,
     json_option,
     levels_option,
     show,
@@ -41,9 +44,10 @@ from skylarkmq.tools.store.verify import Verification
 
 @click.group(epilog=EXIT_CODES)
 def store() -> None:
-    """Look at, check and repair stopped stores, ours or Apache RocketMQ's.
+    """Look at, check, repair and copy stores, ours or Apache RocketMQ's.
 
-    Nothing is changed without --write. A store that a broker runs on is refused.
+    Nothing is changed without --write. All but `info` and `backup` refuse a store that a broker
+    runs on.
     """
 
 
@@ -53,7 +57,7 @@ def store() -> None:
 def info(opened: StoppedStore, json_output: bool) -> None:
     """Print what a store holds: files, sizes, offsets, queues, marks, tables, who runs it.
 
-    The only command that also looks at a store in use.
+    It also looks at a store in use.
     """
     found = infos.gather(opened)
     show([as_json(found)] if json_output else infos.lines(found))
@@ -311,3 +315,37 @@ def salvage(opened: StoppedStore, target: Path, levels: DelayLevels, json_output
     show([as_json(result)] if json_output else salvage_lines(result))
     if not result["complete"]:
         raise SystemExit(FINDINGS)
+
+
+@store.command(epilog=EXIT_CODES, short_help="Copy a store, also while a broker runs on it.")
+@common
+@click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
+@json_option
+def backup(opened: StoppedStore, target: Path, json_output: bool) -> None:
+    """Copy the store in DIR to the folder BACKUP, or bring the backup that is there up to date.
+
+    A broker may run on the store meanwhile. The copy is then what a crash of the machine would
+    have left at that time: the first start after `restore` recovers it. Files that have not changed
+    since the last backup are not copied again.
+    """
+    with ProgressBar() as progress:
+        result = backups.Backup(opened.paths, target, _now_ms, progress).run()
+    show([as_json(result)] if json_output else backups.backup_lines(result))
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+@store.command(epilog=EXIT_CODES, short_help="Make a store from a backup.")
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@json_option
+def restore(source: Path, target: Path, json_output: bool) -> None:
+    """Make a store in the new or empty folder DIR from a backup, and compare every file.
+
+    A commit log that lay elsewhere (storePathCommitLog) comes to DIR/commitlog.
+    """
+    with errors(), ProgressBar() as progress:
+        result = backups.Restore(source, target, progress).run()
+    show([as_json(result)] if json_output else backups.restore_lines(result))
