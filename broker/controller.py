@@ -297,6 +297,7 @@ class BrokerController:
                 self._connection_counts,
                 self._started_at,
                 lambda: str(self.advertised or ""),
+                self._name_servers,
             )
 
         config = self.config
@@ -356,6 +357,9 @@ class BrokerController:
     def _master_check(self) -> str:
         client = self.parts.ha_client
         return client.refusal if client is not None else ""
+
+    def _name_servers(self) -> dict[str, bool]:
+        return self.registration.name_servers if self.registration is not None else {}
 
     def _replica_check(self) -> str:
         replica = self.parts.replica

@@ -535,6 +535,11 @@ class RegistrationService:
             link.role_changed()
 
     @property
+    def name_servers(self) -> dict[str, bool]:
+        """Return whether each name server elsewhere has taken the last registration."""
+        return {link.address: link.is_registered for link in self._links}
+
+    @property
     def why_unknown(self) -> str:
         """Why clients cannot find this broker; empty when a name server knows it.
 

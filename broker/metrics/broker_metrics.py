@@ -59,6 +59,7 @@ def registry_of(
     connections: Callable[[], Mapping[str, int]],
     started_at_ms: Callable[[], int],
     address: Callable[[], str],
+    name_servers: Callable[[], Mapping[str, bool]] = dict,
 ) -> CollectorRegistry:
     """Return a registry with the metrics of a broker and of its process. Any thread.
 
@@ -67,6 +68,7 @@ def registry_of(
         connections: the connected peers by role.
         started_at_ms: when serving began, 0 before.
         address: host:port that clients are told; empty before they are.
+        name_servers: whether each of those elsewhere has taken the last registration.
     """
     config = parts.config
     exporter = ExporterFamilies(
@@ -96,6 +98,7 @@ def registry_of(
         acl_failures=parts.acl_failures,
         started_at_ms=started_at_ms,
         connections=connections,
+        name_servers=name_servers,
         longpoll_waiting=lambda: parts.holding.count,
         topic_count=lambda: len(parts.topics.table),
         group_count=lambda: len(parts.groups.table),
@@ -213,6 +216,12 @@ class BrokerCollector:
             "Whether a part of the broker is ready for clients.",
             ("component",),
             [((name,), not why) for name, why in run_checks(sources.health.ready).items()],
+        )
+        yield ours.gauges(
+            "skylarkmq_nameserver_registered",
+            "1 while a name server has taken this broker's last registration; those elsewhere.",
+            ("nameserver",),
+            [((address,), is_so) for address, is_so in sources.name_servers().items()],
         )
         yield ours.histograms(
             "skylarkmq_event_loop_lag_seconds",

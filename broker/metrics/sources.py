@@ -27,6 +27,10 @@ def _nothing() -> Mapping[str, int]:
     return {}
 
 
+def _no_names() -> Mapping[str, bool]:
+    return {}
+
+
 def _zero() -> int:
     return 0
 
@@ -60,6 +64,7 @@ class MetricsSources:
     acl_failures: Callable[[], int] = int
     started_at_ms: Callable[[], int] = _zero  # when serving began; 0 before
     connections: Callable[[], Mapping[str, int]] = _nothing  # by role
+    name_servers: Callable[[], Mapping[str, bool]] = _no_names  # which have the registration
     longpoll_waiting: Callable[[], int] = _zero
     topic_count: Callable[[], int] = _zero
     group_count: Callable[[], int] = _zero

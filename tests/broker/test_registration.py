@@ -454,6 +454,20 @@ async def test_a_name_server_whose_connection_ends_is_told_everything_at_once(
     assert setup.channel.codes()[2:] == [RequestCode.UNREGISTER_BROKER]
 
 
+async def test_which_name_servers_know_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    assert setup.service.name_servers == {"ns1:9876": False, "ns2:9876": False}
+    await setup.start()
+    assert setup.service.name_servers == {"ns1:9876": True, "ns2:9876": True}
+    setup.channel.outcome = ConnectionFailed("ns1:9876", "it closed", reached=True)
+    await setup.advance(30)
+    assert setup.service.name_servers == {"ns1:9876": False, "ns2:9876": True}
+    assert setup.service.why_unknown == "", "clients find it by the other one"
+    setup.channel.outcome = 0
+    await setup.advance(30)
+    assert setup.service.name_servers == {"ns1:9876": True, "ns2:9876": True}
+
+
 async def test_topics_are_ordered_as_the_name_servers_say(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     one, other = setup.channels.values()
