@@ -33,6 +33,7 @@ class ReplicaSet:
         self.replicas: dict[int, ReplicaBroker] = {}
         self.ways: dict[int, SimulatedCoordination] = {}
         self._folder = folder
+        self._metrics: Any = config.pop("metrics", "none")  # pages, as a controller takes it
         self._config = config
         self._ports: dict[int, int] = {}
 
@@ -69,7 +70,7 @@ class ReplicaSet:
         way = self.ways[number] = SimulatedCoordination(self.engine, NAME, self.clock)
 
         def make(config: BrokerConfig) -> BrokerController:
-            return BrokerController(config, metrics="none")
+            return BrokerController(config, metrics=self._metrics)
 
         replica = self.replicas[number] = ReplicaBroker(config, make, coordination=way)
         await replica.start()

@@ -1,0 +1,1 @@
+"""What is on each board: one module a board, each with a BOARD."""
