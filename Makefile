@@ -19,9 +19,10 @@
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
 #                  be missing; needs root, or ARGS=--loopback
-#   make interop   RocketMQ's own clients against a live broker; needs Maven or npm
+#   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, promtool
 #   make docs      the documentation with the API pages as one site, in ./var/docs
 #   make docs-reference  writes the generated pages of docs/reference anew
+#   make boards    writes Grafana's boards anew, after a change in deploy/grafana
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'.
 # The first lines of a test run name the seed of its order: make test ARGS='--randomly-seed=7' has it again.
@@ -32,7 +33,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference clean
+.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -92,7 +93,7 @@ bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark $(ARGS)
 
 interop: $(VENV)/.dev
-	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour $(ARGS)
+	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour tests/monitoring $(ARGS)
 
 spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
@@ -105,6 +106,9 @@ docs: $(VENV)/.docs
 
 docs-reference: $(VENV)/.core
 	$(BIN)/python docs/generate.py
+
+boards: $(VENV)/.dev
+	$(BIN)/python -m deploy.grafana.write
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info kernel/compiled.c kernel/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
