@@ -31,6 +31,8 @@ SOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource
 TAG: Final = "skylarkmq"
 WIDTH: Final = 24
 
+SIGNS: Final = {"$": "=~", "!": "!="}
+
 # Grafana's names of units.
 COUNT, PER_SECOND, BYTES, BYTES_PER_SECOND = "short", "cps", "bytes", "binBps"
 SECONDS, MILLISECONDS, RATIO, CORES = "s", "ms", "percentunit", "none"
@@ -59,9 +61,9 @@ HERE: Final = "{{broker}} {{instance}}"
 
 
 def chosen(name: str, **matchers: str) -> str:
-    """Return a metric with its labels; a value that is a variable may be several."""
+    """Return a metric with its labels: a variable may be several, `!` stands for others than it."""
     written = (
-        f'{label}=~"{value}"' if value.startswith("$") else f'{label}="{value}"'
+        f'{label}{SIGNS.get(value[0], "=")}"{value.removeprefix("!")}"'
         for label, value in matchers.items()
     )
     return f"{name}{{{','.join(written)}}}"

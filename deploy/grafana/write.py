@@ -12,7 +12,7 @@ from typing import Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from deploy.grafana.source import clients, overview, replication, spark, store, topics
+from deploy.grafana.source import applications, clients, overview, replication, spark, store, topics
 from deploy.grafana.style import Board
 
 FOLDER: Final = Path(__file__).parent / "boards"
@@ -22,6 +22,7 @@ BOARDS: Final[tuple[Board, ...]] = (
     store.BOARD,
     replication.BOARD,
     clients.BOARD,
+    applications.BOARD,
     spark.BOARD,
 )
 

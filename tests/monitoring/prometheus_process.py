@@ -49,6 +49,8 @@ class PrometheusProcess:
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text("utf-8"))
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(RULES)]
+        ours = {job["job_name"] for job in config["scrape_configs"]}
+        config["scrape_configs"] += [{"job_name": job} for job in targets if job not in ours]
         for job in config["scrape_configs"]:
             job["static_configs"] = [{"targets": [*targets.get(job["job_name"], ())]}]
         folder.mkdir()

@@ -3,7 +3,8 @@
 broker-m   master, SYNC_FLUSH, TLS, with a slave; groups that lag, give up, differ
 broker-p   a transient pool
 broker-a   two replicas that elect their master
-the supervisor of several processes, and the queries of a Spark driver, as their pages show them
+the supervisor of several processes, the queries of a Spark driver, and an application with the SDK,
+as their pages show them
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.fleet.pages import fleet_families
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom, Tag
+from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom, Tag
+from skylarkmq.client.observe.metrics import families_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
@@ -37,8 +39,8 @@ from tests.support.live_broker import PATIENT, broker_config
 from tests.support.patience import LIMIT_S, until
 
 TOPIC = "orders"
-BROKERS, SPARK = "skylarkmq", "skylarkmq-spark"
-"""The jobs in `deploy/prometheus/prometheus.yml`."""
+BROKERS, SPARK, APPLICATION = "skylarkmq", "skylarkmq-spark", "billing"
+"""The first two are the jobs in `deploy/prometheus/prometheus.yml`."""
 LATER = {
     "rocketmq_consumer_connections",
     "rocketmq_consumer_inflight_messages",
@@ -48,6 +50,7 @@ LATER = {
     "rocketmq_send_to_dlq_messages_total",
     "rocketmq_storage_message_reserve_time_milliseconds",
     "skylarkmq_consumer_group_differing_subscriptions",
+    "skylarkmq_client_consume_duration_seconds_count",
     "skylarkmq_nameserver_registered",
     "skylarkmq_replica_behind_bytes",
     "skylarkmq_slave_behind_bytes",
@@ -81,9 +84,7 @@ def series_of(text: str, job: str, instance: str) -> Iterator[Series]:
 class Pages:
     """A page of metrics that somebody else's process has: a supervisor, a Spark driver."""
 
-    def __init__(self, collector: Any) -> None:
-        registry = CollectorRegistry()
-        registry.register(collector)
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._server, self._thread = start_http_server(0, "127.0.0.1", registry)
         self.address = f"127.0.0.1:{self._server.server_port}"
 
@@ -125,7 +126,9 @@ def spark_page() -> Iterator[tuple[ProgressMetrics, str]]:
     metrics = ProgressMetrics()
     metrics.started("2")
     metrics.take(read_progress(progress_of(1, 10, 7)))
-    page = Pages(metrics)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    page = Pages(registry)
     try:
         yield metrics, page.address
     finally:
@@ -141,7 +144,7 @@ class Site:
 
     def __init__(self, namesrv_addr: str) -> None:
         self.namesrv_addr = namesrv_addr
-        self.targets: dict[str, list[str]] = {BROKERS: [], SPARK: []}
+        self.targets: dict[str, list[str]] = {BROKERS: [], SPARK: [], APPLICATION: []}
 
     async def series(self) -> list[Series]:
         """Scrape all until the last family has its series."""
@@ -196,10 +199,13 @@ async def loaded_site(folder: Path) -> AsyncIterator[Site]:
         await _brokers(stack, site, folder)
         spark = stack.enter_context(spark_page())
         site.targets[SPARK].append(spark[1])
-        fleet = Pages(FleetPage())
-        stack.callback(fleet.close)
-        site.targets[BROKERS].append(fleet.address)
-        await _load(stack, site)
+        fleet, application = CollectorRegistry(), CollectorRegistry()
+        fleet.register(FleetPage())
+        await _load(stack, site, application)
+        for job, registry in ((BROKERS, fleet), (APPLICATION, application)):
+            page = Pages(registry)
+            stack.callback(page.close)
+            site.targets[job].append(page.address)
         yield site
 
 
@@ -230,9 +236,9 @@ async def _brokers(stack: AsyncExitStack, site: Site, folder: Path) -> None:
     await until(lambda: master.parts.ha_server and master.parts.ha_server.slaves, "the slave")
 
 
-async def _load(stack: AsyncExitStack, site: Site) -> None:
+async def _load(stack: AsyncExitStack, site: Site, application: CollectorRegistry) -> None:
     """Send to all brokers; read a part, leave a part, give up one, and disagree."""
-    clients = [Client(namesrv_addr=site.namesrv_addr) for _ in range(3)]
+    clients = [Client(namesrv_addr=site.namesrv_addr, metrics=application) for _ in range(3)]
     for client in clients:
         await stack.enter_async_context(client)
     producer = await stack.enter_async_context(Producer(client=clients[0]))
@@ -250,6 +256,22 @@ async def _load(stack: AsyncExitStack, site: Site) -> None:
     await (await reader.getone(LIMIT_S)).ack()
     await (await reader.getone(LIMIT_S)).dead_letter("not wanted")
     await reader.commit()
+    families = families_of(application)
+    families.send_duration.of(TOPIC, "RequestTimeout").observe(3)
+    families.consume_duration.of(TOPIC, "shipping", "retry").observe(0.1)
+    families.send_retries.of("SystemBusy").inc()
+    families.reconnects.of("broker").inc()
+    handled = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.set()
+
+    worker = Consumer(TOPIC, group="shipping", client=clients[2], start_from=StartFrom.FIRST)
+    await stack.enter_async_context(worker)
+    running = asyncio.ensure_future(worker.run(handle))
+    stack.callback(running.cancel)
+    async with asyncio.timeout(LIMIT_S):
+        await handled.wait()
 
 
 async def _sent(producer: Producer) -> bool:
