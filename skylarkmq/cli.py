@@ -21,6 +21,13 @@ COMMANDS: Final = {
         "Print a topic's messages as JSON lines.",
     ),
     "topic": ("skylarkmq.tools.topic", "topic", "Topics: list, look at, create, change, delete."),
+    "msg": ("skylarkmq.tools.msg", "msg", "Messages: find one, its trace, send a copy."),
+    "tail": ("skylarkmq.tools.tail", "tail", "Print a topic's messages as they come, no group."),
+    "peek": ("skylarkmq.tools.tail", "peek", "List some messages of a topic, no group."),
+    "request": ("skylarkmq.tools.tail", "request", "Ask a topic's consumer, print its reply."),
+    "delay": ("skylarkmq.tools.delay", "delay", "Delayed messages: list, take back."),
+    "tx": ("skylarkmq.tools.tx", "tx", "Transactions: list the open ones."),
+    "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, replay, export."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }

@@ -143,9 +143,13 @@ _PERCENT: Final = 100
 
 
 class ProgressBar:
-    """Shows how far a tool is; call it with what it does, the bytes done, and the bytes in all."""
+    """Shows how far a tool is; call it with what it does, the bytes done, and the bytes in all.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Of counts in place of bytes with `counts`.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, counts: bool = False) -> None:
+        self._counts = counts
         self._stream = stream or sys.stderr
         self._shows = self._stream.isatty()
         self._shown = ""
@@ -155,7 +159,7 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         if self._shows:
-            self._rich = _rich_bar(self._stream)
+            self._rich = _rich_bar(self._stream, counts=self._counts)
             if self._rich is not None:
                 self._rich.start()
         return self
@@ -199,7 +203,7 @@ class ProgressBar:
         self._stream.flush()
 
 
-def _rich_bar(stream: TextIO) -> Any:
+def _rich_bar(stream: TextIO, *, counts: bool) -> Any:
     """Return a bar of rich's, None when rich is not installed."""
     try:
         console: Any = importlib.import_module("rich.console")
@@ -209,7 +213,7 @@ def _rich_bar(stream: TextIO) -> Any:
     return bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
-        bars.DownloadColumn(),
+        bars.MofNCompleteColumn() if counts else bars.DownloadColumn(),
         bars.TimeRemainingColumn(),
         console=console.Console(file=stream),
         transient=True,

@@ -11,6 +11,9 @@ A slave does not put an offset right, unless offsetCheckInSlave says so: its log
 master's, or have begun later. It sends the client to the master, which knows. Unlike RocketMQ's, it
 lets a pull from beyond its log wait for a while first: mostly the message is on its way.
 
+Two topics in which messages wait are read although they are not in the table of topics, so that
+administrators can list what waits: PARKED.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 """
 
@@ -33,10 +36,18 @@ from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldServi
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import MASTER_ID, PullSysFlag, is_readable
+from skylarkmq.protocol.flags import (
+    MASTER_ID,
+    RMQ_SYS_TRANS_OP_HALF_TOPIC,
+    RMQ_SYS_WHEEL_TIMER_TOPIC,
+    PermName,
+    PullSysFlag,
+    is_readable,
+)
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pull import (
@@ -53,6 +64,13 @@ log = logging.getLogger(__name__)
 COUNT_MAX = 1024  # messages of one answer, whatever is asked
 SUSPEND_MAX_MS = 300_000
 BEHIND_MAX_MS = 5000  # that a slave waits for a message that its master may have
+
+PARKED = {
+    name: TopicConfig(
+        topic_name=name, read_queue_nums=1, write_queue_nums=0, perm=PermName.PERM_READ
+    )
+    for name in (RMQ_SYS_TRANS_OP_HALF_TOPIC, RMQ_SYS_WHEEL_TIMER_TOPIC)
+}
 
 _NO_NEW = frozenset({GetMessageStatus.OFFSET_FOUND_NULL, GetMessageStatus.OFFSET_OVERFLOW_ONE})
 _EMPTY = frozenset({GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE})
@@ -157,7 +175,7 @@ class PullProcessor(Processor):
                 f"subscription group no permission, {header.consumer_group}",
                 ResponseCode.NO_PERMISSION,
             )
-        topic = self._topics.table.get(header.topic)
+        topic = self._topics.table.get(header.topic) or PARKED.get(header.topic)
         if topic is None:
             raise refused(
                 f"topic[{header.topic[:64]}] not exist, apply first please!",

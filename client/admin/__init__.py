@@ -6,7 +6,7 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups`, `messages`, `access`, `cluster` and `failover`; `results` has what the calls return.
+`groups`, `messages`, `waiting`, `access`, `cluster` and `failover`; `results` has what they return.
 """
 
 from skylarkmq.client.admin.access import AccessAdmin
@@ -16,7 +16,6 @@ from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
     DeliveryTrace,
     EndTrace,
-    MessageAdmin,
     MessageTrace,
     ReplayOutcome,
     ReplayTarget,
@@ -59,9 +58,10 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicSettings,
 )
+from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
 
 
-class Admin(GroupAdmin, MessageAdmin, AccessAdmin, FailoverAdmin):
+class Admin(GroupAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,
@@ -82,6 +82,7 @@ __all__ = [
     "Connection",
     "ConsumedDirectly",
     "DeadLetterReplay",
+    "DelayedMessage",
     "DeliveryTrace",
     "Drained",
     "Edge",
@@ -100,6 +101,7 @@ __all__ = [
     "MessageTrace",
     "NameServerStatus",
     "OffsetReset",
+    "OpenTransaction",
     "OtherReplica",
     "Problem",
     "ProblemKind",

@@ -419,6 +419,22 @@ class MessageAdmin(AdminBase):
 
         return DeadLetterReplay(scan, replay)
 
+    async def replay_dead_letter(
+        self,
+        letter: StoredMessage,
+        group: str,
+        *,
+        to: ReplayTarget = "group",
+        dry_run: bool = False,
+    ) -> ReplayOutcome:
+        """Send one dead letter of a group again; see `replay_dead_letters`."""
+        if to not in ("group", "topic"):
+            raise ValueError(f"to is group or topic, not {to!r}")
+        wrapped = self._group(group)
+        if letter.topic != self._namespace.unwrap(dlq_topic(wrapped)):
+            raise ValueError(f"{letter.offset_msg_id} is no dead letter of {group}")
+        return await self._replay_one(letter, wrapped, to, dry_run)
+
     async def _replay_one(
         self, letter: StoredMessage, group: str, to: ReplayTarget, dry_run: bool
     ) -> ReplayOutcome:

@@ -37,6 +37,7 @@ from skylarkmq.client.admin.results import (
     Right,
     TopicDescription,
 )
+from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
@@ -227,6 +228,15 @@ class Admin:
             RouteNotFound: no broker is registered with the name server; at the first letter.
         """
 
+    def delayed(
+        self, *, topic: str | None = None, limit: int = LIMIT
+    ) -> tuple[DelayedMessage, ...]:
+        """Return the messages that wait for their time, the next one first; the first `limit`.
+
+        Args:
+            topic: only those that go there.
+        """
+
     def delete_account(
         self, access_key: str, *, cluster: str | None = None, brokers: Sequence[str] | None = None
     ) -> None:
@@ -341,6 +351,15 @@ class Admin:
             BrokerError: it does not tell them.
         """
 
+    def open_transactions(
+        self, *, topic: str | None = None, limit: int = LIMIT
+    ) -> tuple[OpenTransaction, ...]:
+        """Return the transactions that have not ended, the oldest first; the first `limit`.
+
+        Args:
+            topic: only those of messages to it.
+        """
+
     def producer_groups(self) -> dict[str, list[Connection]]:
         """Return all producers by group, over all brokers."""
 
@@ -411,6 +430,16 @@ class Admin:
             RouteNotFound: there is no such topic.
             ValueError: both `key` and `msg_id`, or nothing to look for.
         """
+
+    def replay_dead_letter(
+        self,
+        letter: StoredMessage,
+        group: str,
+        *,
+        to: ReplayTarget = "group",
+        dry_run: bool = False,
+    ) -> ReplayOutcome:
+        """Send one dead letter of a group again; see `replay_dead_letters`."""
 
     def replay_dead_letters(
         self,

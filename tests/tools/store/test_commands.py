@@ -141,7 +141,7 @@ def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProgressBar(rich) as bar:
         bar("reading", 1, 2)
     assert "reading" in rich.getvalue()
-    monkeypatch.setattr(output, "_rich_bar", lambda _stream: None)
+    monkeypatch.setattr(output, "_rich_bar", lambda _stream, **_: None)
     with ProgressBar(plain) as bar:
         bar("reading", 1, 2)
         bar("reading", 2, 2)

@@ -1,0 +1,71 @@
+"""`skylarkmq` as a program calls it, without a process for each command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from click.testing import CliRunner
+
+from skylarkmq.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its answer."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Its answer, a JSON object a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """Runs commands."""
+
+    def __call__(self, *words: str, code: int = 0, stdin: str | bytes = "") -> Said:
+        """Run a command and check its exit code."""
+        result = CliRunner().invoke(main, words, input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        said = Said(result.exit_code, result.stdout, result.stderr)
+        assert said.code == code, said
+        return said
+
+    def send(self, topic: str, body: str, *options: str) -> Any:
+        """Send a message and return the send's result."""
+        return self("send", topic, body, *options).json
+
+
+@contextlib.contextmanager
+def beside(work: Coroutine[Any, Any, None]) -> Generator[None]:
+    """Do something in a loop of its own while a command runs; it is cancelled in the end."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
+
+    def run() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()

@@ -1,0 +1,229 @@
+"""`delay`, `tx` and `dlq`: what waits, what is open, what was given up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom, TransactionState
+from skylarkmq.testing import SyncBroker
+from skylarkmq.tools import dlq
+from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, USAGE
+from tests.tools.live.shell import Shell
+
+pytestmark = pytest.mark.timing
+
+
+def deliver_later(broker: SyncBroker, topic: str, *delays: timedelta) -> list[str]:
+    async def send() -> list[str]:
+        async with Producer(namesrv_addr=broker.namesrv_addr) as producer:
+            results = [
+                await producer.send(Message(topic, b"x", delay=delay, keys="k")) for delay in delays
+            ]
+            return [result.msg_id for result in results]
+
+    return asyncio.run(send())
+
+
+def test_what_waits_is_listed_the_next_one_first(shell: Shell, broker: SyncBroker) -> None:
+    broker.create_topic("later", queues=2)
+    level = shell.send("later", "by level", "--delay-level", "18")  # two hours
+    first, last = deliver_later(broker, "later", timedelta(hours=1), timedelta(hours=3))
+    deliver_later(broker, "elsewhere", timedelta(hours=1))
+    rows = shell("delay", "list", "--topic", "later").json
+    assert [row["msg_id"] for row in rows] == [first, level["msg_id"], last]
+    assert [row["level"] for row in rows] == [0, 18, 0]
+    assert {row["topic"] for row in rows} == {"later"}
+    assert rows[0]["in"].startswith(("59m", "1h"))
+    assert len(shell("delay", "list").json) == 4
+    assert len(shell("delay", "list", "--limit", "1").json) == 1
+    table = shell("delay", "list", "-o", "table").out
+    assert "18" in table and first in table
+    # Taken back, it waits no more; what is delivered does not, either.
+    said = shell("delay", "cancel", first, "--dry-run")
+    assert "would take back" in said.err
+    shell("delay", "cancel", first, code=USAGE)
+    assert shell("delay", "cancel", first, "--yes").json["cancelled"] is True
+    assert "does not wait" in shell("delay", "cancel", first, "--yes", code=NOT_FOUND).err
+    said = shell("delay", "cancel", level["msg_id"], "--yes", code=REFUSED)
+    assert "delay level 18" in said.err and "no way" in said.err
+    assert [row["msg_id"] for row in shell("delay", "list", "--topic", "later").json] == [
+        level["msg_id"],
+        last,
+    ]
+
+
+def test_no_delays_no_transactions(shell: Shell) -> None:
+    assert shell("delay", "list", "--topic", "nothing").json == []
+    assert shell("tx", "list", "--topic", "nothing").json == []
+    assert "no message waits" in shell("delay", "list", "--topic", "no", "-o", "table").err
+
+
+def test_open_transactions(shell: Shell, broker: SyncBroker) -> None:
+    broker.create_topic("paid", queues=1)
+
+    async def leave_open() -> str:
+        async def check(_: object) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        async with Producer(
+            namesrv_addr=broker.namesrv_addr, group="payer", check=check
+        ) as producer:
+            for ends in ("commit", "rollback", "nothing"):
+                transaction = producer.transaction(Message("paid", ends.encode(), keys=ends))
+                await transaction.__aenter__()
+                if ends == "commit":
+                    await transaction.commit()
+                elif ends == "rollback":
+                    await transaction.rollback()
+                else:
+                    await transaction.unknown()
+                assert transaction.result is not None
+                msg_id = transaction.result.msg_id
+            return msg_id
+
+    msg_id = asyncio.run(leave_open())
+    (row,) = shell("tx", "list").json
+    assert (row["msg_id"], row["topic"], row["group"]) == (msg_id, "paid", "payer")
+    assert (row["keys"], row["checks"]) == ("nothing", 0)
+    assert row["age_s"] >= 0
+    assert shell("tx", "list", "--topic", "other").json == []
+    assert shell("tx", "list", "--older", "1h").json == []
+    table = shell("tx", "list", "-o", "table").out
+    assert "payer" in table and msg_id in table
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, broker: SyncBroker) -> Iterator[str]:
+    """A group that has given up four messages of a topic named like it."""
+    name = f"g_{request.node.name}"
+    broker.create_topic(name, queues=1)
+
+    async def give_up() -> None:
+        async with Client(broker.namesrv_addr) as client, Producer(client=client) as producer:
+            for number in range(4):
+                await producer.send(Message(name, f"m-{number}".encode(), keys=f"k{number}"))
+            async with consuming(client, name) as consumer:
+                for _ in range(4):
+                    message = await consumer.getone(timeout=20)
+                    await message.dead_letter()
+
+    asyncio.run(give_up())
+    yield name
+
+
+@asynccontextmanager
+async def consuming(client: Client, name: str) -> AsyncIterator[Consumer]:
+    async with Consumer(name, client=client, group=name, start_from=StartFrom.FIRST) as consumer:
+        yield consumer
+
+
+def consumed(broker: SyncBroker, name: str, count: int) -> list[str]:
+    """What the group gets next."""
+
+    async def get() -> list[str]:
+        async with Client(broker.namesrv_addr) as client, consuming(client, name) as consumer:
+            found: list[str] = []
+            for _ in range(count):
+                message = await consumer.getone(timeout=20)
+                await message.ack()
+                found.append(message.body.decode())
+            return sorted(found)
+
+    return asyncio.run(get())
+
+
+def test_dead_letters_are_listed_shown_and_exported(
+    shell: Shell, group: str, tmp_path: Path
+) -> None:
+    rows = shell("dlq", "list", group).json
+    assert [row["body"] for row in rows] == ["m-0", "m-1", "m-2", "m-3"]
+    assert {(row["topic"], row["origin_topic"]) for row in rows} == {(f"%DLQ%{group}", group)}
+    assert len(shell("dlq", "list", group, "--limit", "2").json) == 2
+    assert shell("dlq", "list", group, "--until", "1h").json == []
+    assert shell("dlq", "show", group, rows[1]["offset_msg_id"]).json == rows[1]
+    assert shell("dlq", "show", group, rows[1]["msg_id"]).json == rows[1]
+    assert "m-1" in shell("dlq", "show", group, rows[1]["msg_id"], "-o", "table").out
+    shell("dlq", "show", group, "nonsense", code=NOT_FOUND)
+    file = tmp_path / "letters.ndjson"
+    said = shell("dlq", "export", group, str(file))
+    assert said.out == "" and "4 dead letters written" in said.err
+    assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    assert shell("dlq", "export", group).lines == rows
+    shell("dlq", "export", "none", code=NOT_FOUND)
+
+
+def test_a_replay_sends_each_letter_once(
+    shell: Shell, group: str, broker: SyncBroker, tmp_path: Path
+) -> None:
+    said = shell("dlq", "replay", group, "--dry-run").json
+    assert (said["would_replay"], said["replayed"]) == (4, 0)
+    assert {one["status"] for one in said["outcomes"]} == {"would_replay"}
+    shell("dlq", "replay", group, code=USAGE)
+    said = shell("dlq", "replay", group, "--limit", "1", "--yes").json
+    assert said["replayed"] == 1
+    # What a kill may leave: the last line is cut, and its letter is sent again.
+    ledger = Path(said["ledger"])
+    assert ledger.is_relative_to(tmp_path)
+    ledger.write_bytes(ledger.read_bytes()[:-5])
+    said = shell("dlq", "replay", group, "--yes", "--rate", "100000").json
+    assert (said["replayed"], said["replayed_before"]) == (4, 0)
+    assert consumed(broker, group, 5) == ["m-0", "m-0", "m-1", "m-2", "m-3"]
+    said = shell("dlq", "replay", group, "--yes")
+    assert said.json["replayed"] == 0 and said.json["replayed_before"] == 4
+    assert "no dead letter to replay" in said.err
+    assert shell("dlq", "replay", group, "--yes", "--again").json["replayed"] == 4
+    assert len(shell("dlq", "list", group).json) == 4, "the letters stay"
+
+
+def test_a_replay_that_is_interrupted_goes_on(
+    shell: Shell, group: str, broker: SyncBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = dlq.Ledger.add
+    count = 0
+
+    def breaking(self: dlq.Ledger, letter: object) -> None:
+        nonlocal count
+        count += 1
+        add(self, letter)  # type: ignore[arg-type]
+        if count == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(dlq.Ledger, "add", breaking)
+    shell("dlq", "replay", group, "--yes", code=1)
+    monkeypatch.setattr(dlq.Ledger, "add", add)
+    assert shell("dlq", "replay", group, "--yes").json["replayed"] == 2
+    assert consumed(broker, group, 4) == ["m-0", "m-1", "m-2", "m-3"]
+
+
+def test_a_letter_that_fails_is_tried_again_by_the_next_replay(
+    shell: Shell, group: str, broker: SyncBroker
+) -> None:
+    async def delete() -> None:
+        async with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+            await admin.delete_topic(group)
+
+    asyncio.run(delete())
+    said = shell("dlq", "replay", group, "--to", "topic", "--yes", code=FAILED).json
+    assert (said["failed"], said["replayed"]) == (4, 0)
+    assert "no queue to write to" in said["outcomes"][0]["error"]
+    broker.create_topic(group, queues=1)
+    assert shell("dlq", "replay", group, "--to", "topic", "--yes").json["replayed"] == 4
+
+
+def test_a_ledger_belongs_to_one_replay(shell: Shell, group: str, tmp_path: Path) -> None:
+    ledger = tmp_path / "mine"
+    shell("dlq", "replay", group, "--yes", "--ledger", str(ledger))
+    said = shell("dlq", "replay", "other", "--yes", "--ledger", str(ledger), code=1)
+    assert "ledger of another replay" in said.err
+    with dlq.Ledger.open(ledger, group, "group", "", write=True):
+        said = shell("dlq", "replay", group, "--yes", "--ledger", str(ledger), code=1)
+    assert "another replay" in said.err and "under way" in said.err
+    ledger.write_text("no ledger\n")
+    assert "no ledger" in shell("dlq", "replay", group, "--ledger", str(ledger), code=1).err

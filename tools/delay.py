@@ -1,0 +1,99 @@
+"""The commands `skylarkmq delay ...`: messages that wait for their time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from skylarkmq.client.admin import Admin, DelayedMessage
+from skylarkmq.client.errors import NotFound, NotSupported
+from skylarkmq.client.instance import Client
+from skylarkmq.client.producer.producer import Producer
+from skylarkmq.client.producer.send_result import SendResult, SendStatus
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.tools.moments import age_text, now
+from skylarkmq.tools.output import Columns
+from skylarkmq.tools.running import EXIT_CODES, FAILED, fail
+
+COLUMNS: Final[Columns] = {
+    "DUE": "due_at", "IN": "in", "TOPIC": "topic", "BROKER": "broker",
+    "LEVEL": lambda row: row["level"] or None, "TAG": "tags",
+    "KEYS": lambda row: row["keys"] or None, "SIZE": "size", "MESSAGE ID": "msg_id",
+}  # fmt: skip
+LIMIT_MAX: Final = 100_000
+WAITING_MAX: Final = 1_000_000
+"""Among which a message is looked for."""
+
+
+@click.group(epilog=EXIT_CODES)
+def delay() -> None:
+    """Delayed messages: list what waits, take one back."""
+
+
+@delay.command("list", epilog=EXIT_CODES)
+@click.option("--topic", metavar="TOPIC", help="Only what goes there.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=100, show_default=True)
+@online
+def list_delayed(session: Session, topic: str | None, limit: int) -> None:
+    """List the messages that wait, the next one first: delay levels, and times of their own.
+
+    A time of its own needs SkylarkMQ or RocketMQ 5; level 0 marks it in JSON.
+    """
+
+    async def work(client: Client) -> None:
+        async with Admin(client=client, timeout=session.timeout) as admin:
+            found = await admin.delayed(topic=topic, limit=limit)
+        at = now(client)
+        rows = [{**one.to_json(), "in": age_text(one.due_at - at)} for one in found]
+        session.output.rows(rows, COLUMNS, none="no message waits")
+
+    session.run(work)
+
+
+@delay.command(epilog=EXIT_CODES)
+@click.argument("msg_id")
+@changes
+@online
+def cancel(session: Session, change: Change, msg_id: str) -> None:
+    """Take back the waiting message MSG_ID, its producer's id or its offset id.
+
+    That is possible for a message with a time of its own, on SkylarkMQ and on RocketMQ 5. It is not
+    for a delay level, which 4.9 has alone: its brokers have no request for it, and no message that
+    takes another one back. Exit code 5 then, 1 when its time has come meanwhile.
+    """
+
+    async def work(client: Client) -> int:
+        async with Admin(client=client, timeout=session.timeout) as admin:
+            waiting = await admin.delayed(limit=WAITING_MAX)
+        message = _find(waiting, msg_id)
+        if message.level:
+            raise NotSupported(
+                f"{msg_id} waits for delay level {message.level}: RocketMQ's protocol has no way "
+                "to take such a message back",
+                hint="Let its consumers skip it; a message with a time of its own "
+                "(deliver_at, delay) can be taken back",
+            )
+        what = f"take back {message.msg_id}, due at {message.due_at.isoformat()} in {message.topic}"
+        if not change.allowed(what):
+            return 0
+        queue = MessageQueue(message.topic, message.broker, message.queue_id)
+        sent = SendResult(SendStatus.SEND_OK, message.msg_id, message.offset_msg_id, queue, -1)
+        async with Producer(client=client, send_timeout=session.timeout) as producer:
+            if not await producer.cancel(sent):
+                return fail(f"the time of {msg_id} has come, it is delivered", FAILED)
+        session.output.one({**message.to_json(), "cancelled": True})
+        return 0
+
+    session.run(work)
+
+
+def _find(waiting: tuple[DelayedMessage, ...], msg_id: str) -> DelayedMessage:
+    for message in waiting:
+        if msg_id in (message.msg_id, message.offset_msg_id):
+            return message
+    raise NotFound(
+        f"{msg_id} does not wait for its time on any broker",
+        hint="`skylarkmq delay list` shows what waits",
+    )
