@@ -28,7 +28,20 @@ COMMANDS: Final = {
     "delay": ("skylarkmq.tools.delay", "delay", "Delayed messages: list, take back."),
     "tx": ("skylarkmq.tools.tx", "tx", "Transactions: list the open ones."),
     "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, replay, export."),
+    "top": ("skylarkmq.tools.top", "top", "Brokers, topics and groups with their rates, live."),
+    "bench": ("skylarkmq.tools.bench", "bench", "Measure sends and reads of a topic."),
+    "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
+    "record": (
+        "skylarkmq.tools.traffic.record",
+        "record",
+        "Record requests and answers, secrets left out.",
+    ),
+    "replay": (
+        "skylarkmq.tools.traffic.replay",
+        "replay",
+        "Send a recording's requests, compare the answers.",
+    ),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }
 

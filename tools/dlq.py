@@ -13,7 +13,6 @@ a second time: at least once.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import sys
@@ -234,6 +233,8 @@ class Ledger:
         except OSError as error:
             raise click.ClickException(f"{path}: {error.strerror}") from error
         with file:
+            import fcntl  # which Windows does not have
+
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

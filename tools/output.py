@@ -136,7 +136,7 @@ def _cell(value: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "-" or text.lstrip("-").isdigit()
+    return text == "-" or text.removeprefix("-").replace(".", "", 1).isdigit()
 
 
 _PERCENT: Final = 100

@@ -26,11 +26,12 @@ from skylarkmq.client.admin.results import (
     Problem,
     ReplicaStatus,
 )
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.wire.ask import read_body, read_header
 from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
@@ -170,13 +171,19 @@ class ClusterAdmin(AdminBase):
             for server, answer in zip(self._name_servers, answers, strict=True)
         }
 
-    async def broker_runtime(self, broker: str) -> BrokerRuntime:
+    async def broker_runtime(self, broker: str, *, broker_id: int = MASTER_ID) -> BrokerRuntime:
         """Return what a broker counts and measures.
 
+        Args:
+            broker_id: of a slave; default: the master.
+
         Raises:
-            NotFound: no broker of that name is registered.
+            NotFound: no broker of that name and id is registered.
         """
-        address = await self._master(broker)
+        data = (await self._cluster_info()).broker_addr_table.get(broker)
+        if data is None or broker_id not in data.broker_addrs:
+            raise NotFound(f"no broker {broker} with the id {broker_id} is registered")
+        address = self._dial(data.broker_addrs[broker_id])
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return BrokerRuntime(broker, (await self._api.body(KVTable, address, code)).table)
 

@@ -50,6 +50,7 @@ from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
@@ -103,11 +104,14 @@ class Admin:
             NotFound: no broker of that name is registered.
         """
 
-    def broker_runtime(self, broker: str) -> BrokerRuntime:
+    def broker_runtime(self, broker: str, *, broker_id: int = MASTER_ID) -> BrokerRuntime:
         """Return what a broker counts and measures.
 
+        Args:
+            broker_id: of a slave; default: the master.
+
         Raises:
-            NotFound: no broker of that name is registered.
+            NotFound: no broker of that name and id is registered.
         """
 
     def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -119,7 +119,7 @@ def group(request: pytest.FixtureRequest, broker: SyncBroker) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def consuming(client: Client, name: str) -> AsyncIterator[Consumer]:
+async def consuming(client: Client, name: str) -> AsyncGenerator[Consumer]:
     async with Consumer(name, client=client, group=name, start_from=StartFrom.FIRST) as consumer:
         yield consumer
 

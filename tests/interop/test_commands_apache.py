@@ -1,0 +1,212 @@
+"""Our commands for messages, waiting ones and diagnosis against Apache's broker of 4.9."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import (
+    Admin,
+    Client,
+    Consumer,
+    Message,
+    Producer,
+    ReceivedMessage,
+    StartFrom,
+    TransactionState,
+)
+from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED
+from tests.interop.apache_server import ApacheBroker
+from tests.interop.conftest import Start
+from tests.interop.servers import Broker
+from tests.support.patience import until_sync
+from tests.support.ports import free_ports
+from tests.tools.live.shell import Said, Shell, beside
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def apache(start_broker: Start) -> Broker:
+    return start_broker(ApacheBroker)
+
+
+@pytest.fixture
+def shell(apache: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shell]:
+    monkeypatch.setenv("NAMESRV_ADDR", apache.namesrv)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield Shell()
+
+
+def create(apache: Broker, topic: str) -> None:
+    async def work() -> None:
+        async with Admin(namesrv_addr=apache.namesrv) as admin:
+            await admin.create_topic(topic, queues=1)
+
+    asyncio.run(work())
+
+
+def test_find_follow_copy(shell: Shell, apache: Broker) -> None:
+    create(apache, "found")
+    sent = [shell.send("found", f"m-{n}", "--tags", "AB"[n % 2], "--key", "k") for n in range(4)]
+    offset_id, msg_id = sent[0]["offset_msg_id"], sent[0]["msg_id"]
+    row = shell("msg", "get", offset_id).json
+    assert (row["body"], row["msg_id"]) == ("m-0", msg_id)
+    until_sync(lambda: shell.any("msg", "get", msg_id, "--topic", "found").code == 0)
+    rows = shell("msg", "query", "found", "--key", "k").json
+    assert [row["body"] for row in rows] == ["m-0", "m-1", "m-2", "m-3"]
+    assert len(shell("msg", "query", "found", "--since", "1h", "--limit", "3").json) == 3
+    assert shell("msg", "resend", offset_id, "--yes").json["copy_of"] == msg_id
+    assert [row["body"] for row in shell("peek", "found", "--count", "2").json] == ["m-3", "m-0"]
+    assert [row["body"] for row in shell("peek", "found", "--first", "--count", "1").json] == [
+        "m-0"
+    ]
+    tailed = shell("tail", "found", "--last", "5", "--tags", "B", "--count", "2").lines
+    assert [row["body"] for row in tailed] == ["m-1", "m-3"]
+    tailed = shell("tail", "found", "--last", "5", "--sql", "TAGS = 'A'", "--count", "3").lines
+    assert [row["body"] for row in tailed] == ["m-0", "m-2", "m-0"]
+    assert shell("msg", "trace", msg_id, code=NOT_FOUND).err
+
+
+def test_ask_and_trace(shell: Shell, apache: Broker) -> None:
+    create(apache, "asked")
+
+    async def answering() -> None:
+        async with Consumer(
+            "asked",
+            namesrv_addr=apache.namesrv,
+            group="answering",
+            start_from=StartFrom.FIRST,
+        ) as consumer:
+
+            async def answer(message: ReceivedMessage) -> None:
+                await consumer.reply(message, b"re: " + message.body)
+
+            await consumer.run(answer)
+
+    with beside(answering()):
+        assert shell("request", "asked", "hi", "--timeout", "30").json["body"] == "re: hi"
+
+    async def traced() -> str:
+        async with Producer(namesrv_addr=apache.namesrv, trace=True) as producer:
+            return (await producer.send(Message("asked", b"x"))).msg_id
+
+    msg_id = asyncio.run(traced())
+    until_sync(lambda: shell.any("msg", "trace", msg_id).code == 0)
+    assert shell("msg", "trace", msg_id).json["sends"][0]["topic"] == "asked"
+
+
+def test_what_waits_and_what_is_open(shell: Shell, apache: Broker) -> None:
+    create(apache, "waiting")
+    sent = shell.send("waiting", "x", "--delay-level", "2")  # two seconds
+    rows = shell("delay", "list").json
+    if rows:  # a slow machine may be too late to see it
+        assert (rows[0]["msg_id"], rows[0]["level"]) == (sent["msg_id"], 2)
+        shell("delay", "cancel", sent["msg_id"], "--yes", code=REFUSED)
+    until_sync(lambda: shell("delay", "list").json == [])
+
+    async def leave_open() -> str:
+        async def check(_: object) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        async with Producer(namesrv_addr=apache.namesrv, group="payer", check=check) as producer:
+            msg_id = ""
+            for ends in (b"commit", b"nothing"):
+                transaction = producer.transaction(Message("waiting", ends))
+                await transaction.__aenter__()
+                assert transaction.result is not None
+                msg_id = transaction.result.msg_id
+                if ends == b"commit":
+                    await transaction.commit()
+                else:
+                    await transaction.unknown()
+            return msg_id
+
+    msg_id = asyncio.run(leave_open())
+    until_sync(lambda: [row["msg_id"] for row in shell("tx", "list").json] == [msg_id])
+    (row,) = shell("tx", "list").json
+    assert (row["topic"], row["group"]) == ("waiting", "payer")
+
+
+def test_dead_letters(shell: Shell, apache: Broker, tmp_path: Path) -> None:
+    create(apache, "given-up")
+
+    async def give_up() -> None:
+        async with Client(apache.namesrv) as client, Producer(client=client) as producer:
+            for number in range(3):
+                await producer.send(Message("given-up", f"m-{number}".encode()))
+            async with Consumer(
+                "given-up", client=client, group="billing", start_from=StartFrom.FIRST
+            ) as consumer:
+                for _ in range(3):
+                    await (await consumer.getone(timeout=60)).dead_letter()
+
+    asyncio.run(give_up())
+    until_sync(lambda: len(shell("dlq", "list", "billing").json) == 3)
+    file = tmp_path / "letters"
+    shell("dlq", "export", "billing", str(file))
+    assert len(file.read_text().splitlines()) == 3
+    assert shell("dlq", "replay", "billing", "--dry-run").json["would_replay"] == 3
+    assert shell("dlq", "replay", "billing", "--limit", "1", "--yes").json["replayed"] == 1
+    assert shell("dlq", "replay", "billing", "--yes").json["replayed"] == 2
+
+    async def consumed() -> list[bytes]:
+        async with Consumer("given-up", namesrv_addr=apache.namesrv, group="billing") as consumer:
+            found: list[bytes] = []
+            for _ in range(3):
+                message = await consumer.getone(timeout=60)
+                await message.ack()
+                found.append(message.body)
+            return sorted(found)
+
+    assert asyncio.run(consumed()) == [b"m-0", b"m-1", b"m-2"]
+
+
+def test_doctor_top_bench(shell: Shell, apache: Broker) -> None:
+    create(apache, "benched")
+    row = shell("bench", "send", "benched", "--messages", "500", "--yes").json
+    assert (row["messages"], row["errors"]) == (500, {})
+    options = ("--from", "first", "--messages", "500", "--group", "meter")
+    assert shell("bench", "consume", "benched", *options).json["messages"] == 500
+    shell("bench", "send", "benched", "--messages", "50", "--batch", "10", "--yes")
+
+    def looked() -> Said:
+        looks = ("replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups")
+        return shell("doctor", *(w for look in looks for w in ("--only", look)), code=FAILED)
+
+    found = {one["subject"]: one for one in looked().json["findings"]}
+    assert found["meter"]["kind"] == "lag_without_members"
+    assert {one["kind"] for one in found.values()} <= {"lag_without_members", "disk_nearly_full",
+                                                        "slow_disk"}  # fmt: skip
+    (seen,) = shell("top", "--every", "10ms", "--count", "1", "--groups", "meter").lines
+    (lag,) = [row["lag"] for row in seen["groups"] if row["topic"] == "benched"]
+    assert lag == 50
+
+
+def test_record_and_replay(shell: Shell, apache: Broker, tmp_path: Path) -> None:
+    create(apache, "recorded")
+    file, (port,) = tmp_path / "recording", free_ports()
+    proxy = f"127.0.0.1:{port}"
+
+    async def send() -> None:
+        while True:
+            try:
+                async with Producer(namesrv_addr=proxy) as producer:
+                    while True:
+                        await producer.send(Message("recorded", b"a body"))
+            except Exception:
+                await asyncio.sleep(0)
+
+    with beside(send()):
+        said = shell("record", str(file), "--listen", proxy, "--brokers", "--count", "40").json
+    assert said["codes"]["SEND_MESSAGE_V2"] > 1
+    assert "a body" not in file.read_text()
+    before = len(shell("peek", "recorded", "--count", "10000").json)
+    broker = f"127.0.0.1:{apache.port}"
+    row = shell("replay", str(file), "--to", f"{broker}={broker}", "--speed", "0", "--yes").json
+    assert row["different"] == row["failed"] == 0 and row["same"] > 1
+    assert len(shell("peek", "recorded", "--count", "10000").json) > before

@@ -1,0 +1,96 @@
+"""The command `skylarkmq doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import click
+
+from skylarkmq.client.admin import Admin
+from skylarkmq.client.instance import Client
+from skylarkmq.tools.connection import Session, online
+from skylarkmq.tools.doctor.checks import Examination
+from skylarkmq.tools.doctor.findings import ORDER, Finding
+from skylarkmq.tools.doctor.limits import limits
+from skylarkmq.tools.output import ProgressBar
+from skylarkmq.tools.running import EXIT_CODES
+
+LOOKS: Final = (
+    "replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups", "limits",
+)  # fmt: skip
+ONE_IS_ENOUGH: Final = {
+    "broker_unreachable": "address_unreachable",
+    "disk_nearly_full": "disk_full",
+}
+"""A finding that says less than another one about the same broker."""
+
+
+@click.command(epilog=f"{EXIT_CODES} 1 also stands for findings.")
+@click.option("--only", multiple=True, type=click.Choice(LOOKS), help="Only this look; repeatable.")
+@click.option("--ignore", multiple=True, metavar="KIND", help="Leave out findings of this kind; "
+              "repeatable.")  # fmt: skip
+@click.option("--skew", default=5.0, type=click.FloatRange(min=1), show_default=True,
+              help="Seconds that clocks may differ.")  # fmt: skip
+@online
+def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], skew: float) -> None:
+    """Look for what is wrong with a cluster, as clients on this machine see it.
+
+    Wrong advertised addresses, clocks, full and slow disks, low limits, slaves that do not answer,
+    members of a group that subscribe differently, lag that nobody works on, registrations that are
+    missing, topics that differ between brokers. Each finding has its cause and its cure. Nothing is
+    changed. Exit code 1 when there are findings.
+    """
+    wanted = only or LOOKS
+
+    async def work(client: Client) -> int:
+        with ProgressBar(counts=True) as progress:
+            async with Admin(client=client, timeout=session.timeout) as admin:
+                look = Examination(session, client, admin, skew, progress)
+                found = [
+                    finding
+                    for name in LOOKS
+                    if name in wanted
+                    for finding in await _look(look, name)()
+                ]
+        found = [one for one in _without_repeats(found) if one.kind not in ignore]
+        found.sort(key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))
+        _print(session, wanted, found)
+        return 1 if found else 0
+
+    session.run(work)
+
+
+def _look(look: Examination, name: str) -> Callable[[], Awaitable[list[Finding]]]:
+    async def at_limits() -> list[Finding]:
+        return limits()
+
+    looks = {
+        "replicas": look.replicas, "addresses": look.addresses, "clocks": look.clocks,
+        "disks": look.disks, "registrations": look.registrations, "topics": look.topics,
+        "groups": look.groups, "limits": at_limits,
+    }  # fmt: skip
+    return looks[name]
+
+
+def _without_repeats(found: list[Finding]) -> list[Finding]:
+    """Leave out what another finding about the same broker name tells better."""
+    names = {(one.kind, one.subject.partition(" ")[0]) for one in found}
+    return [
+        one
+        for one in found
+        if (ONE_IS_ENOUGH.get(one.kind, ""), one.subject.partition(" ")[0]) not in names
+    ]
+
+
+def _print(session: Session, wanted: tuple[str, ...], found: list[Finding]) -> None:
+    if not session.output.is_table:
+        findings = [one.to_json() for one in found]
+        session.output.one({"looked_at": [*wanted], "findings": findings})
+        return
+    for one in found:
+        mark = click.style(one.severity, fg="red" if one.severity == "critical" else "yellow")
+        click.echo(f"{mark} {one.kind}: {one.subject}\n  cause: {one.cause}\n  cure:  {one.cure}")
+    counts = {name: sum(one.severity == name for one in found) for name in ORDER}
+    text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    click.echo(f"looked at {', '.join(wanted)}: {text or 'all is well'}")

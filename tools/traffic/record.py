@@ -1,0 +1,105 @@
+"""The command `skylarkmq record`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import click
+
+from skylarkmq.client.clock import SystemClock
+from skylarkmq.tools.connection import Session, online
+from skylarkmq.tools.moments import Span
+from skylarkmq.tools.running import EXIT_CODES, run
+from skylarkmq.tools.traffic.proxy import Proxy
+from skylarkmq.tools.traffic.recording import Recorder
+
+PRIVATE: Final = 0o600
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--to", metavar="HOST:PORT", help="The server: a broker, or a name server; default: "
+              "the first name server.")  # fmt: skip
+@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
+              help="Where clients connect to, on loopback; port 0: a free one.")  # fmt: skip
+@click.option("--brokers", is_flag=True, help="In front of a name server: lead clients to brokers "
+              "through proxies, too, and record them.")  # fmt: skip
+@click.option("--bodies", is_flag=True, help="Record bodies, too; those of settings and accounts "
+              "never.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N commands.")
+@click.option("--for", "span", type=Span(), metavar="SPAN", help="End after that: 30s, 5m.")
+@online
+def record(
+    session: Session,
+    file: Path,
+    to: str | None,
+    listen: str,
+    brokers: bool,
+    bodies: bool,
+    count: int | None,
+    span: timedelta | None,
+) -> None:
+    """Record what passes between clients and a server into FILE, until Ctrl-C.
+
+    Clients connect to the proxy in the server's place. Access keys, signatures, tokens and secrets
+    are left out, and, without --bodies, bodies. Keys, tags and properties of messages are
+    recorded. With --tls the server is spoken to over TLS; clients speak plain text to the proxy.
+    """
+    target = to or session.namesrv.split(";")[0].strip()
+    host, port = _place(listen, "--listen")
+    _place(target, "--to")
+    if not _is_loopback(host):
+        raise click.BadParameter(
+            f"{host} is not on loopback: whoever reaches the proxy reaches the server",
+            param_hint="--listen",
+        )
+
+    async def work() -> None:
+        clock = SystemClock(asyncio.get_running_loop())
+        try:
+            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+        except OSError as error:
+            raise click.ClickException(f"{file}: {error.strerror}") from error
+        with os.fdopen(number, "w", encoding="utf-8") as stream:
+            recorder = Recorder(stream, bodies)
+            recorder.head(target)
+            proxy = Proxy(
+                recorder, clock, host, tls=session.tls, brokers=brokers, limit=count
+            )  # fmt: skip
+            try:
+                address = await proxy.listen(target, port)
+                click.echo(f"clients connect to {address} in the place of {target}", err=True)
+                ending = asyncio.timeout(None if span is None else span.total_seconds())
+                try:
+                    async with ending:
+                        await proxy.full.wait()
+                except TimeoutError:
+                    if not ending.expired():
+                        raise
+            finally:
+                await proxy.close()
+                counts = {**recorder.counts, "connections": proxy.connections}
+                session.output.one({"file": str(file), **counts, "codes": recorder.codes})
+        if proxy.failure is not None:
+            raise click.ClickException(f"{file}: {proxy.failure.strerror}")
+
+    run(work)
+
+
+def _place(text: str, option: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT", param_hint=option)
+    return host.strip("[]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
