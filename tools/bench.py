@@ -140,15 +140,26 @@ def send(
               "default: read without a group.")  # fmt: skip
 @click.option("--from", "start", type=click.Choice(["now", "first"]), default="now",
               show_default=True, help="Where to begin; a group goes on where it was.")  # fmt: skip
+@changes
 @online
 def consume(
-    session: Session, topic: str, messages: int, span: timedelta, group: str | None, start: str
+    session: Session,
+    change: Change,
+    topic: str,
+    messages: int,
+    span: timedelta,
+    group: str | None,
+    start: str,
 ) -> None:
     """Read messages of TOPIC and say how quick that is, and how long they were on their way.
 
     Latency says something of messages that are sent meanwhile. The time counts from the first
-    message to the last. Exit code 1 when none came.
+    message to the last. With --group the group's other members do not get what is read here, so
+    that needs --yes. Exit code 1 when none came.
     """
+    what = f"consume up to {messages} messages of {topic} as the group {group}"
+    if (group or change.dry_run) and not change.allowed(what):
+        return
     start_from = StartFrom.FIRST if start == "first" else StartFrom.NOW
 
     async def work(client: Client) -> int:

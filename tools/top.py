@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import sys
@@ -31,6 +32,9 @@ from skylarkmq.tools.running import EXIT_CODES
 
 SORTS: Final = {"i": "in", "o": "out", "l": "lag", "n": "name"}
 CALLS_MAX: Final = 8
+KEYS_MAX: Final = 64
+HEADS: Final = 6
+"""Lines of the screen that are no rows: three heads, two between, the one with the keys."""
 CLEAR: Final = "\x1b[H\x1b[J"
 KEYS_TEXT: Final = "sort: i in, o out, l lag, n name   q: end"
 Row = dict[str, Any]
@@ -82,10 +86,14 @@ def top(
             left = count or sys.maxsize
             with screen.keys():
                 while left and await screen.wait(every.total_seconds()):
-                    now = await look(admin, clock, topics, groups)
+                    left -= 1
+                    try:
+                        now = await look(admin, clock, topics, groups)
+                    except RocketMQError as error:  # while a name server is away
+                        click.echo(f"error: {error}", err=True)
+                        continue
                     screen.show(snapshot(before, now))
                     before = now
-                    left -= 1
 
     session.run(work)
 
@@ -141,7 +149,7 @@ def _note_group(seen: Look, group: str, progress: GroupProgress) -> None:
 def snapshot(before: Look, now: Look) -> Row:
     """Return the rates between two looks, for programs.
 
-    A group's `out` is what it committed, a topic's is that of all its groups together.
+    A group's `out` is what it committed, a topic's and a broker's is that of all groups together.
     """
     passed_s = max(now.at_s - before.at_s, 1e-9)
     stored = _sums(
@@ -175,9 +183,25 @@ def snapshot(before: Look, now: Look) -> Row:
         for topic, count in stored.items()
     ]  # fmt: skip
     return {
-        "interval_s": round(passed_s, 3), "brokers": now.brokers, "topics": topics,
-        "groups": groups,
+        "interval_s": round(passed_s, 3), "brokers": _brokers(before, now, passed_s),
+        "topics": topics, "groups": groups,
     }  # fmt: skip
+
+
+def _brokers(before: Look, now: Look, passed_s: float) -> list[Row]:
+    """Return the brokers with the rates of their queues; slaves have none of their own."""
+    ins = _sums((queue.broker_name, _grown(before.ends, queue, end))
+                for queue, end in now.ends.items())  # fmt: skip
+    outs = _sums((key[1].broker_name, _grown(before.committed, key, offset))
+                 for key, offset in now.committed.items())  # fmt: skip
+    return [
+        {
+            **row,
+            "in": None if row["id"] else round(ins.get(row["name"], 0) / passed_s, 1),
+            "out": None if row["id"] else round(outs.get(row["name"], 0) / passed_s, 1),
+        }
+        for row in now.brokers
+    ]
 
 
 def _grown(before: Mapping[Any, int], key: Any, now: int) -> int:
@@ -223,7 +247,8 @@ class Screen:
             termios.tcsetattr(number, termios.TCSADRAIN, before)
 
     def _read(self) -> None:
-        self.press(sys.stdin.read(1))
+        for key in os.read(sys.stdin.fileno(), KEYS_MAX).decode("utf-8", "replace"):
+            self.press(key)
 
     def press(self, key: str) -> None:
         """Take a key: another order, or the end."""
@@ -248,20 +273,24 @@ class Screen:
         if not self._output.is_table:
             self._output.line(seen, "")
             return
-        lines = screen_lines(seen, self._sort)
-        if sys.stdout.isatty():
-            height = shutil.get_terminal_size().lines
-            lines = lines[: max(1, height - 1)]
-            click.echo(CLEAR + "\n".join([*lines, KEYS_TEXT]), nl=False)
-        else:
-            click.echo("\n".join(lines))
+        if not sys.stdout.isatty():
+            click.echo("\n".join(screen_lines(seen, self._sort)))
+            return
+        height = shutil.get_terminal_size().lines
+        lines = screen_lines(seen, self._sort, height - HEADS)[: height - 1]
+        click.echo(CLEAR + "\n".join([*lines, KEYS_TEXT]), nl=False)
 
 
-def screen_lines(seen: Row, sort: str) -> list[str]:
-    """Return a snapshot as tables."""
+def screen_lines(seen: Row, sort: str, room: int = sys.maxsize) -> list[str]:
+    """Return a snapshot as tables.
+
+    Args:
+        room: rows of all tables together; topics and groups share what the brokers leave.
+    """
     brokers = [
         [
             f"{row['name']} ({row['id']})", row["address"], row["version"] or None,
+            row["in"], row["out"],
             None if row["disk_used"] is None else f"{row['disk_used']:.0%}", row["behind"],
             row["error"] or "ok",
         ]
@@ -269,8 +298,13 @@ def screen_lines(seen: Row, sort: str) -> list[str]:
     ]  # fmt: skip
     topics = sorted(seen["topics"], key=_order(sort, "topic"))
     groups = sorted(seen["groups"], key=_order("out" if sort == "in" else sort, "group"))
+    left = max(2, room - len(brokers))
+    of_groups = min(len(groups), max(left // 2, left - len(topics)))
+    topics, groups = topics[: left - of_groups], groups[:of_groups]
     return [
-        *table(["BROKER", "ADDRESS", "VERSION", "DISK", "BEHIND", "STATE"], brokers),
+        *table(
+            ["BROKER", "ADDRESS", "VERSION", "IN/S", "OUT/S", "DISK", "BEHIND", "STATE"], brokers
+        ),
         "",
         *table(
             ["TOPIC", "IN/S", "OUT/S", "LAG"],

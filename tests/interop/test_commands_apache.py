@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from skylarkmq.client import (
     Producer,
     ReceivedMessage,
     StartFrom,
+    Tag,
     TransactionState,
 )
 from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED
-from tests.interop.apache_server import ApacheBroker
+from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.conftest import Start
 from tests.interop.servers import Broker
 from tests.support.patience import until_sync
@@ -132,6 +134,32 @@ def test_what_waits_and_what_is_open(shell: Shell, apache: Broker) -> None:
     assert (row["topic"], row["group"]) == ("waiting", "payer")
 
 
+def test_a_time_of_its_own_on_rocketmq_5(
+    start_broker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = start_broker(Apache5Broker)
+    monkeypatch.setenv("NAMESRV_ADDR", theirs.namesrv)
+    create(theirs, "timed")
+
+    async def send() -> list[str]:
+        async with Producer(namesrv_addr=theirs.namesrv) as producer:
+            results = [
+                await producer.send(Message("timed", b"x", delay=timedelta(minutes=minutes)))
+                for minutes in (20, 10)
+            ]
+            return [result.msg_id for result in results]
+
+    later, sooner = asyncio.run(send())
+    shell = Shell()
+
+    def waiting() -> list[str]:
+        return [row["msg_id"] for row in shell("delay", "list").json]
+
+    until_sync(lambda: waiting() == [sooner, later])
+    assert shell("delay", "cancel", sooner, "--yes").json["cancelled"] is True
+    until_sync(lambda: waiting() == [later])
+
+
 def test_dead_letters(shell: Shell, apache: Broker, tmp_path: Path) -> None:
     create(apache, "given-up")
 
@@ -170,7 +198,7 @@ def test_doctor_top_bench(shell: Shell, apache: Broker) -> None:
     create(apache, "benched")
     row = shell("bench", "send", "benched", "--messages", "500", "--yes").json
     assert (row["messages"], row["errors"]) == (500, {})
-    options = ("--from", "first", "--messages", "500", "--group", "meter")
+    options = ("--from", "first", "--messages", "500", "--group", "meter", "--yes")
     assert shell("bench", "consume", "benched", *options).json["messages"] == 500
     shell("bench", "send", "benched", "--messages", "50", "--batch", "10", "--yes")
 
@@ -185,6 +213,27 @@ def test_doctor_top_bench(shell: Shell, apache: Broker) -> None:
     (seen,) = shell("top", "--every", "10ms", "--count", "1", "--groups", "meter").lines
     (lag,) = [row["lag"] for row in seen["groups"] if row["topic"] == "benched"]
     assert lag == 50
+
+
+def test_doctor_finds_members_that_differ(shell: Shell, apache: Broker) -> None:
+    """Apache's brokers do not tell it: the members are asked."""
+    create(apache, "split")
+
+    async def two_members() -> None:
+        async with (
+            Client(apache.namesrv, instance_name="one") as one,
+            Client(apache.namesrv, instance_name="two") as two,
+            Consumer("split", client=one, group="differing", selector=Tag("A")),
+            Consumer("split", client=two, group="differing", selector=Tag("B")),
+        ):
+            await asyncio.Event().wait()
+
+    def kinds() -> dict[str, str]:
+        said = shell.any("doctor", "--only", "groups").json
+        return {found["subject"]: found["kind"] for found in said["findings"]}
+
+    with beside(two_members()):
+        until_sync(lambda: kinds().get("differing") == "subscriptions_differ")
 
 
 def test_record_and_replay(shell: Shell, apache: Broker, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from skylarkmq.client.admin import (
     ReplicaStatus,
     TopicSettings,
 )
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import Session
@@ -44,6 +44,8 @@ APPENDS_MIN: Final = 100
 BEHIND_MAX: Final = 256 << 20
 LOCK_MS_MAX: Final = 1000
 WAIT_MS_MAX: Final = 200
+ANSWERED: Final = " answered "
+"""In the text of an error: a broker that refuses is there."""
 _RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _BIN: Final = re.compile(r"\[([^\]]+)\]:(\d+)")
 _SIZE: Final = re.compile(r"([\d.]+) ?([kKMGTP]?)i?B")
@@ -73,6 +75,9 @@ class Examination:
         """Return what the SDK finds."""
         found: list[Finding] = []
         for problem in await self.admin.cluster_health():
+            if problem.kind == "broker_unreachable" and ANSWERED in problem.text:
+                found.append(not_looked_at(problem.subject, problem.text))
+                continue
             severity: Severity = "critical" if problem.kind in CRITICAL_KINDS else "warning"
             found.append(
                 Finding(problem.kind, severity, problem.subject, problem.text, problem.cure)
@@ -260,20 +265,36 @@ class Examination:
     ) -> list[Finding]:
         """Look at each name, some at the same time; who has gone meanwhile is left out."""
         places = asyncio.Semaphore(CALLS_MAX)
-        done = 0
+        done, refusals = 0, dict[str, RocketMQError]()
 
         async def one(name: str) -> list[Finding]:
             nonlocal done
             async with places:
+                found: list[Finding] = []
                 try:
                     found = await look(name)
-                except RocketMQError:
-                    found = []
+                except (NotFound, RouteNotFound, TopicNotExist):
+                    pass
+                except RocketMQError as error:
+                    refusals[name] = error
             done += 1
             self.report(what, done, len(names))
             return found
 
-        return [each for found in await asyncio.gather(*map(one, names)) for each in found]
+        findings = [each for found in await asyncio.gather(*map(one, names)) for each in found]
+        for name, error in [*refusals.items()][:1]:
+            count = f"{len(refusals)} of {len(names)} could not be looked at"
+            findings.append(not_looked_at(what, f"{count}, such as {name}: {error}"))
+        return findings
+
+
+def not_looked_at(subject: str, cause: str) -> Finding:
+    """Return that something was left out, which is no sign that all is well."""
+    return Finding(
+        "not_looked_at", "warning", subject, cause,
+        "With access control, name an admin's account (--access-key, --secret-key); else try "
+        "again once all brokers answer",
+    )  # fmt: skip
 
 
 async def dial(address: str) -> str | None:

@@ -73,7 +73,7 @@ class Outcome:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--to", "targets", required=True, multiple=True, metavar="[RECORDED=]HOST:PORT",
               help="The server that gets the requests; of a recording with several servers, each "
               "with the recorded one that it stands for. What others got is not sent.")  # fmt: skip

@@ -21,7 +21,8 @@ from skylarkmq.client.admin import (
     ReplicaStatus,
     TopicSettings,
 )
-from skylarkmq.testing import SyncBroker, run_broker_sync
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.testing import Account, SyncBroker, run_broker_sync
 from skylarkmq.tools.connection import Session
 from skylarkmq.tools.doctor.checks import (
     Examination,
@@ -39,6 +40,8 @@ from tests.support.patience import until_sync
 from tests.support.ports import free_ports
 from tests.tools.live.shell import Said, Shell, beside
 
+pytestmark = pytest.mark.timing
+
 CLUSTER = ("replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups")
 """All looks but the one at this machine's other processes."""
 
@@ -49,10 +52,11 @@ def examined(shell: Shell, *options: str, code: int = 0, looks: tuple[str, ...] 
 
 
 def test_a_sound_cluster(shell: Shell) -> None:
-    shell.send("sound", "x")
-    looked = examined(shell).json
-    assert looked == {"looked_at": [*CLUSTER], "findings": []}
-    assert "all is well" in examined(shell, "-o", "table").out
+    with run_broker_sync() as sound:
+        namesrv = ("--namesrv", sound.namesrv_addr)
+        shell("send", "sound", "x", *namesrv)
+        assert examined(shell, *namesrv).json == {"looked_at": [*CLUSTER], "findings": []}
+        assert "all is well" in examined(shell, *namesrv, "-o", "table").out
 
 
 def test_lag_without_members(shell: Shell, broker: SyncBroker) -> None:
@@ -125,6 +129,41 @@ def test_topics_that_one_name_server_does_not_know(shell: Shell, broker: SyncBro
     kinds = {found["kind"]: found for found in said.json["findings"]}
     assert kinds.keys() == {"not_registered", "topics_not_registered"}
     assert kinds["topics_not_registered"]["subject"] == other.namesrv_addr
+
+
+def test_what_it_may_not_look_at_is_no_clean_bill(shell: Shell) -> None:
+    """An account that may not ask for groups' progress is told so."""
+    with run_broker_sync() as broker:
+        namesrv = ("--namesrv", broker.namesrv_addr)
+
+        async def consume() -> None:
+            async with Client(broker.namesrv_addr) as client, Producer(client=client) as producer:
+                await producer.send(Message("hidden", b"x"))
+                async with Consumer("hidden", client=client, group="hidden"):
+                    pass
+
+        asyncio.run(consume())
+        with broker.faults.fail(RequestCode.GET_CONSUME_STATS, None):
+            said = examined(shell, *namesrv, code=FAILED, looks=("groups",))
+    (found,) = said.json["findings"]
+    assert (found["kind"], found["subject"]) == ("not_looked_at", "groups")
+    assert "1 of 1" in found["cause"] and "--access-key" in found["cure"]
+
+
+def test_a_broker_that_refuses_is_not_called_unreachable(shell: Shell) -> None:
+    accounts = [
+        Account("somebody", "secret-enough"),
+        Account("the-admin", "secret-enough", admin=True),
+    ]
+    with run_broker_sync(accounts=accounts) as guarded:
+        namesrv = ("--namesrv", guarded.namesrv_addr, "--secret-key", "secret-enough")
+        said = examined(
+            shell, *namesrv, "--access-key", "somebody", code=FAILED, looks=("replicas",)
+        )
+        examined(shell, *namesrv, "--access-key", "the-admin")
+    (found,) = said.json["findings"]
+    assert (found["kind"], found["severity"]) == ("not_looked_at", "warning")
+    assert "secret-enough" not in said.out + said.err
 
 
 def test_nobody_to_ask(shell: Shell) -> None:

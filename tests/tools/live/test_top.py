@@ -20,6 +20,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.patience import until_sync
 from tests.tools.live.shell import Shell, beside
 
+pytestmark = pytest.mark.timing
+
 
 def test_snapshots_of_a_cluster_at_work(shell: Shell, broker: SyncBroker) -> None:
     broker.create_topic("busy", queues=1)
@@ -70,6 +72,13 @@ def look(at_s: float, end: int, committed: int, lag: int) -> Look:
     return Look(at_s, {QUEUE: end}, {("g", QUEUE): committed}, {("g", "t"): lag}, {"g": 2})
 
 
+def test_rates_of_brokers_are_those_of_their_queues() -> None:
+    before, now = look(10, 100, 50, 50), look(12, 110, 90, 20)
+    now.brokers = [{"name": "b", "id": 0}, {"name": "b", "id": 1}, {"name": "c", "id": 0}]
+    rows = snapshot(before, now)["brokers"]
+    assert [(row["in"], row["out"]) for row in rows] == [(5, 20), (None, None), (0, 0)]
+
+
 def test_rates_are_those_between_two_looks() -> None:
     seen = snapshot(look(10, 100, 50, 50), look(12, 110, 90, 20))
     assert seen["interval_s"] == 2
@@ -93,6 +102,7 @@ async def test_keys_change_the_order_and_end_it(capsys: pytest.CaptureFixture[st
 
     assert order(screen_lines(seen, "lag")) == ["c", "b", "a"]
     assert order(screen_lines(seen, "out")) == ["b", "c", "a"]
+    assert order(screen_lines(seen, "lag", 2)) == ["c", "b"], "no more than there is room for"
     screen = Screen(Output("table"), "lag", timedelta(seconds=1))
     screen.show(seen)
     screen.press("n")
@@ -119,9 +129,9 @@ def test_bench_send_and_consume(shell: Shell, broker: SyncBroker) -> None:
     assert len(broker.messages("benched")) == 600
     got = shell("bench", "consume", "benched", "--from", "first", "--messages", "600").json
     assert (got["messages"], got["bytes"], got["group"]) == (600, 60_000, None)
-    of_group = shell(
-        "bench", "consume", "benched", "--from", "first", "--messages", "600", "--group", "meter"
-    )
+    as_member = ("--from", "first", "--messages", "600", "--group", "meter")
+    shell("bench", "consume", "benched", *as_member, code=USAGE)
+    of_group = shell("bench", "consume", "benched", *as_member, "--yes")
     assert of_group.json["messages"] == 600
     broker.wait_lag("meter")
     nothing = shell("bench", "consume", "benched", "--for", "1ms", code=FAILED).json

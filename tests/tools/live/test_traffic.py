@@ -25,6 +25,8 @@ from tests.support.patience import until
 from tests.support.ports import free_ports
 from tests.tools.live.shell import Shell, beside
 
+pytestmark = pytest.mark.timing
+
 SECRET = "the-secret-key"
 BODY = b"a body that nobody else shall read"
 
@@ -60,9 +62,9 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 def test_clients_reach_brokers_through_the_proxy(broker: SyncBroker, tmp_path: Path) -> None:
     file = tmp_path / "recording"
-    message = Message("recorded", BODY, keys="k1")
+    message = Message("proxied", BODY, keys="k1")
     recorder = asyncio.run(record(broker.namesrv_addr, file, lambda to: send(to, message)))
-    assert [each.body for each in broker.messages("recorded")] == [BODY]
+    assert [each.body for each in broker.messages("proxied")] == [BODY]
     assert recorder.codes["SEND_MESSAGE_V2"] == 1 and "GET_ROUTEINFO_BY_TOPIC" in recorder.codes
     head, *lines = lines_of(file)
     assert head == {"recording": 1, "to": broker.namesrv_addr, "bodies": False}
