@@ -141,9 +141,9 @@ class WaitingAdmin(MessageAdmin):
             if key.startswith(LEVEL_KEY) and number.isdigit() and begin.isdigit():
                 queue = MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, int(number) - 1)
                 delivered[queue] = int(begin)
-        if not delivered:
-            return []
         delays = await self._delays(address)
+        for level in delays:  # RocketMQ's brokers tell nothing of one that has delivered nothing
+            delivered.setdefault(MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, level - 1), 0)
         found: list[DelayedMessage] = []
         counts: dict[int, int] = {}
         scan = self._parked(broker, address, [*delivered], delivered)
