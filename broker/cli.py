@@ -32,6 +32,7 @@ from skylarkmq.broker.config.config_file import (
 )
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.exposure import why_open
+from skylarkmq.broker.fleet.console import DEFAULT_PLACE
 from skylarkmq.broker.fleet.link import SupervisorLink
 from skylarkmq.broker.fleet.plan import NAMESRV_NAME, unserved_folders
 from skylarkmq.broker.fleet.supervisor import StartFailedError
@@ -53,6 +54,7 @@ log = logging.getLogger("skylarkmq")
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+CONSOLE_ALONE: Final = "run `skylarkmq console --tls-ca ...` beside them"
 Command = Callable[..., None]
 
 
@@ -123,6 +125,15 @@ brokers_option = click.option(
 @server_options
 @brokers_option
 @profile_option
+@click.option(
+    "--console",
+    "console_place",
+    is_flag=False,
+    flag_value=DEFAULT_PLACE,
+    metavar="[HOST:]PORT",
+    help=f"Run `skylarkmq console` beside the servers, without --write; alone it is at "
+    f"{DEFAULT_PLACE}.",
+)
 @click.option("--dev", "profile", flag_value="dev", help="For a try: as --profile dev.")
 def serve(**options: Any) -> None:
     """Run a broker and a name server, in this process; with --brokers, in several."""
@@ -178,6 +189,7 @@ def _run_broker(
     supervised: int | None,
     brokers: int | None,
     profile: Profile,
+    console_place: str | None = None,
     **wanted: Unpack[Wanted],
 ) -> None:
     settings = _with_levels(settings, wanted)
@@ -188,6 +200,8 @@ def _run_broker(
     config = loaded.config
     if _only_told(loaded, wanted, with_namesrv=with_namesrv):
         return
+    if console_place is not None and config.tls.tls_server_mode == "enforcing":
+        _end(EXIT_USAGE, "--console speaks no TLS to the servers, which want it: " + CONSOLE_ALONE)
     is_member, is_fleet = link is not None, link is None and config.brokers > 1
     name = "supervisor" if is_fleet else config.broker_name
     log_format = chosen_format(wanted["log_format"])
@@ -201,11 +215,17 @@ def _run_broker(
         words += [part for setting in settings for part in ("--set", setting)]
         command = "serve" if with_namesrv else "broker"
         line = fleet.CommandLine(command, words, log_format, config.log_level)
-        _run(fleet.run_fleet(loaded, line, with_namesrv=with_namesrv), use_uvloop=False)
+        main = fleet.run_fleet(loaded, line, with_namesrv=with_namesrv, console=console_place)
+        _run(main, use_uvloop=False)
         return
     origin = _origin_of(loaded, config_path)
     main = serving.serve_broker(
-        loaded, log_format, origin, link, with_namesrv=with_namesrv and not is_member
+        loaded,
+        log_format,
+        origin,
+        link,
+        with_namesrv=with_namesrv and not is_member,
+        console=console_place,
     )
     _run(main, link=link)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -26,7 +27,9 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.config_file import ConfigOrigin, Loaded
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController, MetricsPages
+from skylarkmq.broker.fleet.console import ConsoleProcess
 from skylarkmq.broker.fleet.link import SupervisorLink
+from skylarkmq.broker.fleet.plan import reachable
 from skylarkmq.broker.logs import FIELDS, LogFormat
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.process import (
@@ -36,14 +39,17 @@ from skylarkmq.broker.process import (
     keep_freed_memory,
     raise_file_limit,
 )
+from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.store.progress import StartEnded
 
 if TYPE_CHECKING:
+    import skylarkmq.broker.fleet.run as fleet
     import skylarkmq.broker.replica_broker as replica_broker
-else:  # where replicas elect their master
+else:  # with a console; where replicas elect their master
+    fleet = on_first_use("skylarkmq.broker.fleet.run")
     replica_broker = on_first_use("skylarkmq.broker.replica_broker")
 
 log = logging.getLogger("skylarkmq")
@@ -77,8 +83,13 @@ async def serve_broker(
     link: SupervisorLink | None,
     *,
     with_namesrv: bool,
+    console: str | None = None,
 ) -> int:
-    """Run a broker and return the exit code."""
+    """Run a broker and return the exit code.
+
+    Args:
+        console: where a console is to listen that runs beside it; None: without.
+    """
     if with_namesrv and loaded.config.is_replica:
         raise ConfigError(
             "controllerEndpoints",
@@ -133,12 +144,23 @@ async def serve_broker(
     assert controller.ended is not None
     ended = controller.ended
     ended.add_done_callback(lambda _: stop.set())
+    beside = _console(console, life, clock)
     await stop.wait()
+    await beside.stop()
     code = ended.result() if ended.done() else 0
     if not code:
         log.info("stopping")
     await controller.stop()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
+
+
+def _console(place: str | None, controller: BrokerController, clock: Clock) -> ConsoleProcess:
+    """Return the console beside a broker with a name server, which runs if a place is given."""
+    command = () if place is None else fleet.COMMAND
+    beside = ConsoleProcess(command, place or "", os.environ, clock)
+    if place is not None and controller.namesrv_address is not None:
+        beside.start(reachable(*controller.namesrv_address))
+    return beside
 
 
 def _answer_by_loop(link: SupervisorLink | None) -> None:

@@ -42,6 +42,7 @@ COMMANDS: Final = {
         "replay",
         "Send a recording's requests, compare the answers.",
     ),
+    "console": ("skylarkmq.tools.console.cli", "console", "Show a cluster as web pages."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }
 

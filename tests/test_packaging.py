@@ -66,8 +66,10 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     listed = [name for name in done.stdout.splitlines() if name.endswith(".py")]
     modules = {f"skylarkmq/{name}" for name in listed if name.startswith(ROOMS)}
     modules |= {name for name in listed if name.startswith(TOP)}
+    shown = ("tools/console/static/", "tools/console/templates/")
+    pages = {f"skylarkmq/{name}" for name in done.stdout.splitlines() if name.startswith(shown)}
     packed = {name for name in wheel if ".dist-info/" not in name and not name.endswith(".so")}
-    assert packed == modules | {
+    assert packed == modules | pages | {
         "skylarkmq/py.typed",
         "skylarkmq/client/sync/__init__.pyi",
         "skylarkmq/spark/log4j2.properties",
@@ -76,7 +78,7 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     assert sum(name.endswith(".so") for name in wheel) == is_compiled  # as where this runs
     in_cython = (".pyx", ".pxi")
     kernel = {f"skylarkmq/{name}" for name in done.stdout.splitlines() if name.endswith(in_cython)}
-    assert modules | kernel <= source
+    assert modules | kernel | pages <= source
     assert not [name for name in source if name.endswith((".c", ".so", ".pyc"))]
     rest = {name for name in source - modules if not name.startswith("skylarkmq")}
     assert not {name for name in rest if name.startswith(("tests", "deploy", "var"))}

@@ -19,6 +19,7 @@ from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
 from skylarkmq.broker.fleet.child import Child, ChildProcess
+from skylarkmq.broker.fleet.console import ConsoleProcess
 from skylarkmq.broker.fleet.hang_watch import HangWatch, why_spared
 from skylarkmq.broker.fleet.pages import FleetPages
 from skylarkmq.broker.fleet.plan import (
@@ -69,8 +70,17 @@ class CommandLine:
         return ["--log-format", self.log_format, "--log-level", self.log_level]
 
 
-async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_namesrv: bool) -> int:
+async def run_fleet(
+    loaded: Loaded[BrokerConfig],
+    line: CommandLine,
+    *,
+    with_namesrv: bool,
+    console: str | None = None,
+) -> int:
     """Run all processes until a signal, and return the exit code.
+
+    Args:
+        console: where a console is to listen that runs beside them; None: without.
 
     Raises:
         ConfigError: they cannot have the ports and folders that they would need.
@@ -89,6 +99,7 @@ async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_nam
     started_s = clock.monotonic()
     address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
     watching = asyncio.create_task(watch.run(), name="hang-watch")
+    beside = ConsoleProcess(COMMAND, console or "", os.environ, clock)
     try:
         namesrv: str | None = None
         keys: dict[str, str] = {}
@@ -104,10 +115,13 @@ async def run_fleet(loaded: Loaded[BrokerConfig], line: CommandLine, *, with_nam
         if not supervisor.stopping.is_set() and await supervisor.start_brokers(seats):
             ready_s = clock.monotonic() - started_s
             _tell_ready(supervisor, loaded, line.log_format, namesrv, address, ready_s)
+            if console is not None and namesrv is not None:
+                beside.start(namesrv)
             await supervisor.stopping.wait()
         log.info("stopping")
     finally:
         watching.cancel()
+        await beside.stop()
         code = await supervisor.drain()
         pages.close()
     return code

@@ -70,12 +70,29 @@ BANNED = {
     **{name: {"asyncio", "socket", "threading", "subprocess"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: set[str](),
 }
+CONSOLE = {
+    "jinja2": ("visit.py",),
+    "markupsafe": ("chart.py",),
+    "starlette": (
+        "app.py",
+        "guard.py",
+        "server.py",
+        "visit.py",
+        *(f"pages/{path.name}" for path in Path("tools/console/pages").glob("*.py")),
+    ),
+    "uvicorn": ("server.py",),
+}
 # A file each, with its reason.
 ALLOWED = {
     ("protocol/frame.py", "mmap"): "memory for large frames; no file",
     ("protocol/compression.py", "lz4"): "optional; the extra `compression`",
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
+    **{
+        (f"tools/console/{file}", library): "the console; the extra `console`"
+        for library, files in CONSOLE.items()
+        for file in files
+    },
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("skylarkmq/testing/profiles.py", "opentelemetry"): "the type of an argument alone",

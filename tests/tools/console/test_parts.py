@@ -1,0 +1,122 @@
+"""What pages are made of: bodies, lines over time, numbers and times."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from skylarkmq.client.admin.reading import StoredMessage
+from skylarkmq.client.config import Credentials
+from skylarkmq.protocol.flags import MessageSysFlag
+from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.tools.console import text
+from skylarkmq.tools.console.bodies import HEX_SIZE_MAX, SHOWN_MAX, body_of, preview
+from skylarkmq.tools.console.chart import lag_chart, small_line
+from skylarkmq.tools.console.history import POINTS_MAX, SERIES_MAX, History, Sample
+from skylarkmq.tools.console.sessions import IDLE_MAX_S, SESSIONS_MAX, Sessions
+from tests.support.manual_clock import ManualClock
+
+
+def stored(body: bytes, sys_flag: int = 0) -> StoredMessage:
+    here = HostAddress("127.0.0.1", 1)
+    message = MessageExt("T", 0, 0, 0, 0, sys_flag, 1, here, 1, here, 0, 0, body, {}, 0, len(body))
+    return StoredMessage(message, "T", MessageQueue("T", "b", 0))
+
+
+def test_a_body_is_shown_in_the_form_that_fits() -> None:
+    assert body_of(stored(b"")).form == "empty"
+    assert body_of(stored(b' {"a": [1]}')).text == '{\n  "a": [\n    1\n  ]\n}'
+    assert body_of(stored(b"{no json")).form == "text"
+    assert body_of(stored("Größe".encode())).text == "Größe"
+    assert body_of(stored(b"\x00\xffABC")).text.endswith("ABC") is True
+    assert body_of(stored(b"[" * 100_000)).form == "text"  # too deep to be read
+    assert body_of(stored(b"\xff"), "text").text == "\N{REPLACEMENT CHARACTER}"
+    assert body_of(stored(b"plain"), "json").form == "text"
+    assert body_of(stored(b"plain"), "hex").text.startswith("00000000  70 6c 61 69 6e")
+
+
+def test_of_a_large_body_the_beginning_is_shown() -> None:
+    body = body_of(stored(b"x" * (SHOWN_MAX + 1)))
+    assert (body.is_cut, len(body.text), body.size) == (True, SHOWN_MAX, SHOWN_MAX + 1)
+    body = body_of(stored(bytes(HEX_SIZE_MAX + 1)))
+    assert body.is_cut and body.text.count("\n") == HEX_SIZE_MAX / 16 - 1
+
+
+def test_compressed_bodies_are_opened_and_broken_ones_say_so() -> None:
+    flag = int(MessageSysFlag.COMPRESSED_FLAG)
+    body = body_of(stored(zlib.compress(b'{"a":1}'), flag))
+    assert (body.form, body.size) == ("json", 7)
+    body = body_of(stored(b"no zlib", flag))
+    assert body.form == "unreadable" and "cannot be opened" in body.text
+    assert preview(stored(b"no zlib", flag)) == "(cannot be opened)"
+
+
+def test_a_preview_is_one_line() -> None:
+    assert preview(stored(b"a\n  b\tc")) == "a b c"
+    assert len(preview(stored(b"x" * 1000))) == 160
+    assert preview(stored(bytes([0, 1, 255]))) == "00 01 ff"
+    assert preview(stored("ü".encode() * 1000)).startswith("üü")  # cut inside of a character
+
+
+def samples(*values: float, step_ms: int = 15_000) -> list[Sample]:
+    return [Sample(1_000 + step_ms * at, value, 0) for at, value in enumerate(values)]
+
+
+def test_a_chart_has_axes_and_gaps_and_no_style() -> None:
+    assert not lag_chart([]) and not lag_chart(samples(1)) and not small_line(samples(1), "x")
+    chart = lag_chart(samples(0, 420, 80))
+    assert ">500<" in chart and ">250<" in chart and "00:00:16" in chart
+    assert 'aria-label="Lag over 30 s: now 80, at most 420"' in chart
+    assert chart.count('class="line"') == 1 and "style" not in chart
+    early = samples(1, 2, 3)
+    late = [Sample(each.at_ms + 3_600_000, each.value, 0) for each in early]
+    assert lag_chart([*early, *late]).count('class="line"') == 2
+    assert "&#34;&gt;" in small_line(samples(1, 2), '">')
+
+
+def test_history_is_bounded() -> None:
+    history = History()
+    for at in range(POINTS_MAX + 5):
+        history.add("group", "g", Sample(at, at, 0))
+    assert [each.at_ms for each in history.of("group", "g")][:1] == [5]
+    for number in range(SERIES_MAX):
+        history.add("group", f"g{number}", Sample(1, 1, 0))
+    assert history.last("group", "g") is None and history.last("group", "g0") is not None
+
+
+def test_sessions_end_and_are_bounded() -> None:
+    clock = ManualClock()
+    sessions = Sessions(clock)
+    account = Credentials("account", "secret")
+    session = sessions.new(account)
+    cookie = sessions.cookie(session)
+    assert sessions.read(cookie) is session and "secret" not in repr(session)
+    assert sessions.read(cookie[:-1] + "x") is None
+    assert Sessions(clock).read(cookie) is None  # of another console
+    assert sessions.is_token(session, sessions.token(session))
+    assert not sessions.is_token(sessions.new(), sessions.token(session))
+    clock.advance(IDLE_MAX_S + 1)
+    assert sessions.read(cookie) is None
+    first = sessions.new(account)
+    for _ in range(SESSIONS_MAX):
+        sessions.new(account)
+    after = sessions.read(sessions.cookie(first))
+    assert after is None or after.credentials is None
+
+
+def test_numbers_and_times_for_people() -> None:
+    assert [text.number(1234567), text.number(None)] == ["1,234,567", "\N{EN DASH}"]
+    assert [text.size(0), text.size(1536), text.size(300 << 20)] == ["0 B", "1.5 KiB", "300 MiB"]
+    assert [text.rate(0), text.rate(1.25), text.rate(12345.6)] == ["0", "1.2", "12,346"]
+    now = datetime(2026, 11, 26, tzinfo=UTC)
+    assert text.ago(None, now) == "never" and text.ago(now, now) == "now"
+    assert text.ago(now - timedelta(minutes=5), now) == "5 min ago"
+    assert text.ago(now + timedelta(hours=3), now) == "in 3 h"
+    assert text.parse_time(" ", "x") is None
+    assert text.parse_time("2026-11-26T01:00:00+01:00", "x") == now
+    assert text.parse_time("2026-11-26", "x") == now
+    with pytest.raises(text.BadInput, match="From is a time in UTC"):
+        text.parse_time("now", "From")

@@ -1,0 +1,129 @@
+"""The application: its routes, and what lives as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from skylarkmq import __version__
+from skylarkmq.client.clock import SystemClock
+from skylarkmq.common.clock import Clock
+from skylarkmq.tools.console import visit as visiting
+from skylarkmq.tools.console.access import Accesses
+from skylarkmq.tools.console.guard import Guard
+from skylarkmq.tools.console.pages import (
+    account,
+    clients,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    pending,
+    tail,
+    topics,
+)
+from skylarkmq.tools.console.sessions import Sessions
+from skylarkmq.tools.console.settings import Settings
+from skylarkmq.tools.console.visit import Console, Visit, Work, handled
+
+ASSETS: Final = ("console.css", "console.js", "theme.js", "icon.svg")
+READS: Final[tuple[tuple[str, Work], ...]] = (
+    ("/", overview.overview),
+    ("/search", overview.search),
+    ("/topics", topics.topics),
+    ("/topics/new", topics.new_topic),
+    ("/topics/{topic}", topics.topic),
+    ("/topics/{topic}/edit", topics.edit_topic),
+    ("/topics/{topic}/delete", topics.ask_delete),
+    ("/groups", groups.groups),
+    ("/groups/{group}", groups.group),
+    ("/groups/{group}/reset", groups.reset),
+    ("/groups/{group}/members/{client_id:path}", groups.member),
+    ("/clients", clients.clients),
+    ("/messages", messages.messages),
+    ("/messages/view", messages.message),
+    ("/trace", messages.trace),
+    ("/dead-letters", dead_letters.dead_letters),
+    ("/dead-letters/{group}", dead_letters.letters_of),
+    ("/pending", pending.pending),
+    ("/tail", tail.tail),
+)
+CHANGES: Final[tuple[tuple[str, Work], ...]] = (
+    ("/topics", topics.create_topic),
+    ("/topics/{topic}", topics.update_topic),
+    ("/topics/{topic}/delete", topics.delete_topic),
+    ("/groups/{group}/reset", groups.do_reset),
+    ("/dead-letters/{group}/resend", dead_letters.resend),
+)
+
+
+def make_app(settings: Settings, make_clock: Callable[[], Clock] | None = None) -> Starlette:
+    """Return the application.
+
+    Args:
+        make_clock: called in the loop that serves; default: the system's clock.
+    """
+    pages = visiting.templates(_state_of_assets())
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncGenerator[None]:
+        clock = make_clock() if make_clock else SystemClock(asyncio.get_running_loop())
+        accesses = Accesses(settings, clock)
+        app.state.console = Console(settings, clock, accesses, Sessions(clock), pages, __version__)
+        try:
+            yield
+        finally:
+            await accesses.stop()
+
+    return Starlette(
+        routes=_routes(),
+        lifespan=life,
+        middleware=[Middleware(Guard, settings=settings)],
+        exception_handlers={404: _no_page, 405: _no_page},
+    )
+
+
+def _routes() -> list[BaseRoute]:
+    static = StaticFiles(packages=[("skylarkmq.tools.console", "static")])
+    return [
+        *(Route(path, handled(work), methods=["GET"]) for path, work in READS),
+        *(Route(path, handled(work, is_change=True), methods=["POST"]) for path, work in CHANGES),
+        Route("/tail/events", handled(tail.Tails().stream), methods=["GET"]),
+        Route("/login", handled(account.login, is_public=True), methods=["GET"]),
+        Route("/login", handled(account.do_login, is_public=True), methods=["POST"]),
+        Route("/logout", handled(account.logout, is_public=True), methods=["POST"]),
+        Mount("/static", static, name="static"),
+    ]
+
+
+async def _no_page(request: Request, _: Exception) -> Response:
+    async def say(visit: Visit) -> Response:
+        failure = visiting.Failure(
+            404,
+            "There is no such page",
+            f"{request.method} {request.url.path[:200]} is none of this console's pages.",
+            "Go on from the menu.",
+        )
+        return visit.page("error.html", 404, failure=failure)
+
+    answer: Response = await handled(say, is_public=True)(request)
+    return answer
+
+
+def _state_of_assets() -> str:
+    """Return a short name of what the static files hold now."""
+    folder, digest = files("skylarkmq.tools.console") / "static", hashlib.sha256()
+    for name in ASSETS:
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,124 @@
+"""Dead letters: which groups have some, which ones, and sending them again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from starlette.responses import Response
+
+from skylarkmq.client.admin import Admin, ReplayOutcome, ReplayTarget
+from skylarkmq.client.errors import RocketMQError, RouteNotFound
+from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.tools.console.bodies import preview
+from skylarkmq.tools.console.pages.messages import Found, latest
+from skylarkmq.tools.console.text import BadInput
+from skylarkmq.tools.console.visit import Visit
+
+SHOWN_MAX: Final = 100
+RESENT_MAX: Final = 1_000
+"""Of one click; the page says what is left."""
+GROUPS_MAX: Final = 200
+TARGETS: Final[dict[str, ReplayTarget]] = {"group": "group", "topic": "topic"}
+ASKED_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A group with dead letters; counts are None when its topic cannot be asked."""
+
+    group: str
+    count: int | None
+    last: datetime | None = None
+
+
+async def dead_letters(visit: Visit) -> Response:
+    """List the groups that have dead letters."""
+    admin = await visit.admin()
+    topics = await admin.list_topics(groups=True)
+    groups = [
+        name.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
+        for name in topics
+        if name.startswith(DLQ_GROUP_TOPIC_PREFIX)
+    ]
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def row(group: str) -> LetterRow:
+        async with room:
+            return await _row(admin, group)
+
+    rows = await asyncio.gather(*map(row, groups[:GROUPS_MAX]))
+    rows.sort(key=lambda one: (-(one.count or 0), one.group))
+    return visit.page("dead_letters.html", rows=rows)
+
+
+async def _row(admin: Admin, group: str) -> LetterRow:
+    try:
+        found = await admin.describe_topic(f"{DLQ_GROUP_TOPIC_PREFIX}{group}")
+    except RocketMQError:
+        return LetterRow(group, None)
+    times = [queue.last_stored_at for queue in found.queues if queue.last_stored_at]
+    return LetterRow(group, found.message_count, max(times, default=None))
+
+
+async def letters_of(visit: Visit) -> Response:
+    """Show the newest dead letters of a group."""
+    group, admin = visit.path("group"), await visit.admin()
+    row = await _row(admin, group)
+    try:
+        found = await latest(admin, f"{DLQ_GROUP_TOPIC_PREFIX}{group}", SHOWN_MAX)
+    except RouteNotFound:
+        found = []
+    return visit.page(
+        "letters.html",
+        group=group,
+        count=row.count or 0,
+        found=[Found(letter, preview(letter)) for letter in reversed(found)],
+    )
+
+
+async def resend(visit: Visit) -> Response:
+    """Send the letters that were chosen again, or all of them."""
+    group, admin = visit.path("group"), await visit.admin()
+    to = TARGETS.get(await visit.field("to", "group"))
+    if to is None:
+        raise BadInput("Letters go to the group or to the topic.")
+    if await visit.field("which") == "all":
+        outcomes, is_cut = await _resend_all(admin, group, to)
+    else:
+        names = (await visit.form()).get("letter", [])
+        if not names:
+            raise BadInput("No letter was chosen.")
+        outcomes, is_cut = [await _resend_one(admin, group, to, name) for name in names], False
+    return visit.page("resent.html", group=group, to=to, outcomes=outcomes, is_cut=is_cut)
+
+
+async def _resend_all(
+    admin: Admin, group: str, to: ReplayTarget
+) -> tuple[list[ReplayOutcome], bool]:
+    """Return the outcomes, and whether letters are left that were not tried."""
+    outcomes: list[ReplayOutcome] = []
+    replay = admin.replay_dead_letters(group, to=to)
+    async for outcome in replay:
+        outcomes.append(outcome)
+        if len(outcomes) >= RESENT_MAX:
+            break
+    return outcomes, replay.progress.scanned < replay.progress.total
+
+
+async def _resend_one(admin: Admin, group: str, to: ReplayTarget, name: str) -> ReplayOutcome:
+    """Send the letter at a place, `broker/queue/offset`."""
+    broker, _, rest = name.rpartition("/")[0].rpartition("/")
+    place = name.rpartition("/")[2]
+    if not broker or not rest.isdigit() or not place.isdigit():
+        raise BadInput(f"{name[:80]!r} names no dead letter.")
+    queue = MessageQueue(f"{DLQ_GROUP_TOPIC_PREFIX}{group}", broker, int(rest))
+    replay = admin.replay_dead_letters(group, to=to, after={queue: int(place)})
+    async for outcome in replay:
+        if outcome.queue_offset == int(place):
+            return outcome
+        raise BadInput(f"The letter {name[:80]} is not there any more. Load the page again.")
+    raise BadInput(f"The letter {name[:80]} is not there any more. Load the page again.")

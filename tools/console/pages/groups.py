@@ -1,0 +1,149 @@
+"""Consumer groups: lag over time, members, what a member does, and moving a group."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin.results import GroupProgress, QueueProgress
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
+from skylarkmq.tools.console.text import BadInput, parse_number, parse_time, segment
+from skylarkmq.tools.console.visit import Visit
+
+ASKED_AT_ONCE: Final = 8
+ROWS_MAX: Final = 500
+OFFSET_MAX: Final = (1 << 63) - 1
+PLACES: Final = {
+    "end": "the end: skip what waits",
+    "begin": "the beginning: all that is stored",
+    "time": "a time",
+    "offset": "an offset, in every queue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the list; `error` says why nothing is known of it."""
+
+    name: str
+    lag: int | None = None
+    tps: float | None = None
+    members: int | None = None
+    differing: bool = False
+    error: str = ""
+
+
+async def groups(visit: Visit) -> Response:
+    """List the groups, those with the most lag first."""
+    admin, wanted = await visit.admin(), visit.asked("q").casefold()
+    names = [name for name in await admin.list_groups() if wanted in name.casefold()]
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def row(name: str) -> GroupRow:
+        async with room:
+            return await _row(admin, name)
+
+    rows = await asyncio.gather(*map(row, names[:ROWS_MAX]))
+    rows.sort(key=lambda one: (-(one.lag or 0), one.name))
+    return visit.page(
+        "groups.html", rows=rows, left=len(names) - len(rows), history=visit.access.history,
+        q=visit.asked("q"),
+    )  # fmt: skip
+
+
+async def _row(admin: Admin, name: str) -> GroupRow:
+    try:
+        progress, members = await asyncio.gather(admin.progress(name), admin.consumers(name))
+    except RocketMQError as error:
+        return GroupRow(name, error=str(error))
+    return GroupRow(name, progress.lag, progress.tps, len(members.members), bool(members.differing))
+
+
+async def group(visit: Visit) -> Response:
+    """Show one group: how far it is in each topic, and who is in it."""
+    name, admin, history = visit.path("group"), await visit.admin(), visit.access.history
+    found, progress = await asyncio.gather(admin.describe_group(name), admin.progress(name))
+    samples = history.of("group", name)
+    return visit.page(
+        "group.html",
+        group=found,
+        progress=progress,
+        topics=by_topic(progress),
+        samples=samples,
+        most=max((sample.value for sample in samples), default=None),
+    )
+
+
+def by_topic(progress: GroupProgress) -> dict[str, list[QueueProgress]]:
+    """Return the queues by topic: the one with the most lag first, that of retries last."""
+    found: dict[str, list[QueueProgress]] = {}
+    for queue in progress.queues:
+        found.setdefault(queue.queue.topic, []).append(queue)
+
+    def rank(item: tuple[str, list[QueueProgress]]) -> tuple[bool, int]:
+        return RETRY_GROUP_TOPIC_PREFIX in item[0], -sum(queue.lag for queue in item[1])
+
+    return dict(sorted(found.items(), key=rank))
+
+
+async def member(visit: Visit) -> Response:
+    """Show what one member says that it does."""
+    name, client_id = visit.path("group"), visit.path("client_id")
+    found = await (await visit.admin()).member_info(name, client_id)
+    return visit.page("member.html", group=name, member=found)
+
+
+# Moving a group
+
+
+async def reset(visit: Visit) -> Response:
+    """Ask where to, and show what would happen, by a dry run that changes nothing."""
+    name, admin = visit.path("group"), await visit.admin()
+    wanted = {key: visit.asked(key) for key in ("topic", "to", "time", "offset")}
+    plan = None
+    if wanted["topic"]:
+        plan = await admin.reset_offset(name, wanted["topic"], dry_run=True, **place_of(wanted))
+    topics = by_topic(await admin.progress(name))
+    return visit.page(
+        "reset.html",
+        group=name,
+        wanted=wanted,
+        places=PLACES,
+        topics=[topic for topic in topics if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)],
+        plan=plan,
+    )
+
+
+async def do_reset(visit: Visit) -> Response:
+    """Move the group."""
+    name, admin = visit.path("group"), await visit.admin()
+    wanted = {key: await visit.field(key) for key in ("topic", "to", "time", "offset")}
+    if not wanted["topic"]:
+        raise BadInput("A topic is wanted: a group stands somewhere in each of its topics.")
+    await admin.reset_offset(name, wanted["topic"], **place_of(wanted))
+    return visit.go(f"/groups/{segment(name)}", done="reset")
+
+
+def place_of(wanted: dict[str, str]) -> dict[str, Any]:
+    """Return a place as `reset_offset` takes it.
+
+    Raises:
+        BadInput: it is none.
+    """
+    to = wanted["to"] or "end"
+    if to in ("begin", "end"):
+        return {"when": to}
+    if to == "time":
+        when: datetime | None = parse_time(wanted["time"], "The time")
+        if when is None:
+            raise BadInput("A time is wanted, in UTC, such as 2026-11-26 09:30")
+        return {"when": when}
+    if to == "offset":
+        return {"offset": parse_number(wanted["offset"], "The offset", 0, OFFSET_MAX)}
+    raise BadInput(f"A place is one of {', '.join(PLACES)}, not {to[:20]!r}")

@@ -1,0 +1,117 @@
+"""Live tail: new messages as they are stored, without a group.
+
+The page holds a stream of events open (`text/event-stream`). A reader of the SDK's own (PeekReader)
+feeds it: it joins no group and commits nothing. A stream shows so many messages a second; it counts
+those that it leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from starlette.responses import Response, StreamingResponse
+
+from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
+from skylarkmq.client.consumer.subscription import StartFrom, Tag
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.common.clock import Clock
+from skylarkmq.tools.console.bodies import preview
+from skylarkmq.tools.console.text import exact
+from skylarkmq.tools.console.visit import NotAllowed, Visit, explained
+
+STREAMS_MAX: Final = 16
+RATE_MAX: Final = 50
+"""Messages a second that a page is told."""
+BEAT_S: Final = 10.0
+SHOWN_BEFORE: Final = 10
+
+
+async def tail(visit: Visit) -> Response:
+    """Show the page, which asks for the stream itself."""
+    topics = await (await visit.admin()).list_topics(groups=True)
+    return visit.page(
+        "tail.html", topics=topics, topic=visit.asked("topic"), tag=visit.asked("tag")
+    )
+
+
+class Tails:
+    """The streams that are open; makes the function of the stream's route."""
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    async def stream(self, visit: Visit) -> Response:
+        """Answer with the stream."""
+        if self._open >= STREAMS_MAX:
+            raise NotAllowed(
+                f"{STREAMS_MAX} live tails are open, which is the limit.", "Close another one.", 429
+            )
+        topic, tag, access = visit.asked("topic"), visit.asked("tag"), visit.access
+        admin = await visit.admin()
+        selector = Tag(tag) if tag else None
+        queues = (await admin.describe_topic(topic)).queues
+        starts = {each.queue: max(each.begin, each.end - SHOWN_BEFORE) for each in queues}
+        reader = PeekReader(
+            topic, client=access.client, start=starts or StartFrom.NOW, selector=selector
+        )
+        await reader.start()
+        events = self._events(reader, access.clock, visit)
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
+
+    async def _events(self, reader: PeekReader, clock: Clock, visit: Visit) -> AsyncGenerator[str]:
+        self._open += 1
+        try:
+            yield "retry: 3000\n\n"
+            async for event in events_of(reader, clock):
+                yield event
+        except RocketMQError as error:
+            failure = explained(error, visit.settings)
+            yield _event("failed", {"cause": failure.cause, "cure": failure.cure})
+        finally:
+            self._open -= 1
+            await reader.stop()
+
+
+async def events_of(reader: PeekReader, clock: Clock) -> AsyncGenerator[str]:
+    """Yield the text of events: messages, what was left out, and beats while nothing comes."""
+    second_s, told, left_out = clock.monotonic(), 0, 0
+    while True:
+        try:
+            message = await asyncio.wait_for(anext(reader), BEAT_S)
+        except TimeoutError:
+            yield ": nothing new\n\n"
+            continue
+        except StopAsyncIteration:
+            return
+        now_s = clock.monotonic()
+        if now_s - second_s >= 1:
+            if left_out:
+                yield _event("skipped", {"count": left_out})
+            second_s, told, left_out = now_s, 0, 0
+        if told >= RATE_MAX:
+            left_out += 1
+            continue
+        told += 1
+        yield _event("message", _fields(message))
+
+
+def _fields(message: PeekedMessage) -> dict[str, Any]:
+    return {
+        "stored": exact(message.stored_at),
+        "queue": f"{message.queue.broker_name} / {message.queue.queue_id}",
+        "offset": message.queue_offset,
+        "tags": message.tags or "",
+        "keys": message.keys,
+        "body": preview(message),
+        "size": message.size,
+        "id": message.offset_msg_id,
+    }
+
+
+def _event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
