@@ -56,6 +56,7 @@ from skylarkmq.client.consumer.subscription import (
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_consumer import LockApi
+from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.flags import is_retry_topic, retry_topic
 from skylarkmq.protocol.message import MessageQueue
@@ -330,7 +331,8 @@ class Membership:
     async def _look_for_topics(self) -> None:
         """Look often for topics that do not exist yet, for LOOKS_S after each `join`.
 
-        A topic that appears wakes the members of its client (`Services`).
+        A topic that appears wakes the members of its client (`Services`). A borrowed route is not
+        the topic's: a producer of the same client has just sent to it, so that it appears soon.
         """
         clock, routes = self.services.clock, self.services.routes
         while True:
@@ -341,7 +343,7 @@ class Membership:
                 missing = [
                     topic
                     for topic in self.shares.subscriptions
-                    if not is_retry_topic(topic) and routes.known(topic) is None
+                    if not is_retry_topic(topic) and not _is_there(routes.known(topic))
                 ]
                 if not missing:
                     break
@@ -375,6 +377,11 @@ class Membership:
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"skylarkmq-{self.group}-{name}")
         self._tasks.append(task)
+
+
+def _is_there(route: TopicRoute | None) -> bool:
+    """Return whether the topic exists, as far as the client knows."""
+    return route is not None and not route.borrowed
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skylarkmq.client import Consumer, Message, Producer, StartFrom
+from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.testing import run_broker
 from tests.client.consumer.support import GROUP, Group
@@ -85,3 +86,20 @@ async def test_a_topic_that_never_comes_is_looked_for_often_for_a_minute_only() 
     assert looks() > before, "a new topic begins anew"
     await it.stop(consumer)
     assert GROUP not in it.broker.clients
+
+
+async def test_a_topic_that_a_producer_of_the_client_makes_is_found_soon() -> None:
+    """The route that the producer borrowed to send to it is not its own."""
+    it = Group({"TBW102": 4})
+    client = it.client()
+    await it.wait(client.start())
+    consumer = Consumer("orders", client=client, group=GROUP, start_from=StartFrom.FIRST)
+    await it.wait(services_of(client).routes.for_publish("orders", 4))
+    await it.wait(consumer.start())
+    it.broker.topics["orders"] = Topic([[]])
+    it.broker.add("orders", 0, b"first")
+    began_s = it.clock.monotonic()
+    assert (await it.wait(consumer.getone())).body == b"first"
+    assert it.clock.monotonic() - began_s < 1
+    await it.wait(consumer.stop())
+    await it.wait(client.stop())
