@@ -134,8 +134,9 @@ async def test_a_program(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK in SNIPPETS[name]])
 def test_a_test(name: str, pytester: pytest.Pytester) -> None:
-    if "fastapi" in SNIPPETS[name]:
-        pytest.importorskip("fastapi", reason="the extra `dev` is not installed")
+    for library in ("fastapi", "faststream"):
+        if library in SNIPPETS[name]:
+            pytest.importorskip(library, reason="the extra `dev` is not installed")
     page = name.split()[0]
     for other, block in SNIPPETS.items():
         module = MODULE.match(block)

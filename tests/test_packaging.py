@@ -20,6 +20,7 @@ ROOMS = (
     "broker/",
     "client/",
     "common/",
+    "integrations/",
     "kernel/",
     "protocol/",
     "remoting/",

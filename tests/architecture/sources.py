@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "broker", "client", "common", "kernel", "protocol", "remoting", "spark", "store", "tools",
+    "broker", "client", "common", "integrations", "kernel", "protocol", "remoting", "spark",
+    "store", "tools",
 )  # fmt: skip
 ROOTS_FOLDER = "skylarkmq"  # the import name: links to the rooms, and what puts them together
 

@@ -1,15 +1,15 @@
 """Who may import whom. An arrow points down, never up, never across.
 
-      tools       spark
-     /     \\     /     \\
-    /       client      |
-   /  broker   |        |
-   |  /   \\    |        |
-  store   remoting      |
-     \\       |         |
-      +---- protocol ---+
-               |
-             common          kernel: any room may call it, and it calls none
+    tools  spark   integrations
+   /     \\   |  \\    /
+  /       client  |  /
+ /  broker   |        |
+ |  /   \\    |        |
+store   remoting      |
+   \\       |         |
+    +---- protocol ---+
+             |
+           common          kernel: any room may call it, and it calls none
 """
 
 import ast
@@ -39,6 +39,7 @@ OURS = {
     "client": {"client", "remoting", *BASE},
     "spark": {"spark", "client", "store", "remoting", *BASE},
     "tools": {"tools", "client", "store", *BASE},
+    "integrations": {"integrations", "client", *BASE},
     **{name: {"spark"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {*PACKAGES, "cli", "testing"},
 }
@@ -52,6 +53,7 @@ LIBRARIES = {
     "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
     "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
     "tools": {"msgspec", "click", "rich", "uvloop", "yaml"},
+    "integrations": {"faststream", "fast_depends", "fastapi"},
     **{name: set[str]() for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }
@@ -67,6 +69,7 @@ BANNED = {
     "client": {"mmap", "subprocess"},
     "spark": {"mmap", "subprocess"},
     "tools": {"mmap", "subprocess"},
+    "integrations": {"mmap", "subprocess", "time"},
     **{name: {"asyncio", "socket", "threading", "subprocess"} for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: set[str](),
 }

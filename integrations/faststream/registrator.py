@@ -1,0 +1,197 @@
+# pyright: reportIncompatibleMethodOverride=false
+"""`subscriber` and `publisher` of a broker or a router, and routers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Unpack
+
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream.middlewares import AckPolicy
+
+from skylarkmq.client import Selector, StartFrom
+from skylarkmq.integrations.faststream.config import (
+    BrokerSettings,
+    Listening,
+    PublisherConfig,
+    PublisherDocs,
+    SubscriberConfig,
+    SubscriberDocs,
+    require_topic,
+    selector_of,
+)
+from skylarkmq.integrations.faststream.publisher import PublisherChannel, TopicPublisher
+from skylarkmq.integrations.faststream.response import MessageOptions
+from skylarkmq.integrations.faststream.subscriber import RocketMQSubscriber, SubscriberChannel
+
+MAX_BATCH: Final = 32
+
+
+class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
+    """What a broker and a router can register."""
+
+    def subscriber(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        selector: Selector | str | None = None,
+        start_from: StartFrom = StartFrom.LAST,
+        orderly: bool = False,
+        broadcasting: bool = False,
+        batch: bool = False,
+        max_batch: int = MAX_BATCH,
+        max_workers: int = 1,
+        max_reconsume: int | None = None,
+        consumer: Mapping[str, Any] | None = None,
+        ack_policy: AckPolicy = EMPTY,
+        no_reply: bool = False,
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        include_in_schema: bool = True,
+    ) -> RocketMQSubscriber:
+        """Let a handler have the messages of a topic.
+
+        Args:
+            group: who shares the messages; default: the broker's group, a dash, and the topic.
+            selector: `Tag`, `Sql92`, or a text of tags (`"A || B"`).
+            start_from: where a group without committed offsets starts.
+            orderly: the messages of a queue one after another; a failed one holds its queue.
+            broadcasting: every process gets every message.
+            batch: the handler gets a list of messages, at most `max_batch` of one queue.
+            max_workers: how many handlers run at the same time.
+            max_reconsume: retries before a message is a dead letter; default 16, orderly no end.
+            consumer: further settings of `skylarkmq.client.Consumer`, as `{"prefetch": 100}`.
+            ack_policy: what becomes of a message; default NACK_ON_ERROR.
+            no_reply: send no answer to those who ask for one.
+        """
+        settings = {
+            "start_from": start_from,
+            "orderly": orderly,
+            "model": "broadcasting" if broadcasting else "clustering",
+            "max_reconsume": max_reconsume,
+            **(consumer or {}),
+        }
+        calls: CallsCollection[Any] = CallsCollection()
+        outer: Any = self.config
+        config = SubscriberConfig(
+            _outer_config=outer,
+            _ack_policy=ack_policy,
+            no_reply=no_reply,
+            listening=Listening(
+                topic=topic,
+                group=group,
+                selector=selector_of(selector),
+                batch=batch,
+                max_batch=max_batch,
+                max_workers=max_workers,
+                consumer=settings,
+            ),
+        )
+        docs = SubscriberDocs(
+            topic=topic,
+            title_=title,
+            description_=description,
+            include_in_schema=include_in_schema,
+        )
+        made = RocketMQSubscriber(config, SubscriberChannel(outer, docs, calls), calls)
+        super().subscriber(made, persistent=persistent)
+        return made.add_call(
+            parser_=parser, decoder_=decoder, codec_=codec, dependencies_=dependencies
+        )
+
+    def publisher(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any = None,
+        include_in_schema: bool = True,
+        **options: Unpack[MessageOptions],
+    ) -> TopicPublisher:
+        """Return a publisher to a topic, also a decorator of handlers whose result it sends.
+
+        Args:
+            headers: for all its messages.
+            options: parts of all its messages: `tags`, `keys`, `sharding_key`, `delay` ...
+        """
+        require_topic(topic)
+        outer: Any = self.config
+        config = PublisherConfig(
+            _outer_config=outer, topic=topic, headers=headers or {}, options=options
+        )
+        docs = PublisherDocs(
+            topic=topic,
+            title_=title,
+            description_=description,
+            schema_=schema,
+            include_in_schema=include_in_schema,
+        )
+        made = TopicPublisher(config, PublisherChannel(outer, docs))
+        super().publisher(made, persistent=persistent)
+        return made
+
+
+class RocketMQPublisher(ArgsContainer):
+    """The arguments of `publisher`, for a `RocketMQRoute`."""
+
+    def __init__(self, topic: str, **settings: Any) -> None:
+        super().__init__(topic, **settings)
+
+
+class RocketMQRoute(SubscriberRoute):
+    """A handler with the arguments of `subscriber`, for `RocketMQRouter(handlers=...)`."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        topic: str,
+        *,
+        publishers: Iterable[RocketMQPublisher] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__(call, topic, publishers=publishers, **settings)
+
+
+class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
+    """Subscribers and publishers to include into a broker, below a prefix of their topics."""
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[RocketMQRoute] = (),
+        *,
+        routers: Iterable[RocketMQRegistrator] = (),
+        dependencies: Sequence[Any] = (),
+        middlewares: Sequence[Any] = (),
+        **settings: Any,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            settings: `parser`, `decoder`, `ack_policy`, `include_in_schema`.
+        """
+        own: dict[str, Any] = {"include_in_schema": None}
+        for name, value in settings.items():
+            own[f"broker_{name}" if name in ("parser", "decoder") else name] = value
+        super().__init__(
+            handlers=handlers,
+            routers=routers,
+            config=BrokerSettings(
+                prefix=prefix,
+                broker_dependencies=dependencies,
+                broker_middlewares=middlewares,
+                **own,
+            ),
+        )
