@@ -134,7 +134,7 @@ async def test_a_program(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK in SNIPPETS[name]])
 def test_a_test(name: str, pytester: pytest.Pytester) -> None:
-    for library in ("fastapi", "faststream"):
+    for library in ("fastapi", "faststream", "celery"):
         if library in SNIPPETS[name]:
             pytest.importorskip(library, reason="the extra `dev` is not installed")
     page = name.split()[0]

@@ -53,7 +53,7 @@ LIBRARIES = {
     "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
     "spark": {"msgspec", "click", "rich", "prometheus_client", "pyspark", "pyarrow"},
     "tools": {"msgspec", "click", "rich", "uvloop", "yaml"},
-    "integrations": {"faststream", "fast_depends", "fastapi"},
+    "integrations": {"faststream", "fast_depends", "fastapi", "kombu"},
     **{name: set[str]() for name in FOUND_BY_SPARK},
     ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
 }

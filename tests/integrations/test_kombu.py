@@ -1,0 +1,348 @@
+"""The kinds of cases that Kombu's own transports share, and what RocketMQ makes of AMQP's names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("kombu", reason="the extra `kombu` is not installed")
+
+import kombu
+
+import skylarkmq.integrations.kombu  # noqa: F401 - makes skylarkmq:// known
+from skylarkmq.client import Message
+from skylarkmq.client.sync import Admin, Producer
+from skylarkmq.integrations.kombu import hub
+from skylarkmq.integrations.kombu.topics import exchange_topic, queue_of, topic_of
+from skylarkmq.protocol.flags import validate_topic
+from skylarkmq.testing import Account, SyncBroker
+from tests.support.patience import LIMIT_S
+
+pytestmark = [pytest.mark.timing]
+
+
+@pytest.fixture
+def connection(skylarkmq_broker_sync: SyncBroker) -> Iterator[kombu.Connection]:
+    url = f"skylarkmq://{skylarkmq_broker_sync.namesrv_addr}"
+    options = {"consumer": {"commit_interval": 0.05}}
+    with kombu.Connection(url, transport_options=options) as connection:
+        yield connection
+    assert not hub._hubs, "the last connection closes the SDK's"
+
+
+@pytest.fixture
+def admin(skylarkmq_broker_sync: SyncBroker) -> Iterator[Admin]:
+    with Admin(namesrv_addr=skylarkmq_broker_sync.namesrv_addr) as admin:
+        yield admin
+
+
+def publish(connection: kombu.Connection, body: Any, **settings: Any) -> None:
+    connection.Producer().publish(body, **settings)
+
+
+class Listening:
+    """A consumer, and what came."""
+
+    def __init__(self, connection: kombu.Connection, *queues: kombu.Queue, **settings: Any) -> None:
+        self.messages: list[Any] = []
+        self._connection = connection
+        self.consumer = connection.Consumer(
+            list(queues), callbacks=[lambda _, message: self.messages.append(message)], **settings
+        )
+
+    def next(self) -> Any:
+        count = len(self.messages)
+        while len(self.messages) == count:
+            self._connection.drain_events(timeout=LIMIT_S)
+        return self.messages[-1]
+
+    def has_none(self) -> None:
+        with pytest.raises(socket.timeout):
+            self._connection.drain_events(timeout=0.1)
+
+
+# Connection
+
+
+def test_a_connection_closes_and_opens_again(connection: kombu.Connection) -> None:
+    for _ in range(2):
+        assert connection.connect() and connection.connected
+        assert connection.default_channel
+        connection.close()
+        assert not connection.connected
+
+
+def test_a_cluster_that_is_away_is_a_connection_error() -> None:
+    with kombu.Connection("skylarkmq://127.0.0.1:1", connect_timeout=1) as connection:
+        with pytest.raises(connection.connection_errors):
+            connection.connect()
+        assert not hub._hubs
+
+
+def test_the_next_cluster_takes_over(skylarkmq_broker_sync: SyncBroker) -> None:
+    urls = f"skylarkmq://127.0.0.1:1;skylarkmq://{skylarkmq_broker_sync.namesrv_addr}"
+    with kombu.Connection(urls) as connection:
+        connection.ensure_connection(max_retries=3, interval_start=0)
+        assert connection.connected
+
+
+@pytest.mark.skylarkmq(accounts=[Account("shop-key", "shop-secret", admin=True)])
+def test_the_url_has_the_account_and_the_namespace(
+    skylarkmq_broker_sync: SyncBroker,
+) -> None:
+    address = skylarkmq_broker_sync.namesrv_addr
+    with (
+        kombu.Connection(f"skylarkmq://shop-key:shop-secret@{address}/tenant") as connection,
+        closing(connection.SimpleQueue("orders")) as queue,
+    ):
+        queue.put("hello")
+        assert queue.get(timeout=LIMIT_S).payload == "hello"
+    assert len(skylarkmq_broker_sync.messages("tenant%orders")) == 1
+
+
+# Messages
+
+
+def test_a_message_keeps_its_parts(connection: kombu.Connection) -> None:
+    with closing(connection.SimpleQueue("orders")) as queue:
+        queue.put({"a": [1]}, headers={"k": "v"}, correlation_id="o-1", serializer="json")
+        message = queue.get(timeout=LIMIT_S)
+        assert (message.payload, message.headers) == ({"a": [1]}, {"k": "v"})
+        assert message.content_type == "application/json"
+        assert message.properties["correlation_id"] == "o-1"
+        message.ack()
+
+
+def test_the_task_is_found_by_its_key(connection: kombu.Connection, admin: Admin) -> None:
+    with closing(connection.SimpleQueue("orders")) as queue:
+        queue.put("hello", correlation_id="o-1")
+        assert len(admin.query("orders", key="o-1")) == 1
+
+
+def test_acknowledged_is_done(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    with closing(connection.SimpleQueue("orders")) as queue:
+        queue.put("hello")
+        queue.get(timeout=LIMIT_S).ack()
+        skylarkmq_broker_sync.wait_lag("kombu-orders", 0)
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+
+
+def test_rejected_is_a_dead_letter(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    with closing(connection.SimpleQueue("orders")) as queue:
+        queue.put("hello")
+        queue.get(timeout=LIMIT_S).reject()
+    assert len(skylarkmq_broker_sync.messages("%DLQ%kombu-orders")) == 1
+
+
+def test_requeued_comes_again_before_the_others(connection: kombu.Connection) -> None:
+    queue = kombu.Queue("orders")
+    with Listening(connection, queue).consumer:
+        pass  # declared
+    for body in "abc":
+        publish(connection, body, routing_key="orders")
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        first = listening.next()
+        first.requeue()
+        again = listening.next()
+        assert again.payload == first.payload
+        assert again.delivery_info["redelivered"] and not first.delivery_info["redelivered"]
+        again.ack()
+
+
+def test_prefetch_is_a_limit(connection: kombu.Connection) -> None:
+    queue = kombu.Queue("orders")
+    listening = Listening(connection, queue, prefetch_count=1)
+    with listening.consumer:
+        for body in "ab":
+            publish(connection, body, routing_key="orders")
+        first = listening.next()
+        listening.has_none()
+        first.ack()
+        assert listening.next().payload != first.payload
+
+
+def test_what_is_not_acknowledged_comes_to_the_next_one(
+    skylarkmq_broker_sync: SyncBroker,
+) -> None:
+    url, queue = f"skylarkmq://{skylarkmq_broker_sync.namesrv_addr}", kombu.Queue("orders")
+    with kombu.Connection(url) as connection:
+        listening = Listening(connection, queue)
+        with listening.consumer:
+            publish(connection, "hello", routing_key="orders")
+            assert listening.next().payload == "hello"
+    with kombu.Connection(url) as connection:
+        listening = Listening(connection, queue)
+        with listening.consumer:
+            listening.next().ack()
+            assert listening.messages[0].payload == "hello"
+
+
+def test_a_consumer_that_is_cancelled_gives_its_queues_up(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    queue = kombu.Queue("orders")
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        publish(connection, "hello", routing_key="orders")
+        message = listening.next()
+    skylarkmq_broker_sync.wait_members("kombu-orders", 1)  # the message may still be acknowledged
+    message.ack()
+    skylarkmq_broker_sync.wait_members("kombu-orders", 0)
+    assert skylarkmq_broker_sync.lag("kombu-orders") == 0
+
+
+def test_an_eta_waits_at_the_broker(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    later = skylarkmq_broker_sync.now() + timedelta(hours=1)
+    queue = kombu.Queue("orders")
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        for eta in (later.isoformat(), (later + timedelta(days=30)).isoformat()):
+            publish(connection, eta, routing_key="orders", headers={"eta": eta})
+        # Too far ahead for the broker: the worker waits.
+        assert listening.next().headers["eta"].startswith(str((later + timedelta(days=30)).date()))
+        listening.has_none()
+        skylarkmq_broker_sync.advance(3601)
+        assert listening.next().payload == later.isoformat()
+
+
+def test_what_is_no_message_of_kombus_is_a_dead_letter(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    listening = Listening(connection, kombu.Queue("orders"))
+    with (
+        listening.consumer,
+        Producer(namesrv_addr=skylarkmq_broker_sync.namesrv_addr) as producer,
+    ):
+        producer.send(Message("orders", b"not JSON"))
+        producer.send(Message("orders", b"[]"))
+        publish(connection, "hello", routing_key="orders")
+        listening.next().ack()
+        skylarkmq_broker_sync.wait_lag("kombu-orders", 0)
+    assert len(skylarkmq_broker_sync.messages("%DLQ%kombu-orders")) == 2
+
+
+# Queues and exchanges
+
+
+def test_a_queue_counts_is_purged_and_deleted(connection: kombu.Connection, admin: Admin) -> None:
+    queue = kombu.Queue("orders")(connection)
+    queue.declare()
+    for body in "abc":
+        publish(connection, body, routing_key="orders")
+    assert queue.queue_declare(passive=True).message_count == 3
+    assert queue.purge() == 3
+    with closing(connection.SimpleQueue("orders")) as simple, pytest.raises(simple.Empty):
+        simple.get_nowait()
+    queue.delete()
+    assert "orders" not in admin.list_topics()
+
+
+def test_a_queue_that_nobody_declared_is_not_found(connection: kombu.Connection) -> None:
+    with pytest.raises(connection.channel_errors, match="NOT_FOUND"):
+        kombu.Queue("other")(connection).queue_declare(passive=True)
+
+
+def test_a_direct_exchange_takes_the_queues_of_its_key(connection: kombu.Connection) -> None:
+    exchange = kombu.Exchange("prices", type="direct")
+    queues = [kombu.Queue(name, exchange, routing_key=name) for name in ("eu", "us")]
+    listening = Listening(connection, *queues)
+    with listening.consumer:
+        publish(connection, "1", exchange=exchange, routing_key="us")
+        assert listening.next().delivery_info["routing_key"] == "us"
+        listening.has_none()
+
+
+def test_a_topic_exchange_matches(connection: kombu.Connection) -> None:
+    exchange = kombu.Exchange("events", type="topic")
+    queues = [
+        kombu.Queue("stays", exchange, routing_key="task.*"),
+        kombu.Queue("goes", exchange, routing_key="#", auto_delete=True),
+    ]
+    listening = Listening(connection, queues[1])
+    with listening.consumer:
+        # No queue that stays is declared: the event goes to those that listen now.
+        publish(connection, "1", exchange=exchange, routing_key="worker.online")
+        assert listening.next().payload == "1"
+    listening = Listening(connection, queues[0])
+    with listening.consumer:
+        publish(connection, "2", exchange=exchange, routing_key="task.sent")
+        assert listening.next().payload == "2"
+
+
+def test_a_fanout_reaches_each_queue_from_its_binding_on(
+    connection: kombu.Connection,
+) -> None:
+    exchange = kombu.Exchange("news", type="fanout")
+    kombu.Queue("first", exchange)(connection).declare()
+    publish(connection, "early", exchange=exchange)
+    kombu.Queue("second", exchange)(connection).declare()
+    publish(connection, "late", exchange=exchange)
+    for name, expected in (("first", ["early", "late"]), ("second", ["late"])):
+        listening = Listening(connection, kombu.Queue(name, exchange))
+        with listening.consumer:
+            assert [listening.next().payload for _ in expected] == expected
+            listening.has_none()
+            for message in listening.messages:
+                message.ack()
+
+
+def test_a_queue_of_a_connection_leaves_nothing_behind(
+    connection: kombu.Connection, admin: Admin
+) -> None:
+    exchange = kombu.Exchange("box", type="fanout")
+    queue = kombu.Queue("listener@host.box", exchange, auto_delete=True, durable=False)
+    listening = Listening(connection, queue, no_ack=True)
+    with listening.consumer:
+        publish(connection, "hello", exchange=exchange)
+        assert listening.next().payload == "hello"
+        publish(connection, "you alone", routing_key=queue.name)
+        assert listening.next().payload == "you alone"
+    assert admin.list_groups() == []
+    assert set(admin.list_topics()) == {exchange_topic(""), exchange_topic("box")}
+
+
+def test_an_answer_waits_for_its_consumer(connection: kombu.Connection) -> None:
+    """Celery declares the queue of its results with the task, and consumes it later."""
+    queue = kombu.Queue("d1f2c5b0-9c44-4f0d-8b61-6e6a6c1c8a55", auto_delete=True, durable=False)
+    queue(connection).declare()
+    publish(connection, "result", routing_key=queue.name)
+    listening = Listening(connection, queue, no_ack=True)
+    with listening.consumer:
+        assert listening.next().payload == "result"
+
+
+# Names
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_a_name_is_a_topic_and_back(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return
+    topic = topic_of(name) if len(name.encode()) < 40 else "t"
+    assert validate_topic(topic) is None
+    assert topic == "t" or queue_of(topic) == name
+
+
+def test_names_are_readable() -> None:
+    assert topic_of("celery") == "celery"
+    assert topic_of("celery@host.pidbox") == "celery|40host|2Epidbox"
+    assert exchange_topic("celery.pidbox") == "exchange|celery|2Epidbox"
+    with pytest.raises(ValueError, match="longer than"):
+        topic_of("." * 100)
