@@ -3,6 +3,59 @@
 cdef enum:
     RUN_MAX = 256
     IPV6_HOSTS = 0x30
+    TRANSACTION_COMMIT = 0x8
+
+
+cdef struct Walked:  # a sound record without IPv6 hosts
+    Py_ssize_t size
+    const unsigned char* topic
+    Py_ssize_t topic_size
+    const unsigned char* properties
+    Py_ssize_t properties_size
+
+
+cdef struct Follower:  # a queue, and what its next record is
+    const unsigned char* topic
+    Py_ssize_t topic_size
+    int32_t queue_id
+    PyObject* queue
+    int64_t next_offset
+
+
+cdef bint is_sound(
+    const unsigned char* at, Py_ssize_t left, int64_t offset, bint check_crc, Walked* found
+) except -1:
+    """Whether such a record stands whole in `left` bytes, for that offset; if so, it is `found`."""
+    cdef Py_ssize_t size, body_size, topic_size, properties_size
+    cdef const unsigned char* tail
+    if left < RECORD_MIN:
+        return False
+    size, body_size = <int32_t> load32(at), <int32_t> load32(at + 84)
+    if (
+        <uint32_t> load32(at + 4) != MESSAGE_MAGIC
+        or <int64_t> load64(at + PHYSICAL_OFFSET_AT) != offset
+        or size < RECORD_MIN
+        or size > left
+        or body_size < 0
+        or body_size > size - RECORD_MIN
+        or <uint32_t> load32(at + 36) & IPV6_HOSTS
+    ):
+        return False
+    tail = at + FIXED_SIZE + body_size
+    topic_size = tail[0]
+    properties_size = size - RECORD_MIN - body_size - topic_size
+    if topic_size > TOPIC_MAX or properties_size < 0:
+        return False
+    if (tail[1 + topic_size] << 8 | tail[2 + topic_size]) != properties_size:
+        return False
+    found.size = size
+    found.topic, found.topic_size = tail + 1, topic_size
+    found.properties, found.properties_size = tail + 3 + topic_size, properties_size
+    return not check_crc or (
+        crc_of(at + FIXED_SIZE, body_size) & 0x7FFFFFFF == <uint32_t> load32(at + 8)
+        and memchr(found.topic, 0, topic_size) == NULL
+        and memchr(found.properties, 0, properties_size) == NULL
+    )
 
 
 def plain_records(
@@ -11,52 +64,102 @@ def plain_records(
     """Return the sound records without IPv6 hosts from a position on, at most RUN_MAX."""
     cdef const unsigned char* begin = <const unsigned char*> PyBytes_AS_STRING(data)
     cdef const unsigned char* at
-    cdef const unsigned char* tail
-    cdef Py_ssize_t size, body_size, topic_size, properties_size, left
-    cdef uint32_t sys_flag
-    cdef int count = 0
+    cdef Walked found
     cdef list records = []
     end = min(end, PyBytes_GET_SIZE(data))
     if position < 0:
         return records
-    while count < RUN_MAX and end - position >= RECORD_MIN:
+    while len(records) < RUN_MAX:
         at = begin + position
-        size, body_size = <int32_t> load32(at), <int32_t> load32(at + 84)
-        sys_flag = <uint32_t> load32(at + 36)
-        if (
-            <uint32_t> load32(at + 4) != MESSAGE_MAGIC
-            or <int64_t> load64(at + PHYSICAL_OFFSET_AT) != base + position
-            or size < RECORD_MIN
-            or size > end - position
-            or body_size < 0
-            or body_size > size - RECORD_MIN
-            or sys_flag & IPV6_HOSTS
-        ):
-            break
-        tail = at + FIXED_SIZE + body_size
-        topic_size = tail[0]
-        left = size - RECORD_MIN - body_size - topic_size
-        if topic_size > TOPIC_MAX or left < 0:
-            break
-        properties_size = tail[1 + topic_size] << 8 | tail[2 + topic_size]
-        if properties_size != left:
-            break
-        if check_crc and (
-            crc_of(at + FIXED_SIZE, body_size) & 0x7FFFFFFF != <uint32_t> load32(at + 8)
-            or memchr(tail + 1, 0, topic_size) != NULL
-            or memchr(tail + 3 + topic_size, 0, properties_size) != NULL
-        ):
+        if not is_sound(at, end - position, base + position, check_crc, &found):
             break
         records.append((
             base + position,
-            size,
+            found.size,
             <int32_t> load32(at + 12),
             <int64_t> load64(at + 20),
-            <int32_t> sys_flag,
+            <int32_t> load32(at + 36),
             <int64_t> load64(at + 56),
-            PyBytes_FromStringAndSize(<const char*> tail + 1, topic_size),
-            PyBytes_FromStringAndSize(<const char*> tail + 3 + topic_size, properties_size),
+            PyBytes_FromStringAndSize(<const char*> found.topic, found.topic_size),
+            PyBytes_FromStringAndSize(<const char*> found.properties, found.properties_size),
         ))
-        position += size
-        count += 1
+        position += found.size
     return records
+
+
+def next_units(
+    bytes data not None, Py_ssize_t position, Py_ssize_t end, int64_t base, dict queues not None
+):
+    """Return the units of records that are next in their queues, where they end, the newest time.
+
+    It stops at anything else.
+    """
+    cdef const unsigned char* begin = <const unsigned char*> PyBytes_AS_STRING(data)
+    cdef const unsigned char* at
+    cdef Walked found
+    cdef Follower followers[RUNS_MAX]
+    cdef Follower* follower
+    cdef Py_ssize_t count = 0
+    cdef int64_t timestamp, newest = 0
+    cdef int32_t kind
+    cdef list units = []
+    end = min(end, PyBytes_GET_SIZE(data))
+    while 0 <= position:
+        at = begin + position
+        if not is_sound(at, end - position, base + position, True, &found):
+            break
+        kind = load32(at + 36) & TRANSACTION_BITS
+        if kind != 0 and kind != TRANSACTION_COMMIT:
+            break
+        if count == RUNS_MAX:
+            let_go(followers, count)
+            count = 0
+        follower = follower_of(queues, followers, &count, load32(at + 12), &found)
+        if follower == NULL or load64(at + 20) != follower.next_offset:
+            break
+        timestamp = load64(at + 56)
+        units.append((
+            <object> follower.queue, follower.next_offset, base + position, found.size,
+            tags_of(found.properties, found.properties_size),
+            PyBytes_FromStringAndSize(<const char*> found.properties, found.properties_size),
+            timestamp,
+        ))
+        newest = max(newest, timestamp)
+        follower.next_offset += 1
+        position += found.size
+    let_go(followers, count)
+    return units, position, newest
+
+
+cdef Follower* follower_of(
+    dict queues, Follower* followers, Py_ssize_t* count, int32_t queue_id, Walked* found
+) except? NULL:
+    """The queue of a record, looked up once; there is room for it. NULL when there is none."""
+    cdef Follower* follower
+    cdef Py_ssize_t at
+    for at in range(count[0]):
+        follower = followers + at
+        if (
+            follower.queue_id == queue_id
+            and follower.topic_size == found.topic_size
+            and memcmp(follower.topic, found.topic, found.topic_size) == 0
+        ):
+            return follower
+    topic = PyBytes_FromStringAndSize(<const char*> found.topic, found.topic_size)
+    queue = queues.get((topic, queue_id))
+    if queue is None or queue.removed:
+        return NULL
+    follower = followers + count[0]
+    follower.next_offset = queue.next_offset
+    count[0] += 1
+    follower.topic, follower.topic_size = found.topic, found.topic_size
+    follower.queue_id, follower.queue = queue_id, <PyObject*> queue
+    return follower
+
+
+cdef int let_go(Follower* followers, Py_ssize_t count) except -1:
+    """Tell queues what their next records are."""
+    cdef Py_ssize_t at
+    for at in range(count):
+        (<object> followers[at].queue).next_offset = followers[at].next_offset
+    return 0

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from skylarkmq.common.errors import StoreError
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_topic
 from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
 from skylarkmq.protocol.record import (
@@ -48,7 +50,7 @@ from skylarkmq.store.log.append import (
     Unit,
 )
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.log_walk import WalkedRecord, sound_records
+from skylarkmq.store.log.log_walk import WalkedRecord, plain_records, sound_records
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.queue.queue_table import QueueTable
 
@@ -113,6 +115,8 @@ class ReceivedLog:
         self._wanted = 0  # bytes of them with which the record may be whole
         # By topic and queue id; None for one that cannot have units.
         self._known: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        # Of them those whose next record needs no second look.
+        self._plain: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._watched: bytes | None = None
         self._tell: Callable[[bytes], None] | None = None
         self.left_out = 0
@@ -120,6 +124,8 @@ class ReceivedLog:
     def watch(self, topic: str | None, tell: Callable[[bytes], None] | None) -> None:
         """Call `tell` with each record of a topic when it is stored, before any that follows it."""
         self._watched, self._tell = None if topic is None else topic.encode(), tell
+        self._known.clear()
+        self._plain.clear()
 
     @property
     def next_offset(self) -> int:
@@ -192,39 +198,52 @@ class ReceivedLog:
 
     def _read(self, data: bytes, place: int, limit: int, begin: int) -> _Part:
         """Return the records that are whole and sound; stop where anything else stands."""
-        known, units, newest, end, gap = self._known, list[Unit](), 0, place, False
-        watched, watched_size = self._watched, 0
-        for record in sound_records(data, place, limit, begin):
-            offset, size, queue_id, queue_offset, flag, timestamp, topic, properties = record
-            queue = known.get((topic, queue_id))
-            if queue is None or queue.removed:
-                queue = self._open(record)
-            kind = flag & TRANSACTION_BITS
-            if queue is not None and kind != TRANSACTION_ROLLBACK:
-                number = NO_QUEUE
-                if kind in (0, TRANSACTION_COMMIT):
-                    if queue_offset != queue.next_offset and not self._begins(queue, queue_offset):
-                        if 0 < queue_offset - queue.next_offset <= GAP_MAX:
-                            gap = True
-                            break
-                        self._tell_left_out(queue, offset, queue_offset)
-                    else:
-                        number = queue_offset
-                        queue.next_offset = number + 1
-                tags = find_property(properties, TAGS_AND_SEPARATOR)
-                code = 0 if tags is None else cached_tags_code(tags)
-                if queue.topic == RMQ_SYS_SCHEDULE_TOPIC:
-                    level = self._delay_levels.level_of(properties)
-                    code = self._delay_levels.due_time(level, timestamp) if level else code
-                units.append((queue, number, offset, size, code, properties, timestamp))
-            if timestamp > newest:
-                newest = timestamp
-            end = offset + size - begin
-            if topic == watched:
-                watched_size = size
+        units, end, newest = next_units(data, place, limit, begin, self._plain)
+        gap, watched_size = False, 0
+        while records := plain_records(data, end, limit, begin, True) or list(
+            islice(sound_records(data, end, limit, begin), 1)
+        ):
+            for record in records:
+                gap = not self._take_record(record, units)
+                if gap:
+                    break
+                newest = max(newest, record[5])
+                end = record[0] + record[1] - begin
+                if record[6] == self._watched:
+                    watched_size = record[1]
+                    break
+            if gap or watched_size:
                 break
+            more, end, newest_ms = next_units(data, end, limit, begin, self._plain)
+            units += more
+            newest = max(newest, newest_ms)
         whole = place == 0 and end == len(data)
         return _Part(data if whole else data[place:end], units, newest, end, gap, watched_size)
+
+    def _take_record(self, record: WalkedRecord, units: list[Unit]) -> bool:
+        """Add the unit of any record; False when it would leave a gap, and must wait."""
+        offset, size, queue_id, queue_offset, flag, timestamp, topic, properties = record
+        queue = self._known.get((topic, queue_id))
+        if queue is None or queue.removed:
+            queue = self._open(record)
+        kind = flag & TRANSACTION_BITS
+        if queue is None or kind == TRANSACTION_ROLLBACK:
+            return True
+        number = NO_QUEUE
+        if kind in (0, TRANSACTION_COMMIT):
+            if queue_offset != queue.next_offset and not self._begins(queue, queue_offset):
+                if 0 < queue_offset - queue.next_offset <= GAP_MAX:
+                    return False
+                self._tell_left_out(queue, offset, queue_offset)
+            else:
+                number = queue_offset
+                queue.next_offset = number + 1
+        code = _code_of(properties)
+        if queue.topic == RMQ_SYS_SCHEDULE_TOPIC:
+            level = self._delay_levels.level_of(properties)
+            code = self._delay_levels.due_time(level, timestamp) if level else code
+        units.append((queue, number, offset, size, code, properties, timestamp))
+        return True
 
     def _open(self, record: WalkedRecord) -> ConsumeQueue | None:
         """Return the queue of a record; None when no unit may speak of it."""
@@ -234,6 +253,8 @@ class ReceivedLog:
             log.error("the record at offset %d has no usable topic or queue", record[0])
             return None
         queue = self._known[topic, queue_id] = self._queues.open(name, queue_id)
+        if name != RMQ_SYS_SCHEDULE_TOPIC and topic != self._watched:
+            self._plain[topic, queue_id] = queue
         return queue
 
     def _begins(self, queue: ConsumeQueue, queue_offset: int) -> bool:
@@ -322,6 +343,50 @@ class ReceivedLog:
                 queue.queue_id,
                 queue.next_offset,
             )
+
+
+@twin
+def next_units(
+    data: bytes,
+    position: int,
+    end: int,
+    base: int,
+    queues: dict[tuple[bytes, int], ConsumeQueue],
+) -> tuple[list[Unit], int, int]:
+    """Return the units of sound records that are next in their queues, and let these go on.
+
+    It stops at anything else: another queue or queue offset, a half of a transaction, IPv6 hosts.
+
+    Args:
+        end: place in `data` where the bytes end that may be looked at.
+        base: offset of the log of the first byte of `data`.
+        queues: by topic and queue id.
+
+    Returns:
+        The units, the place after their records, and the newest store time.
+    """
+    units, newest = list[Unit](), 0
+    while records := plain_records(data, position, end, base, True):
+        for offset, size, queue_id, number, flag, timestamp, topic, properties in records:
+            queue = queues.get((topic, queue_id))
+            if (
+                queue is None
+                or queue.removed
+                or number != queue.next_offset
+                or flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
+            ):
+                return units, position, newest
+            code = _code_of(properties)
+            units.append((queue, number, offset, size, code, properties, timestamp))
+            newest = max(newest, timestamp)
+            queue.next_offset = number + 1
+            position = offset + size - base
+    return units, position, newest
+
+
+def _code_of(properties: bytes) -> int:
+    tags = find_property(properties, TAGS_AND_SEPARATOR)
+    return 0 if tags is None else cached_tags_code(tags)
 
 
 def _give_back(units: list[Unit]) -> None:

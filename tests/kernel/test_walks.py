@@ -93,3 +93,71 @@ def test_every_bit_is_looked_at_alike() -> None:
             wrong[position] ^= 1 << bit
             args = (bytes(wrong), 0, len(wrong), START, True)
             assert compiled.plain_records(*args) == in_python(*args)
+
+
+class Follower:
+    """As much of a queue as the units of its records need."""
+
+    def __init__(self, next_offset: int, *, removed: bool = False) -> None:
+        self.next_offset = next_offset
+        self.removed = removed
+
+
+TAGS = (b"", b"TAGS\x01a\x02KEYS\x01k", b"TAGS\x01", b"a\x01b\x02TAGS\x01\xff\xc3\xa9", b"a\0b")
+
+
+@st.composite
+def followed(draw: st.DrawFn) -> tuple[bytes, dict[tuple[bytes, int], int]]:
+    """Records of some queues, mostly in their order, and with what each queue goes on."""
+    data, ends, begins = bytearray(), dict[tuple[bytes, int], int](), dict[tuple[bytes, int], int]()
+    spread = draw(st.sampled_from([1, 3, 70]))
+    for number in range(draw(st.sampled_from([0, 1, 5, 150]))):
+        key = draw(st.sampled_from([b"T", b"TT"])), number % spread
+        queue_offset = ends.setdefault(key, begins.setdefault(key, draw(st.integers(0, 2**40))))
+        ends[key] += 1
+        data += record(
+            key[1],
+            len(data),
+            BORN,
+            b"body",
+            topic=key[0],
+            queue_offset=queue_offset + (draw(st.integers(0, 200)) == 200),
+            sys_flag=draw(st.sampled_from([0] * 50 + [4, 8, 12])),
+            store_timestamp=draw(st.integers(-1, 2**62)),
+            properties=draw(st.sampled_from(TAGS[:4] * 9 + TAGS)),
+        )
+    if data and draw(st.booleans()):
+        data[draw(st.integers(0, len(data) - 1))] ^= draw(st.integers(1, 255))
+    for key in draw(st.lists(st.sampled_from(sorted(begins)), max_size=1)) if begins else ():
+        del begins[key]
+    return bytes(data) + draw(st.binary(max_size=100)), begins
+
+
+@settings(max_examples=150)
+@given(followed(), st.integers(0, 300))
+def test_both_roads_make_the_same_units(
+    log: tuple[bytes, dict[tuple[bytes, int], int]], back: int
+) -> None:
+    data, begins = log
+    for position, end in ((0, len(data)), (0, max(0, len(data) - back)), (-1, 9), (back, 2**40)):
+        both: list[Any] = []
+        for function in (compiled.next_units, kernel.twins["next_units"]):
+            queues: dict[tuple[bytes, int], Any] = {
+                key: Follower(begin) for key, begin in begins.items()
+            }
+            names = {id(queue): key for key, queue in queues.items()}
+            units, stop, newest = function(data, position, end, START, queues)
+            shown = [(names[id(unit[0])], *unit[1:]) for unit in units]
+            after = {key: queue.next_offset for key, queue in queues.items()}
+            both.append((shown, stop, newest, after))
+        assert both[0] == both[1]
+
+
+def test_a_queue_that_was_removed_gets_no_units() -> None:
+    data = record(1, 0, BORN, b"body")
+    for removed in (False, True):
+        queues = {(b"TopicTest", 1): Follower(2**33 + 1, removed=removed)}
+        for function in (compiled.next_units, kernel.twins["next_units"]):
+            queues[b"TopicTest", 1].next_offset = 2**33 + 1
+            units, stop, _ = function(data, 0, len(data), START, queues)
+            assert (len(units), stop) == ((0, 0) if removed else (1, len(data)))

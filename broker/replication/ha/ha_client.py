@@ -113,6 +113,10 @@ class HaClient:
         """Bytes that have come and are not stored yet."""
         return max(0, self.received_offset - self._log.stored_offset)
 
+    @property
+    def _has_room(self) -> bool:
+        return self._log.wrote_offset - self._log.stored_offset <= UNSTORED_MAX
+
     # Life cycle
 
     def start(self) -> None:
@@ -203,10 +207,25 @@ class HaClient:
         self._followed_s = self._clock.monotonic()
         log.info("following the master %s from offset %d", shown(address), end)
         self._confirm()
+        self._connection.on_received = self._received
         while True:
             self._take(parts)
             self._confirm()
             parts = await self._receive(self._connection)
+
+    def _received(self) -> None:
+        """Store what a read has brought, unless the disk is behind."""
+        connection = self._connection
+        if connection is None:
+            return
+        if not self._has_room:
+            connection.wake()  # to wait for room, in which the master's silence counts for nothing
+            return
+        try:
+            self._take(connection.take())
+            self._confirm()
+        except Exception as error:
+            connection.fail(error)  # the task says so, and goes on from there
 
     async def _open(self, address: str, offset: int) -> MasterConnection:
         """Connect, and say where the log begins that is wanted."""
@@ -314,7 +333,7 @@ class HaClient:
         """
         while True:
             now_s = self._clock.monotonic()
-            has_room = self._log.wrote_offset - self._log.stored_offset <= UNSTORED_MAX
+            has_room = self._has_room
             if not has_room:
                 connection.heard_s = now_s  # nobody listens to it
             if now_s >= connection.heard_s + self._silence_s:
@@ -326,7 +345,7 @@ class HaClient:
             silent_s = connection.heard_s + self._silence_s
             due_s = min(silent_s, self._reported_s + self._heartbeat_s)
             await connection.wait(due_s, for_parts=has_room)
-            if has_room and (parts := connection.take()):
+            if self._has_room and (parts := connection.take()):
                 return parts
 
     def _take(self, parts: list[LogPart]) -> None:

@@ -7,6 +7,7 @@ slow disk here slows the master's sending down, and memory stays bounded.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, cast
 
 from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
@@ -32,6 +33,8 @@ class MasterConnection(asyncio.Protocol):
 
     Attributes:
         heard_s: when the master said something last, on the monotonic clock.
+        on_received: called with each read, in place of `wake`, and may take it out at once. A task
+            that is woken for each read costs a tenth of what the slave does with it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -43,7 +46,8 @@ class MasterConnection(asyncio.Protocol):
         self._received_size = 0
         self._is_full = False  # of received bytes
         self._is_clogged = False  # the master reads no reports
-        self._lost: MasterLostError | None = None
+        self.on_received: Callable[[], None] | None = None
+        self._lost: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
 
@@ -60,7 +64,10 @@ class MasterConnection(asyncio.Protocol):
         if self._received_size > RECEIVED_MAX and not self._is_full:
             self._is_full = True
             self._transport.pause_reading()
-        self.wake()
+        if self.on_received is None:
+            self.wake()
+        else:
+            self.on_received()
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -70,6 +77,8 @@ class MasterConnection(asyncio.Protocol):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._lost is not None:
+            return
         why = "it closed the connection" if exc is None else str(exc)
         if self._heard:
             self._lost = MasterLostError(why)
@@ -87,6 +96,7 @@ class MasterConnection(asyncio.Protocol):
 
         Raises:
             MasterLostError: the connection has ended, and all that came is taken out.
+            Exception: what `fail` was told.
         """
         if for_parts and self._received:
             return
@@ -105,6 +115,13 @@ class MasterConnection(asyncio.Protocol):
         """End the wait that is under way; without one, do nothing."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the next wait with an error; what has come and is not taken out is dropped."""
+        self._lost = error
+        self.on_received = None
+        self._received, self._received_size = [], 0
+        self.wake()
 
     def take(self) -> list[LogPart]:
         """Return the parts and heartbeats that are whole with what has come.
