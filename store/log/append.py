@@ -47,6 +47,9 @@ NO_QUEUE: Final = -1
 # Bytes of a record beside body, topic with its size byte, and properties.
 OVERHEAD: Final = FIXED_IPV4.size + LENGTHS_SIZE - 1
 
+KEPT_SIZE_MAX: Final = 512 << 10
+"""Bytes of the batch written last that stay in memory, for slaves that wait for them."""
+
 NextFile = Callable[[], MappedFile]
 DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
 
@@ -58,7 +61,11 @@ Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
 
 
 class AppendBatch:
-    """The records of one turn on their way into the log. Loop thread; reused for every turn."""
+    """The records of one turn on their way into the log. Loop thread; reused for every turn.
+
+    Attributes:
+        written: what was written last, and where in the log it begins; no bytes when they are many.
+    """
 
     __slots__ = (
         "_due_time",
@@ -75,6 +82,7 @@ class AppendBatch:
         "size",
         "store_timestamp",
         "units",
+        "written",
     )
 
     def __init__(
@@ -98,6 +106,7 @@ class AppendBatch:
         self.store_timestamp = 0
         self._file_start = 0
         self._rolled = False
+        self.written = 0, b""
 
     def begin(self, file: MappedFile | None, store_timestamp: int) -> None:
         """Start a batch at the end of `file`, the last log file.
@@ -243,7 +252,9 @@ class AppendBatch:
         segments, self._segments = self._segments, []
         file = self._file
         for mapped, parts in segments:
-            mapped.append(b"".join(parts))
+            data, at = b"".join(parts), mapped.start_offset + mapped.wrote_position
+            mapped.append(data)
+            self.written = at, data if len(data) <= KEPT_SIZE_MAX else b""
             if mapped is not file:
                 mapped.fill()
         self._end_roll()

@@ -117,6 +117,7 @@ def works(messages: int) -> list[Row]:
     for size in SIZES:
         for name, kind, connections, window, batch in (
             ("send, 64 in flight", "send", 1, 64, 1),
+            ("send, 4 connections of 256", "send", 4, 256, 1),
             ("send, 64 connections", "send", 64, 1, 1),
             (f"batches of {BATCH_COUNT}, 4 in flight", "batch", 1, 4, BATCH_COUNT),
         ):

@@ -69,7 +69,8 @@ class ReportDecoder:
         Raises:
             HaProtocolError: an offset is negative, so this is no slave.
         """
-        data = self._rest + data
+        if len(data) != REPORT_SIZE or self._rest:  # it mostly comes alone
+            data = self._rest + data
         end = len(data) - len(data) % REPORT_SIZE
         self._rest = data[end:]
         offsets: list[int] = [offset for (offset,) in REPORT.iter_unpack(data[:end])]

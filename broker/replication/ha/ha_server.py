@@ -2,8 +2,8 @@
 
 Slaves that have everything wait; what is stored next wakes them (`MessageWriter.on_stored`), once,
 whatever number of batches comes before they look. So a master without slaves pays one look a
-batch. A SYNC_MASTER sends at the end of the turn, because producers wait for it; an ASYNC_MASTER
-at most every TURN_S, which saves it and its slaves most of the system calls.
+batch. A SYNC_MASTER sends with the commit, because producers wait for it; an ASYNC_MASTER at most
+every TURN_S, which saves it and its slaves most of the system calls.
 
 `port_rules.py` says who may connect.
 
@@ -198,7 +198,11 @@ class HaServer:
     @property
     def acknowledged(self) -> int:
         """The place up to which some slave has the log; UNKNOWN without a slave."""
-        return max([each.acknowledged for each in self.slaves], default=UNKNOWN)
+        best = UNKNOWN
+        for each in self.connections:
+            if each.acknowledged > best and not each.closed:
+                best = each.acknowledged
+        return best
 
     def acknowledge(self, offset: int) -> None:
         """Note that a slave has the log up to `offset`."""
@@ -212,9 +216,17 @@ class HaServer:
         self.store.writer.on_stored = self._stored
 
     def _stored(self) -> None:
-        self._planned |= self._waiting
-        self._waiting.clear()
-        self._plan_turn()
+        waiting, self._waiting = self._waiting, set()
+        if not self._is_prompt:
+            self._planned |= waiting
+            self._plan_turn()
+            return
+        for connection in waiting:
+            try:
+                connection.send_more()
+            except Exception:
+                log.exception("the log could not be sent to slave %s", connection.peer)
+                connection.abort()  # it comes again
 
     def plan(self, connection: SlaveConnection) -> None:
         """Send to a slave in the next turn: there may be more for it."""

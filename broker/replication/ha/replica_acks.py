@@ -83,7 +83,7 @@ class ReplicaAcks:
         self._behind_max = behind_max
         self._acknowledged = acknowledged
         self._waiting: deque[_Waiting] = deque()  # by end offset, and so by deadline
-        self._timer: TimerHandle | None = None
+        self._timer: TimerHandle | None = None  # stays when nothing waits: a new one costs more
 
     @property
     def waiting(self) -> int:
@@ -116,9 +116,6 @@ class ReplicaAcks:
         """Answer what a slave has: its log ends at `offset`."""
         while self._waiting and self._waiting[0].end_offset <= offset:
             self._waiting.popleft().there(PutMessageStatus.PUT_OK)
-        if not self._waiting and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _expire(self) -> None:
         now_s = self._clock.monotonic()

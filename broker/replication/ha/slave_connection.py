@@ -173,8 +173,13 @@ class SlaveConnection(asyncio.Protocol):
         if self.closed or self._is_paused or self._is_reading:
             return
         server = self._server
-        pieces: list[bytes | memoryview] = []
         offset, stored = self.sent, server.log.stored_offset
+        at, data = server.log.batch.written
+        if data and at == offset and at + len(data) == stored:  # what is new is at hand
+            self._write(self._in_parts(memoryview(data)), stored)
+            server.wait(self)
+            return
+        pieces: list[bytes | memoryview] = []
         end = min(offset + ROUND_SIZE, stored)
         is_cold = False
         while offset < end and not is_cold:
@@ -204,14 +209,18 @@ class SlaveConnection(asyncio.Protocol):
         if data is None:
             self.refuse("disk", f"the log cannot be read at {self.sent}: {error}")
             return
-        view, size = memoryview(data), self._server.part_size
+        if data:
+            self._write(self._in_parts(memoryview(data)), self.sent + len(data))
+        self._server.plan(self)  # none: the file has expired, which the next look finds
+
+    def _in_parts(self, data: memoryview) -> list[bytes | memoryview]:
+        """Return what says that these are the next bytes of the log, with their heads."""
+        size = self._server.part_size
         pieces: list[bytes | memoryview] = []
         for start in range(0, len(data), size):
-            part = view[start : start + size]
+            part = data[start : start + size]
             pieces += (encode_head(self.sent + start, len(part)), part)
-        if pieces:
-            self._write(pieces, self.sent + len(data))
-        self._server.plan(self)  # none: the file has expired, which the next look finds
+        return pieces
 
     def _refuse_expired(self) -> None:
         self.refuse(

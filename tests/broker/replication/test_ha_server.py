@@ -100,6 +100,42 @@ def test_every_way_to_write_wakes_a_slave(mode: str) -> None:
     assert slave.data == master.log_bytes[1:]
 
 
+@pytest.mark.parametrize("mode", ["pwrite", "mapped"])
+def test_a_sync_master_sends_with_the_commit(mode: str) -> None:
+    master = rig(1, broker_role="SYNC_MASTER", commit_log_write_mode=mode)
+    slave = master.follow(1)
+    body, last = BODY, -1
+    while end_of(master) < 3 * LOG_SIZE:
+        master.put(body=body)
+        if end_of(master) // LOG_SIZE == last // LOG_SIZE:  # else the file is sent to its end first
+            assert len(slave.data) == end_of(master) - 1
+        last = end_of(master)
+        master.turn()
+        slave.report(last)
+        body = BODY[: len(body) * 7 % 901] * 3
+    assert slave.data == master.log_bytes[1:]
+    assert all(len(part.data) <= PART_SIZE for part in slave.parts)
+    assert all(part.offset % LOG_SIZE + len(part.data) <= LOG_SIZE for part in slave.parts)
+
+
+def test_a_slave_that_cannot_be_written_to_harms_no_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master = rig(1, broker_role="SYNC_MASTER")
+    slave, other = master.follow(1), master.follow(1)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("the transport is closed")
+
+    monkeypatch.setattr(slave.transport, "writelines", fail)
+    put(master, 1)
+    assert (slave.ended, other.ended) == ("abort", "")
+    assert other.data == master.log_bytes[1:]
+    assert master.server.acknowledged == 1  # the other one's
+    other.report(end_of(master))
+    assert len(master.results) == 2
+
+
 def test_only_synced_bytes_go_out_under_sync_flush() -> None:
     master = MasterRig(flush_disk_type="SYNC_FLUSH")
     master.start()
