@@ -13,6 +13,7 @@
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
 #   make bench-peers  the same load on RocketMQ's own broker, in turns; needs Java and Maven;
 #                  with ARGS='--peers nats redis kafka' on these
+#   make bench-failover  what replicas that elect their master cost a send, with 0, 1 and 2 followers
 #   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
@@ -33,7 +34,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-spark spark-oldest interop wheel docs docs-reference boards clean
+.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -88,6 +89,9 @@ bench-broker: $(VENV)/.core
 
 bench-peers: $(VENV)/.core
 	$(BIN)/python -m tests.bench.rocketmq $(ARGS)
+
+bench-failover: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.failover $(ARGS)
 
 bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark $(ARGS)

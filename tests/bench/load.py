@@ -209,10 +209,13 @@ class Run:
 
     async def fill(self) -> None:
         started, cpu_s = time.perf_counter(), cpu_seconds(self.job.pid)
+        self.measuring = True
         await asyncio.wait_for(self.enough.wait(), self.job.limit_s)
+        self.measuring = False
         self.figures.seconds = time.perf_counter() - started
         self.figures.cpu_s = cpu_seconds(self.job.pid) - cpu_s
         self.figures.messages = self.answers
+        self.note_latencies()
 
     async def measure(self) -> None:
         figures, pid = self.figures, self.job.pid
@@ -226,8 +229,11 @@ class Run:
         figures.cpu_s = cpu_seconds(pid) - cpu_s
         figures.load_cpu_s = time.process_time() - own_s
         figures.messages = (self.answers - answers) * self.talk.rings[0].messages
-        figures.p50_s = percentile(self.latencies, 0.50)
-        figures.p99_s = percentile(self.latencies, 0.99)
+        self.note_latencies()
+
+    def note_latencies(self) -> None:
+        self.figures.p50_s = percentile(self.latencies, 0.50)
+        self.figures.p99_s = percentile(self.latencies, 0.99)
 
     async def pause(self, seconds: float) -> None:
         if not self.figures.failed:

@@ -62,16 +62,19 @@ def broker(
     flush: str,
     settings: dict[str, object] | None = None,
     byte_code: Path | None = None,
+    *,
+    command: str = "serve",
 ) -> Iterator[Server]:
     """A broker on an empty store, ready for clients.
 
     Args:
         byte_code: where compiled modules are kept from one start to the next.
+        command: `broker` for one without a name server.
     """
-    with _serving(root, flush, settings or {}, byte_code) as (child, ready, took_s):
+    with _serving(root, flush, settings or {}, byte_code, command) as (child, ready, took_s):
         cpu_s = cpu_seconds(child.pid)
         yield Server(
-            child.pid, _port(ready["listenAddr"]), str(ready["namesrvAddr"]), took_s, cpu_s
+            child.pid, _port(ready["listenAddr"]), str(ready.get("namesrvAddr", "")), took_s, cpu_s
         )
 
 
@@ -105,24 +108,28 @@ def _port(address: object) -> int:
 
 @contextlib.contextmanager
 def _serving(
-    root: Path, flush: str, settings: dict[str, object], byte_code: Path | None = None
+    root: Path,
+    flush: str,
+    settings: dict[str, object],
+    byte_code: Path | None = None,
+    command: str = "serve",
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, object], float]]:
-    """A `serve` that is ready: its process, what it says then, and after how long."""
+    """A broker that is ready: its process, what it says then, and after how long."""
     values: dict[str, object] = {
         "storePathRootDir": root / "store",
         "mappedFileSizeCommitLog": 256 * 1024 * 1024,
         "maxHashSlotNum": 20_000,
         "flushDiskType": flush,
         "listenPort": 0,
-        "namesrvListenPort": 0,
+        **({"namesrvListenPort": 0} if command == "serve" else {}),
         "metricsPromExporterPort": 0,
         "maxConnectionsPerAddress": 20_000,
         "newNamesPerSecond": 0,
         **settings,
     }
-    command = [str(Path(sys.executable).with_name("skylarkmq")), "serve", "--log-format", "json"]
+    words = [str(Path(sys.executable).with_name("skylarkmq")), command, "--log-format", "json"]
     for key, value in values.items():
-        command += ["--set", f"{key}={value}"]
+        words += ["--set", f"{key}={value}"]
     environment = dict(os.environ)
     if byte_code is not None:
         environment["PYTHONPYCACHEPREFIX"] = str(byte_code)
@@ -130,7 +137,7 @@ def _serving(
     path = root / "broker.log"
     with path.open("w") as log:
         started = time.perf_counter()
-        with process(command, stdout=log, stderr=log, env=environment) as child:
+        with process(words, stdout=log, stderr=log, env=environment) as child:
             ready = wait_until_ready(child, path)
             yield child, ready, time.perf_counter() - started
 

@@ -2,11 +2,14 @@
 
     python -m tests.bench.replication [--rounds 7] [--messages 100000] [--only TEXT] [--store DIR]
 
-Three masters take the same messages in turns: one alone, one with a slave that it does not wait
-for (ASYNC_MASTER), one that waits for its slave (SYNC_MASTER). The slaves are brokers and keep what
-they copy. A run ends when the slave's log is as long as its master's, so all of its work counts.
-Figures are CPU us of all threads for each message, the median of the rounds and the least; the
-ratios are those of the single rounds, with the lowest and the highest.
+Five masters take the same messages in turns: one alone, one with a slave that it does not wait for
+(ASYNC_MASTER), one that waits for its slave (SYNC_MASTER), and the same two with a process for a
+slave that reports what it gets and keeps nothing. The other slaves are brokers and keep what they
+copy, in the caches and on the disk of this machine, which their masters feel: what a slave on a
+machine of its own costs lies near the one that keeps nothing. A run ends when the slave's log is as
+long as its master's, so all of its work counts. Figures are CPU us of all threads for each message,
+the median of the rounds and the least; the ratios are those of the single rounds, with the lowest
+and the highest.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder
 from tests.bench.load import Job, cpu_seconds
-from tests.bench.peers import POLL_S, Load, Server, broker, load
+from tests.bench.peers import POLL_S, Load, Server, broker, load, slave
 from tests.bench.report import machine
 from tests.bench.scenarios import ASYNC, BATCH_COUNT, SIZES, job
 
 ALONE, FOLLOWED, WAITING = "alone", "ASYNC_MASTER", "SYNC_MASTER"
+LIGHT = ", light slave"
 COPY_LIMIT_S = 60.0
 
 
@@ -63,19 +67,22 @@ class Row:
     name: str
     work: Job
     costs: dict[str, list[tuple[float, float]]] = field(
-        default_factory=lambda: {ALONE: [], FOLLOWED: [], WAITING: []}
+        default_factory=lambda: {
+            kind: [] for kind in (ALONE, FOLLOWED, FOLLOWED + LIGHT, WAITING, WAITING + LIGHT)
+        }
     )
 
     def shown(self) -> str:
         """Return its line."""
         alone = [master for master, _ in self.costs[ALONE]]
         parts = [f"{self.name:36} alone {cost(alone)}"]
-        for kind in (FOLLOWED, WAITING):
-            masters, slaves = zip(*self.costs[kind], strict=True)
+        for kind, costs in list(self.costs.items())[1:]:
+            masters, slaves = zip(*costs, strict=True)
             more = spread([mine / other for mine, other in zip(masters, alone, strict=True)])
-            less = spread([copy / mine for copy, mine in zip(slaves, masters, strict=True)])
             parts.append(f"{kind} {cost(masters)}, {more} times alone")
-            parts.append(f"its slave {cost(slaves)}, {less} times its master")
+            if not kind.endswith(LIGHT):
+                less = spread([copy / mine for copy, mine in zip(slaves, masters, strict=True)])
+                parts.append(f"its slave {cost(slaves)}, {less} times its master")
         return "\n    ".join(parts)
 
 
@@ -142,7 +149,11 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
             keys = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": place}
             return Pair(master, server(f"slave-of-{role}", keys))
 
-        pairs = {ALONE: Pair(server(ALONE, {})), FOLLOWED: pair(FOLLOWED), WAITING: pair(WAITING)}
+        pairs = {ALONE: Pair(server(ALONE, {}))}
+        for role in (FOLLOWED, WAITING):
+            pairs[role] = pair(role)
+            pairs[role + LIGHT] = Pair(server(role + LIGHT, {"brokerRole": role}))
+            stack.enter_context(slave(pairs[role + LIGHT].master))
         source = stack.enter_context(load())
         for number in range(options.rounds + 1):  # the first makes topics and files
             for row in rows:

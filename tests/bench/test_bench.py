@@ -14,6 +14,7 @@ from skylarkmq.protocol.headers.send import decode_send_header
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.signature import is_signed
+from tests.bench import failover
 from tests.bench.frames import (
     ACCESS_KEY,
     PULL_COUNT,
@@ -243,3 +244,16 @@ def test_processes_are_doubled_up_to_all() -> None:
         [1, 2, 4, 6],
         [1, 2, 4, 8],
     ]
+
+
+def test_what_failover_costs_stands_beside_a_master_alone() -> None:
+    def costs(master_us: float, others_us: float, p50_s: float) -> failover.Costs:
+        return failover.Costs(master_us, others_us, Figures(p50_s=p50_s, p99_s=2 * p50_s))
+
+    row = failover.works(20_000, SYNC)[0]
+    assert (row.name, row.work.messages) == ("send, 1 in flight, 1024 B, SYNC_FLUSH", 2000)
+    row.costs["failover, 1 follower"] = [costs(12, 20, 0.002), costs(18, 30, 0.004)]
+    row.costs[failover.ALONE] = [costs(10, 0, 0.001), costs(10, 0, 0.001)]
+    text = " ".join(row.shown().split())
+    assert "15.00 us, 1.50 (1.20 to 1.80) times alone; the others 25.00 us" in text
+    assert "p50 3.00 ms, p99 6.00 ms" in text
