@@ -130,9 +130,11 @@ async def test_our_slave_has_the_masters_log_also_after_kills(tmp_path: Path, fl
             assert set(await sending) == {0}
             await slave.start()
             await slave.has(master)
-        await asyncio.to_thread(master.broker.kill)
         client = slave.broker.parts.ha_client
         assert client is not None
+        # It may have had everything before it was killed.
+        await until(lambda: client.connected, "the slave's connection")
+        await asyncio.to_thread(master.broker.kill)
         # A connection that is made as the master dies may look like a refusal, until the next one.
         await until(lambda: not client.connected, "the master's end")
         await asyncio.to_thread(master.broker.start)
