@@ -83,6 +83,7 @@ from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.ha.slave_rules import slave_refusals
 from skylarkmq.broker.timer.service import TimerMessageService
+from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.broker.transaction.check_service import (
@@ -128,15 +129,14 @@ class BrokerParts:
         self.peer_clock = peers = peer_clock or clock
         self.stats = BrokerStats()
         self.fast_failure = FastFailure(config, self.stats)
-        self.audit = Audit(
-            config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
-        )
+        self.audit = _audit(config, clock, files, workers.tables)
         self.access_files = _access_files(config, files, workers.reads, clock)
         self.store = _store(config, files, clock, workers, memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
+        self.deduplication = DeduplicationService(config, self.store, self.topics, clock)
         self.groups = SubscriptionGroupManager(config, files, writer, clock)
         self.offsets = ConsumerOffsetManager(config, files, writer, clock, self.store)
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
@@ -238,6 +238,8 @@ class BrokerParts:
             table.load()
         self.deletion.load()
         self.timer.load()
+        if not self.store.follows:
+            self.deduplication.load()
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
@@ -258,6 +260,7 @@ class BrokerParts:
 
     def start_master_services(self) -> None:
         """Start what stores messages of its own: the log of all others is their master's."""
+        self.deduplication.start()
         self.schedule.start()
         self.timer.start()
         self.transactions.start()
@@ -265,6 +268,7 @@ class BrokerParts:
 
     async def stop_master_services(self) -> None:
         """End what stores messages of its own; those that have not started are none the wiser."""
+        self.deduplication.stop()
         await self.checks.stop()
         await self.transactions.stop()
         await self.schedule.stop()
@@ -371,6 +375,10 @@ def _store(
     return store
 
 
+def _audit(config: BrokerConfig, clock: Clock, files: Files, worker: Worker) -> Audit:
+    return Audit(config.broker_name, rights.BROKER, clock, config.audit_log_path, files, worker)
+
+
 def _access_files(
     config: BrokerConfig, files: Files, worker: Worker, clock: Clock
 ) -> AccessFiles | None:
@@ -437,7 +445,7 @@ def _processors(
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),
-            AdminTopicProcessor(context, parts.deletion),
+            AdminTopicProcessor(context, parts.deletion, parts.deduplication),
             AdminGroupProcessor(context, parts.delay_offsets, stats, parts.timer),
             AdminStatsProcessor(context, parts.windows, store_host),
             AdminOffsetProcessor(context, parts.client_calls),

@@ -501,6 +501,7 @@ class ReplicaBroker:
         while self._may_begin(term) and parts.store.writer.published_offset < end:
             self._shown.clear()
             await self._shown.wait()
+        await parts.deduplication.lead()
         if not self._may_begin(term):
             return
         parts.groups.follows = False

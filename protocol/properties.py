@@ -66,6 +66,7 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"  # 5.x, by the broker: the due time in forc
 TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"  # 5.x, by the broker: when it began to wait, ms
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"  # 5.x, by the broker: when it was delivered, ms
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"  # 5.x, by the broker: how often it was stored again
+STORE_AGAIN: Final = "STORE_AGAIN"  # ours: "true" where a deduplication window is not to look
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 

@@ -45,6 +45,7 @@ from skylarkmq.common.table_file import Written
 from skylarkmq.common.worker import StoreWorkers, run_job, start
 from skylarkmq.store.checkpoint import UNKNOWN, Marks, Point, PointTracker
 from skylarkmq.store.config import StoreConfig
+from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
@@ -133,11 +134,12 @@ class MessageStore:
         self._points = PointTracker()
         self._cut = CutBack(files, self.paths, commit_log)
         self.removal = TopicRemoval(env, commit_log, queues, self._points)
-        writer = self.writer = MessageWriter(env, commit_log, queues)
+        reader = self._reader = MessageReader(env, commit_log, queues, memory_size)
+        self.deduplication = Deduplication(commit_log, reader)
+        writer = self.writer = MessageWriter(env, commit_log, queues, self.deduplication)
         self.received = ReceivedLog(
             env, commit_log, queues, self.delay_levels, writer.store_received
         )
-        reader = self._reader = MessageReader(env, commit_log, queues, memory_size)
         cold = ColdReads(env, reader, commit_log, queues)
         self.index = IndexService(env, commit_log)
         self.cleaning = CleanService(env, commit_log, queues, self.index.expire)
@@ -146,6 +148,7 @@ class MessageStore:
         # Writing
         self.begin = writer.begin
         self.commit = writer.commit
+        self.answer_known = writer.answer_known
         self.settle = writer.settle
         self.sync = writer.sync
         self.add_arrival_listener = writer.add_arrival_listener

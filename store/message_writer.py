@@ -33,6 +33,7 @@ from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
 from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
+from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch, Unit
@@ -161,17 +162,25 @@ class MessageWriter:
         replicas: what commits wait for beside this broker; None: for nothing.
         confirmed: the newest that `confirm` was told.
         gated: nothing above that is shown.
+        deduplication: what is not stored a second time; `put_messages` asks it.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
     """
 
-    def __init__(self, env: Environment, commit_log: CommitLog, queues: QueueTable) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        deduplication: Deduplication,
+    ) -> None:
         config, clock = env.config, env.clock
         self._config = config
         self._clock = clock
         self._stats = env.stats
         self._log = commit_log
         self._queues = queues
+        self.deduplication = deduplication
         self._fail = env.fail
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self.failure: BaseException | None = None
@@ -418,6 +427,35 @@ class MessageWriter:
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 
+    def answer_known(self, done: Committed | None, written: Committed | None = None) -> None:
+        """Tell what a commit would be told, for messages that earlier batches have stored.
+
+        So a copy that comes while the first one waits, for its write, its sync or a replica, waits
+        for the same. `commit` does that for copies that come together with other messages.
+
+        Args:
+            done, written: as of `commit`.
+        """
+        end_offset = self._log.wrote_offset
+        if self.failure is not None:
+            _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return
+        if self.replicas is not None and done is not None:
+            done = self.replicas.hold(end_offset, done)
+        if self.published_offset >= end_offset or not self._group_commit.waiting:
+            _tell(done, written, PutMessageStatus.PUT_OK)
+        elif self._log.later and not self.gated:
+            self._group_commit.park(end_offset, [], partial(_tell, done, written))
+        elif self._sync or self.gated:
+            self._group_commit.park(end_offset, [], done, written if self._log.later else None)
+            if not self._log.later:
+                _tell(None, written, PutMessageStatus.PUT_OK)
+            self._group_commit.committed(self._log.stored_offset)  # it may be there already
+            if self._sync:
+                self._flush.flush()
+        else:  # the pool's road: their senders were told so at once, too
+            _tell(done, written, PutMessageStatus.PUT_OK)
+
     def _park_written(
         self,
         end_offset: int,
@@ -464,13 +502,17 @@ class MessageWriter:
         """
         self.commit_open()
         queues = [self._queues.open(inner.topic, inner.queue_id) for inner in inners]
-        batch = self._log.begin()
+        batch, known = self._log.begin(), self.deduplication
         places: list[tuple[int, int, int]] = []  # (queue offset, physical offset, record size)
         refused: PutMessageResult | None = None
         for inner, queue in zip(inners, queues, strict=True):
             refused = check_message(inner, self._config)
             if refused is not None:
                 break
+            mark = known.mark(inner.topic, inner.properties) if known.windows else None
+            if mark is not None and (first := mark.look(batch.store_timestamp)) is not None:
+                places.append((first.queue_offset, first.physical_offset, 0))
+                continue
             unit_count, size_before = len(batch.units), batch.size
             try:
                 physical_offset = batch.add_message(queue, inner)
@@ -481,6 +523,8 @@ class MessageWriter:
                 break
             queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
             places.append((queue_offset, physical_offset, batch.size - size_before))
+            if mark is not None:
+                mark.note(batch.store_timestamp, inner.queue_id, queue_offset, physical_offset)
         timestamp, left = batch.store_timestamp, len(inners) - len(places)
 
         def committed(status: PutMessageStatus) -> None:
@@ -494,9 +538,12 @@ class MessageWriter:
                 results = [_unavailable(f"the disk failed: {self.failure}")] * len(places)
             done(results + [refused] * left if refused is not None else results)
 
+        waits = any(inner.wait_store_ok for inner in inners[: len(places)])
         if not places:
             committed(PutMessageStatus.PUT_OK)
-        elif any(inner.wait_store_ok for inner in inners[: len(places)]):
+        elif batch.is_empty:
+            self.answer_known(*((committed,) if waits else (None, committed)))
+        elif waits:
             self.commit(committed)
         else:
             self.commit(None, committed)

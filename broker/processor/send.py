@@ -14,7 +14,9 @@ acknowledged only when `topics.json` is on the disk, so an acknowledged topic su
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
 
-All give the same records and answers; tests hold that.
+All give the same records and answers; tests hold that. What goes to a topic with a deduplication
+window takes the full road, which looks whether the message is stored already
+(`store/deduplication.py`).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
 """
@@ -31,7 +33,12 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.send_answers import SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
-from skylarkmq.broker.processor.send_messages import SendMessages, take_wait
+from skylarkmq.broker.processor.send_messages import (
+    BatchHead,
+    BatchPart,
+    SendMessages,
+    take_wait,
+)
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.kernel import compiled as kernel
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
@@ -124,6 +131,7 @@ class SendProcessor:
         self._topics = topics
         self._checks = checks
         self._stats = stats
+        self._deduplication = store.deduplication
         self._store_host = store_host
         self._max_body_size = config.store.max_message_size
         self._cluster_pair = b"\x02" + _CLUSTER.encode() + config.broker_cluster_name.encode()
@@ -295,6 +303,7 @@ class SendProcessor:
             or (config.order or config.topic_filter_type != "SINGLE_TAG")
             or topic in NOT_ALLOWED_SEND_TOPICS
             or not 0 <= queue_id < config.write_queue_nums
+            or topic in self._deduplication.windows  # whose sends take the full road
         ):
             return None
         lane = self._store.queues.open(topic, queue_id), self._stats.topic_in(topic)
@@ -355,6 +364,13 @@ class SendProcessor:
         inner = self._maker.single(connection.host_bytes, request.body, header, target)
         if inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             self._on_half()
+        mark = self._deduplication.mark(inner.topic, inner.properties)
+        if mark is not None and (first := mark.look(self._batch.store_timestamp)) is not None:
+            place = first.queue_id, first.queue_offset
+            self._note(
+                connection, request, target, [first.physical_offset], place, inner.wait_store_ok
+            )
+            return
         queue = self._store.queues.open(inner.topic, inner.queue_id)
         size_before = self._batch.size
         physical_offset = self._batch.add_message(queue, inner)
@@ -371,7 +387,10 @@ class SendProcessor:
             dead.count += 1
             dead.bytes += len(inner.body)
         offset = queue.next_offset - 1
-        self._note(connection, request, target, [physical_offset], offset, inner.wait_store_ok)
+        if mark is not None:
+            mark.note(self._batch.store_timestamp, inner.queue_id, offset, physical_offset)
+        place = target.queue_id, offset
+        self._note(connection, request, target, [physical_offset], place, inner.wait_store_ok)
 
     def _put_batch(
         self,
@@ -386,6 +405,9 @@ class SendProcessor:
         parts = self._maker.batch_parts(body, head)
         queue = self._store.queues.open(target.topic, target.queue_id)
         self._batch.reserve(len(body) + len(parts) * head.extra_size)
+        if target.topic in self._deduplication.windows:
+            self._put_new_parts(connection, request, header, target, head, parts)
+            return
         add, size_before = self._batch.add, self._batch.size
         offsets = [
             add(
@@ -397,8 +419,47 @@ class SendProcessor:
         count = len(offsets)
         self._stats.topic_in(target.topic).add(self._batch.size - size_before, count)
         first_offset = queue.next_offset - count
-        self._note(connection, request, target, offsets, first_offset, head.wait)
+        place = target.queue_id, first_offset
+        self._note(connection, request, target, offsets, place, head.wait)
         self._open(target.topic, str(target.queue_id))
+
+    def _put_new_parts(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessageRequestHeader,
+        target: Target,
+        head: BatchHead,
+        parts: list[BatchPart],
+    ) -> None:
+        """Store those messages of a batch whose keys the topic's window does not know.
+
+        Each id in the answer is that of the first copy of its message. Queue id and queue offset
+        are those of the batch's first message, and the others may lie elsewhere.
+        """
+        batch, queue = self._batch, self._store.queues.open(target.topic, target.queue_id)
+        now_ms, size_before, count_before = batch.store_timestamp, batch.size, batch.count
+        offsets: list[int] = []
+        place: tuple[int, int] | None = None
+        for body, properties, flag, tags_code in parts:
+            mark = self._deduplication.mark(target.topic, properties)
+            first = None if mark is None else mark.look(now_ms)
+            if first is None:
+                physical_offset = batch.add(
+                    queue, body, properties, header.born_timestamp, connection.host_bytes,
+                    self._store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
+                )  # fmt: skip
+                here = target.queue_id, queue.next_offset - 1
+                if mark is not None:
+                    mark.note(now_ms, *here, physical_offset)
+            else:
+                physical_offset, here = first.physical_offset, (first.queue_id, first.queue_offset)
+            offsets.append(physical_offset)
+            place = place or here
+        added = batch.count - count_before
+        if added:
+            self._stats.topic_in(target.topic).add(batch.size - size_before, added)
+        self._note(connection, request, target, offsets, place or (target.queue_id, 0), head.wait)
 
     def _note(
         self,
@@ -406,12 +467,13 @@ class SendProcessor:
         request: RemotingCommand,
         target: Target,
         physical_offsets: list[int],
-        queue_offset: int,
+        place: tuple[int, int],
         wait: bool,
     ) -> None:
+        """Answer with the place, queue id and queue offset, of the first message."""
         if request.is_oneway:
             return
-        frame = self._answers.of_request(request, physical_offsets, target.queue_id, queue_offset)
+        frame = self._answers.of_request(request, physical_offsets, *place)
         self._answers.add((connection, request.serialize_type, 1, frame), wait, target.topic)
 
     # One turn of the loop
@@ -461,10 +523,11 @@ class SendProcessor:
         """Commit what was gathered, and answer when it is durable."""
         self._take_single()
         self.gathering = False
-        if self._batch.is_empty:
+        if self._batch.is_empty and not self._answers.has_some:
             return
         turn = self._answers.take()
-        self._store.commit(turn.durable if turn.waits else None, turn.unwaited)
+        commit = self._store.answer_known if self._batch.is_empty else self._store.commit
+        commit(turn.durable if turn.waits else None, turn.unwaited)
         turn.committed()
 
 

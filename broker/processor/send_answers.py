@@ -255,6 +255,11 @@ class SendAnswers:
             self._fresh_topics.clear()
         return topic in self._fresh_topics
 
+    @property
+    def has_some(self) -> bool:
+        """True when something was gathered through this turn."""
+        return bool(self._waiting or self._unwaited or self._fresh)
+
     def take(self) -> SendTurn:
         """Hand over what was gathered through this turn."""
         turn = SendTurn(self, self._waiting, self._unwaited, self._fresh)

@@ -9,7 +9,10 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../TopicConfig.java, common/.
 common/.../admin/TopicStatsTable.java, TopicOffset.java
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
+
+import msgspec
 
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import Body, DataVersion, MessageQueueBody
@@ -17,8 +20,12 @@ from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
 
 
 class TopicConfig(Body, kw_only=True, frozen=True):
-    """One topic; `perm` is the sum of 4 read, 2 write, 1 inherit."""
+    """One topic; `perm` is the sum of 4 read, 2 write, 1 inherit.
 
+    `attributes` are RocketMQ 5's. A topic without any is written as RocketMQ 4.9 does.
+    """
+
+    attributes: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     order: bool = False
     perm: JavaInt = 6
     read_queue_nums: JavaInt = 16
@@ -26,6 +33,11 @@ class TopicConfig(Body, kw_only=True, frozen=True):
     topic_name: str
     topic_sys_flag: JavaInt = 0
     write_queue_nums: JavaInt = 16
+
+    @property
+    def attributes_map(self) -> Mapping[str, str]:
+        """The attributes; empty without any."""
+        return {} if self.attributes is msgspec.UNSET else self.attributes
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True, frozen=True):

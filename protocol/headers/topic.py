@@ -15,7 +15,10 @@ class GetTopicStatsInfoRequestHeader(Header, kw_only=True, frozen=True):
 
 
 class CreateTopicRequestHeader(Header, kw_only=True, frozen=True):
-    """The whole configuration of a topic; `perm` is the sum of 4 read, 2 write, 1 inherit."""
+    """The whole configuration of a topic; `perm` is the sum of 4 read, 2 write, 1 inherit.
+
+    `attributes` are changes to RocketMQ 5's attributes (`topic_attributes.py`).
+    """
 
     topic: str
     default_topic: str
@@ -25,6 +28,7 @@ class CreateTopicRequestHeader(Header, kw_only=True, frozen=True):
     topic_filter_type: str
     topic_sys_flag: JavaInt | None = None
     order: bool = False
+    attributes: str | None = None
 
 
 class DeleteTopicRequestHeader(Header, kw_only=True, frozen=True):

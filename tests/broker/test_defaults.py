@@ -167,6 +167,7 @@ BROKER: dict[str, Any] = {
     ),
     "maxTopics": Other(None, 50_000, "every table has a limit"),
     "maxGroups": Other(None, 50_000, "every table has a limit"),
+    "maxDeduplicationKeys": Other(None, 1_000_000, "every table has a limit"),
     "newNamesPerSecond": Other(None, 100, "one peer does not fill the tables"),
     "flushConsumerOffsetInterval": 5000,
     "consumeYoungQueueFromFirst": Other(None, True, "RocketMQ's rule, which has no key there"),

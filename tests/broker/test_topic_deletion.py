@@ -18,6 +18,7 @@ from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import SubscriptionData
@@ -43,7 +44,8 @@ class Rig(GroupRig):
         self.deletion = TopicDeletion(
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
-        self.processor = AdminTopicProcessor(self.context, self.deletion)
+        deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
+        self.processor = AdminTopicProcessor(self.context, self.deletion, deduplication)
 
     def start(self) -> Rig:
         super().start()

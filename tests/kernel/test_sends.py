@@ -28,6 +28,7 @@ from skylarkmq.protocol.frame import (
     encode_frame,
 )
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
@@ -165,7 +166,9 @@ class Road:
         self.batch.begin(file, STORED_MS)
         self.stats = BrokerStats()
         self.queues = Queues()
+        nothing: Any = None
         store: Any = SimpleNamespace(
+            deduplication=Deduplication(nothing, nothing),
             commit_log=SimpleNamespace(batch=self.batch),
             delay_levels=DelayLevels(),
             timer_rules=TimerRules(RIG.config.store, lambda: 0),

@@ -1,8 +1,9 @@
 """Administration of topics: creating and changing (17), all of them (21), deleting (215), those of
 the broker itself (305), and what is left of others (316).
 
-A request to change holds the topic's whole configuration. Answers to changes come when they are on
-the disk; name servers hear of them by the topic table's listeners. What deleting does is told in
+A request to change holds the topic's whole configuration, but for its attributes, of which it holds
+changes (`protocol/topic_attributes.py`). Answers to changes come when they are on the disk; name
+servers hear of them by the topic table's listeners. What deleting does is told in
 `broker/topics/topic_deletion.py`.
 
 Unlike RocketMQ, queue numbers, permission and filter type are checked, and the answers wait. A
@@ -18,12 +19,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
+
+from msgspec import UNSET
 
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_topic
+from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.protocol.bodies.route import TopicList
@@ -37,6 +41,7 @@ from skylarkmq.protocol.headers.topic import (
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from skylarkmq.protocol.topic_attributes import WrongAttributeError, changed_attributes
 
 log = logging.getLogger(__name__)
 
@@ -48,29 +53,44 @@ PERM_MAX: Final = PermName.PERM_READ | PermName.PERM_WRITE | PermName.PERM_INHER
 class AdminTopicProcessor(Processor):
     """Serves administrators of topics. Loop thread."""
 
-    def __init__(self, context: Context, deletion: TopicDeletion) -> None:
+    def __init__(
+        self, context: Context, deletion: TopicDeletion, deduplication: DeduplicationService
+    ) -> None:
         super().__init__(context)
         name, cluster = context.config.broker_name, context.config.broker_cluster_name
         self._own_topics = {cluster, name, f"{cluster}_{REPLY_TOPIC_POSTFIX}"}
         self._deletion = deletion
+        self._deduplication = deduplication
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicRequestHeader)
     def update_and_create_topic(self, call: Call[CreateTopicRequestHeader]) -> Answer:
         """Create or replace a topic (17)."""
         header = call.header
         self._check(header)
-        self._topics.update(
-            TopicConfig(
-                topic_name=header.topic,
-                read_queue_nums=header.read_queue_nums,
-                write_queue_nums=header.write_queue_nums,
-                perm=header.perm,
-                topic_filter_type=header.topic_filter_type,
-                topic_sys_flag=header.topic_sys_flag or 0,
-                order=header.order,
-            )
+        topic = TopicConfig(
+            attributes=self._attributes(header) or UNSET,
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
         )
+        why = self._deduplication.refusal(topic)
+        if why is not None:
+            raise refused(why)
+        self._topics.update(topic)
         return Answer(after=(self._topics,))
+
+    def _attributes(self, header: CreateTopicRequestHeader) -> dict[str, str]:
+        """Return the topic's attributes with the changes of a request."""
+        known = self._topics.get(header.topic)
+        current: Mapping[str, str] = {} if known is None else known.attributes_map
+        try:
+            return changed_attributes(current, header.attributes or "")
+        except WrongAttributeError as error:
+            raise refused(str(error)) from error
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoFields)
     def get_all_topics(self, call: Call[NoFields]) -> Result:

@@ -12,6 +12,7 @@ import pytest
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
+from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import TopicList
@@ -28,7 +29,9 @@ class Rig(GroupRig):
         filters = ConsumerFilterManager(self.config, self.files, writer, self.clock, self.store)
         holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
         deletion = TopicDeletion(self.store, self.topics, self.offsets, filters, holding)
-        self.processor = AdminTopicProcessor(self.context, deletion)
+        self.deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
+        self.deduplication.load()
+        self.processor = AdminTopicProcessor(self.context, deletion, self.deduplication)
 
     async def create(self, **changes: Any) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), creation(**changes))

@@ -197,7 +197,9 @@ async def test_the_topic_is_no_clients_topic(clock: ManualClock) -> None:
     master, _ = await pair(clock)
     assert SYS_METADATA_TOPIC not in master.parts.topics.table
     assert not master.parts.deletion.unknown_topics()
-    admin = AdminTopicProcessor(master.parts.context, master.parts.deletion)
+    admin = AdminTopicProcessor(
+        master.parts.context, master.parts.deletion, master.parts.deduplication
+    )
     fields = {
         "topic": SYS_METADATA_TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
         "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG",
