@@ -434,13 +434,14 @@ class SendProcessor:
     ) -> None:
         """Store those messages of a batch whose keys the topic's window does not know.
 
-        Each id in the answer is that of the first copy of its message. Queue id and queue offset
-        are those of the batch's first message, and the others may lie elsewhere.
+        Each id in the answer is that of the first copy of its message. The queue id is that of the
+        batch's first message; so is the queue offset, but -1 where the messages do not follow each
+        other in one queue.
         """
         batch, queue = self._batch, self._store.queues.open(target.topic, target.queue_id)
         now_ms, size_before, count_before = batch.store_timestamp, batch.size, batch.count
         offsets: list[int] = []
-        place: tuple[int, int] | None = None
+        places: list[tuple[int, int]] = []
         for body, properties, flag, tags_code in parts:
             mark = self._deduplication.mark(target.topic, properties)
             first = None if mark is None else mark.look(now_ms)
@@ -455,11 +456,14 @@ class SendProcessor:
             else:
                 physical_offset, here = first.physical_offset, (first.queue_id, first.queue_offset)
             offsets.append(physical_offset)
-            place = place or here
+            places.append(here)
         added = batch.count - count_before
         if added:
             self._stats.topic_in(target.topic).add(batch.size - size_before, added)
-        self._note(connection, request, target, offsets, place or (target.queue_id, 0), head.wait)
+        queue_id, queue_offset = places[0]
+        if places != [(queue_id, queue_offset + number) for number in range(len(places))]:
+            queue_offset = -1
+        self._note(connection, request, target, offsets, (queue_id, queue_offset), head.wait)
 
     def _note(
         self,
