@@ -80,6 +80,7 @@ from skylarkmq.client.producer.transaction import (
 )
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import HostAddress, Message, MessageExt, MessageQueue
+from skylarkmq.protocol.topic_attributes import DeduplicationWindow
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
@@ -107,6 +108,7 @@ __all__ = [
     "ConsumerClosed",
     "ConsumerSettings",
     "Credentials",
+    "DeduplicationWindow",
     "FilterRefused",
     "HalfMessage",
     "Handler",

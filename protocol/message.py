@@ -75,7 +75,9 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
     says when it is delivered: `delay_level` 1 to 18, `delay` from when the broker stores it, or
     the time `deliver_at`, which names its time zone. Without any it is delivered at once.
     `sharding_key` picks the queue. With `wait_store_ok` false the answer does not wait for the
-    flush and the replica. `flag` is the user's.
+    flush and the replica. `flag` is the user's. `unique_key` is the message's id: any text that no
+    other message has, such as an order's number, for a topic with a deduplication window; without
+    it the producer makes one.
     """
 
     tags: str | None = None
@@ -87,6 +89,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
     sharding_key: str | None = None
     wait_store_ok: bool = True
     flag: int = 0
+    unique_key: str | None = None
 
     if TYPE_CHECKING:
 
@@ -104,6 +107,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             sharding_key: str | None = None,
             wait_store_ok: bool = True,
             flag: int = 0,
+            unique_key: str | None = None,
         ) -> None:
             """Take the message's parts.
 
@@ -131,10 +135,18 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             self._take_properties()
         if self.sharding_key:
             _check_text("sharding_key", self.sharding_key)
+        if self.unique_key is not None:
+            self._check_unique_key(self.unique_key)
         if self.delay_level or self.delay is not None or self.deliver_at is not None:
             self._check_delay()
         if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise LocalProtocolError("flag is a signed 32-bit number")
+
+    @staticmethod
+    def _check_unique_key(given: str) -> None:
+        _check_text("unique_key", given)
+        if not given:
+            raise LocalProtocolError("the unique_key is empty; None lets the producer make one")
 
     def __hash__(self) -> int:
         return hash((self.topic, self.body, self.tags, self.keys))
@@ -185,7 +197,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
         return self.deliver_at is not None or bool(self.delay)
 
     def to_properties(self) -> dict[str, str]:
-        """Return a new dict of all properties that travel with the message.
+        """Return a new dict of the properties that travel with the message, beside its id.
 
         Unlike RocketMQ: WAIT is there only when it is false, because every broker takes its
         absence for true.

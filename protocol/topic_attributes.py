@@ -37,12 +37,12 @@ class DeduplicationWindow(NamedTuple):
     """For how long a topic does not store a message of the same unique key again.
 
     Attributes:
-        seconds: since the first copy was stored.
+        seconds: since the first copy was stored, at most a week.
         keys: that are remembered at most; each takes about 150 bytes of the broker's memory.
     """
 
     seconds: int
-    keys: int
+    keys: int = 100_000
 
 
 def changed_attributes(current: Mapping[str, str], changes: str) -> dict[str, str]:

@@ -492,6 +492,7 @@ class MessageAdmin(AdminBase):
         if queue.topic == properties.get(names.RETRY_TOPIC):
             del properties[names.RETRY_TOPIC]
             properties.pop(names.ORIGIN_MESSAGE_ID, None)
+            properties[names.STORE_AGAIN] = "true"  # the topic may know the letter's id
         header = header_of_copy(
             queue,
             properties,

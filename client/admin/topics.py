@@ -6,8 +6,8 @@ DeleteTopicSubCommand, UpdateTopicPermSubCommand)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
 from skylarkmq.client.admin.results import (
@@ -15,7 +15,13 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicSettings,
 )
-from skylarkmq.client.errors import AlreadyExists, NotFound, RequestTimeout, RocketMQError
+from skylarkmq.client.errors import (
+    AlreadyExists,
+    NotFound,
+    NotSupported,
+    RequestTimeout,
+    RocketMQError,
+)
 from skylarkmq.client.wire.ask import read_body, read_header
 from skylarkmq.protocol.bodies.group import GroupList
 from skylarkmq.protocol.bodies.route import QueueData, TopicList
@@ -44,7 +50,13 @@ from skylarkmq.protocol.headers.route import (
 )
 from skylarkmq.protocol.headers.topic import (
     CreateTopicRequestHeader,
+    GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+)
+from skylarkmq.protocol.topic_attributes import (
+    DeduplicationWindow,
+    deduplication_changes,
+    deduplication_of,
 )
 from skylarkmq.remoting.waiting import sleep
 
@@ -72,6 +84,7 @@ class TopicAdmin(AdminBase):
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
+        deduplication: DeduplicationWindow | None = None,
     ) -> None:
         """Create a topic and wait until the name servers tell clients of it.
 
@@ -83,9 +96,11 @@ class TopicAdmin(AdminBase):
             cluster: on all its brokers; needed when the name server knows several clusters.
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
+            deduplication: each broker stores a message of the same unique key once within it.
 
         Raises:
             AlreadyExists: there is such a topic on one of the brokers.
+            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was created.
             RequestTimeout: created, but a name server does not know it in time.
         """
         name = self._topic(topic)
@@ -97,6 +112,8 @@ class TopicAdmin(AdminBase):
                 f"topic {topic} exists on {', '.join(there)}", hint="update_topic changes it"
             )
         absent = {broker: address for broker, address in targets.items() if broker not in there}
+        if deduplication is not None:
+            await self._require_windows(absent.values())
         wanted = TopicConfig(
             topic_name=name,
             write_queue_nums=queues,
@@ -104,7 +121,8 @@ class TopicAdmin(AdminBase):
             perm=parse_perm(perm),
             order=order,
         )
-        await self._put_topic(dict.fromkeys(absent, wanted), absent)
+        changes = None if deduplication is None else deduplication_changes(deduplication)
+        await self._put_topic(dict.fromkeys(absent, wanted), absent, attributes=changes)
         await self._routed(name, set(targets))
 
     async def update_topic(
@@ -116,18 +134,33 @@ class TopicAdmin(AdminBase):
         perm: str | None = None,
         order: bool | None = None,
         brokers: Sequence[str] | None = None,
+        deduplication: DeduplicationWindow | Literal[False] | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named.
 
         With fewer queues the messages of the others stay on the disk unread: lower `queues` first,
         and `read_queues` once they are consumed. `queues` without `read_queues` sets both.
 
+        A topic that gets a deduplication window knows the keys of what is stored from then on;
+        after a restart of its broker those of all that the window reaches back to.
+
+        Args:
+            deduplication: False takes the window away.
+
         Raises:
             RouteNotFound: there is no such topic.
             NotFound: one of `brokers` does not have it.
+            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was changed.
         """
         name = self._topic(topic)
         place = await self._place(name)
+        changes = None
+        if deduplication is not None:
+            changes = deduplication_changes(deduplication or None)
+            chosen = place.masters if brokers is None else brokers
+            await self._require_windows(
+                place.masters[each] for each in chosen if each in place.masters
+            )
         wanted: dict[str, TopicConfig] = {}
         was_ordered = order is not None
         for broker in place.masters if brokers is None else brokers:
@@ -145,7 +178,24 @@ class TopicAdmin(AdminBase):
                 topic_filter_type=old.topic_filter_type,
                 topic_sys_flag=old.topic_sys_flag,
             )
-        await self._put_topic(wanted, place.masters, was_ordered)
+        await self._put_topic(wanted, place.masters, was_ordered, attributes=changes)
+
+    async def deduplication_windows(self, topic: str) -> dict[str, DeduplicationWindow | None]:
+        """Return the deduplication window of a topic on each broker; None: it has none there.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        place = await self._place(self._topic(topic))
+        windows: dict[str, DeduplicationWindow | None] = {}
+        for broker, address in place.masters.items():
+            windows[broker] = None
+            if (await self._services.peer(address)).ours:
+                header = GetTopicConfigRequestHeader(topic=place.topic)
+                code = RequestCode.GET_TOPIC_CONFIG
+                config = await self._api.body(TopicConfig, address, code, header)
+                windows[broker] = deduplication_of(config.attributes_map)
+        return windows
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages from all brokers and name servers.
@@ -261,11 +311,22 @@ class TopicAdmin(AdminBase):
         names = {AUTO_CREATE_TOPIC_KEY_TOPIC, *info.broker_addr_table, *info.cluster_addr_table}
         return names | {f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table}
 
+    async def _require_windows(self, addresses: Iterable[str]) -> None:
+        """Check that brokers have deduplication windows; RocketMQ 4.9 would say nothing."""
+        for address in addresses:
+            peer = await self._services.peer(address)
+            if not peer.ours:
+                raise NotSupported(
+                    f"{address} is {peer.release}, which has no deduplication windows",
+                    hint="Leave deduplication out there, and name the brokers that have them",
+                )
+
     async def _put_topic(
         self,
         wanted: Mapping[str, TopicConfig],
         addresses: Mapping[str, str],
         was_ordered: bool = False,
+        attributes: str | None = None,
     ) -> None:
         async def put(broker: str) -> None:
             config = wanted[broker]
@@ -278,6 +339,7 @@ class TopicAdmin(AdminBase):
                 topic_filter_type=config.topic_filter_type,
                 topic_sys_flag=config.topic_sys_flag,
                 order=config.order,
+                attributes=attributes,
             )
             code = RequestCode.UPDATE_AND_CREATE_TOPIC
             await self._api.call(addresses[broker], code, header)

@@ -180,12 +180,19 @@ def batch_request(
         BATCH_ID_SEPARATOR.join(ids),
         now_ms,
         batch=True,
+        ids=tuple(ids),
     )
 
 
-def batch_results(result: SendResult) -> list[SendResult]:
-    """Return one result for each message of a batch, from the one that the broker gave for all."""
-    ids = result.msg_id.split(BATCH_ID_SEPARATOR)
+def batch_results(result: SendResult, ids: Sequence[str]) -> list[SendResult]:
+    """Return one result for each message of a batch, from the one that the broker gave for all.
+
+    A broker that has stored some of them before, in a topic with a deduplication window, tells no
+    queue offset where they do not follow each other.
+
+    Args:
+        ids: of the messages, as the batch's request has them.
+    """
     offset_ids = result.offset_msg_id.split(BATCH_ID_SEPARATOR)
     offset_ids += [""] * (len(ids) - len(offset_ids))
     return [
@@ -194,7 +201,7 @@ def batch_results(result: SendResult) -> list[SendResult]:
             unique_id,
             offset_ids[index],
             result.queue,
-            result.queue_offset + index,
+            result.queue_offset + index if result.queue_offset >= 0 else -1,
             result.transaction_id,
             result.region_id,
             result.trace_on,

@@ -273,7 +273,7 @@ class Producer(OnClient):
         key = common_key(messages) if queue is None else None
         choice = sender.choice(messages[0], queue, key, None) if messages else None
         send = await sender.begin_batch(messages, choice, timeout)
-        return batch_results(await sender.result(send))
+        return batch_results(await sender.result(send), send.request.ids)
 
     async def send_many(
         self,

@@ -144,6 +144,7 @@ class Sender:
             and message.topic in self._topics
             and len(message.body) <= self._config.max_message_size
             and message.properties is NO_PROPERTIES
+            and message.unique_key is None
             and len(message.tags or "") + len(message.keys) + len(message.sharding_key or "")
             <= ORDINARY_TEXT_MAX
         )
@@ -191,7 +192,7 @@ class Sender:
             body, sys_flag = await self._compressed_aside(body)
         context: SendContext | None = None
         if self._hooks:
-            context = self.context("oneway", (message,), (self._id_at(self._now_ms()),))
+            context = self.context("oneway", (message,), (self._id_of(message),))
         error: BaseException | None = None
         try:
             request = self._request(message, body, sys_flag, context, NO_PROPERTIES)
@@ -218,7 +219,7 @@ class Sender:
         check_batch(messages)
         topic = self.topic(messages[0].topic)
         now_ms = self._now_ms()
-        ids = tuple(self._id_at(now_ms) for _ in messages)
+        ids = tuple(message.unique_key or self._id_at(now_ms) for message in messages)
         context = self.context("batch", messages, ids) if self._hooks else None
         added = self._own if context is None else {**context.properties, **self._own}
         try:
@@ -307,6 +308,9 @@ class Sender:
 
     # Inside
 
+    def _id_of(self, message: Message) -> str:
+        return message.unique_key or self._id_at(self._now_ms())
+
     def _ended_early(self, context: SendContext, error: BaseException) -> None:
         """Tell the hooks that a send failed before it was started."""
         each(self._hooks[::-1], lambda hook: hook.after_send(context, None, error))
@@ -325,7 +329,7 @@ class Sender:
         if not self._hooks:
             request = self._request(message, body, sys_flag, None, extra)
             return self._begin(request, choice, timeout_s, timed)
-        context = self.context(kind, (message,), (self._id_at(self._now_ms()),))
+        context = self.context(kind, (message,), (self._id_of(message),))
         try:
             request = self._request(message, body, sys_flag, context, extra)
         except (RocketMQError, ValueError) as error:
@@ -342,7 +346,10 @@ class Sender:
         extra: Mapping[str, str],
     ) -> SendRequest:
         now_ms = self._now_ms()
-        unique_id = self._id_at(now_ms) if context is None else context.unique_ids[0]
+        if context is None:
+            unique_id = message.unique_key or self._id_at(now_ms)
+        else:
+            unique_id = context.unique_ids[0]
         topic = self._topics.get(message.topic) or self.topic(message.topic)
         if len(message.body) > self._size_max:
             self._check_size(message)
@@ -515,7 +522,7 @@ class SendMany:
         except RocketMQError as error:
             self._put(places, error)
             return
-        results = batch_results(result) if len(places) > 1 else [result]
+        results = batch_results(result, send.request.ids) if len(places) > 1 else [result]
         for place, one in zip(places, results, strict=True):
             self._outcomes[place] = one
 
@@ -531,4 +538,5 @@ def _always(queue: MessageQueue) -> Choice:
 def _item_size(message: Message) -> int:
     """Return an upper bound for the bytes of the message in a batch."""
     item = BatchItem.of(message)
-    return MIN_BATCH_ITEM_SIZE + len(item.body) + len(item.properties) + ID_RESERVE
+    own = 0 if message.unique_key is None else len(message.unique_key.encode())
+    return MIN_BATCH_ITEM_SIZE + len(item.body) + len(item.properties) + own + ID_RESERVE

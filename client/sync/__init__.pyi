@@ -52,6 +52,7 @@ from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
+from skylarkmq.protocol.topic_attributes import DeduplicationWindow
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
@@ -195,6 +196,7 @@ class Admin:
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
+        deduplication: DeduplicationWindow | None = None,
     ) -> None:
         """Create a topic and wait until the name servers tell clients of it.
 
@@ -206,9 +208,11 @@ class Admin:
             cluster: on all its brokers; needed when the name server knows several clusters.
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
+            deduplication: each broker stores a message of the same unique key once within it.
 
         Raises:
             AlreadyExists: there is such a topic on one of the brokers.
+            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was created.
             RequestTimeout: created, but a name server does not know it in time.
         """
 
@@ -230,6 +234,13 @@ class Admin:
             NotFound: a queue of `after` is not there, as while its broker is away; at the first
                 letter.
             RouteNotFound: no broker is registered with the name server; at the first letter.
+        """
+
+    def deduplication_windows(self, topic: str) -> dict[str, DeduplicationWindow | None]:
+        """Return the deduplication window of a topic on each broker; None: it has none there.
+
+        Raises:
+            RouteNotFound: there is no such topic.
         """
 
     def delayed(
@@ -627,12 +638,17 @@ class Admin:
         perm: str | None = None,
         order: bool | None = None,
         brokers: Sequence[str] | None = None,
+        deduplication: DeduplicationWindow | Literal[False] | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named.
+
+        Args:
+            deduplication: False takes the window away.
 
         Raises:
             RouteNotFound: there is no such topic.
             NotFound: one of `brokers` does not have it.
+            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was changed.
         """
 
 class Client:

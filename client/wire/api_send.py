@@ -58,6 +58,8 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
     batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    ids: tuple[str, ...] = ()
+    """Of the messages of a batch."""
 
 
 class SendTemplate:

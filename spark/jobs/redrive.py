@@ -367,6 +367,7 @@ def copied_properties(letter: Letter) -> dict[str, str]:
     left = DROPPED_NAMES | {names.RETRY_TOPIC}
     kept = {name: value for name, value in letter.properties.items() if name not in left}
     kept.setdefault(names.UNIQ_KEY, key_of_values(tuple(letter.key)))
+    kept[names.STORE_AGAIN] = "true"  # the topic may know the letter's id
     return kept
 
 

@@ -39,6 +39,7 @@ CALLS: dict[str, str] = {
     "delete_group": "admin.delete_group('made')",
     "delete_topic": "admin.delete_topic('made')",
     "describe_group": "admin.describe_group('billing')",
+    "deduplication_windows": "admin.deduplication_windows('orders')",
     "describe_topic": "admin.describe_topic('orders')",
     "failover": "admin.failover('broker-a', on=1, accept_loss=True)",
     "list_groups": "admin.list_groups()",

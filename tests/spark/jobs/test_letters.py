@@ -43,6 +43,7 @@ def test_counters_go_and_the_rest_stays() -> None:
         "own": "yes",
         "ORIGIN_MESSAGE_ID": "O",
         "__SHARDINGKEY": "s",
+        "STORE_AGAIN": "true",
     }
 
 
@@ -83,7 +84,10 @@ def test_the_header_of_a_copy() -> None:
     header, _ = copy_of(letter(UNIQ_KEY="ID"), QUEUES[4])
     assert (header.topic, header.broker_name, header.queue_id) == ("orders", "b", 1)
     assert (header.born_timestamp, header.flag, header.reconsume_times) == (5, 7, 0)
-    assert decode_properties(header.properties or "") == {"UNIQ_KEY": "ID"}
+    assert decode_properties(header.properties or "") == {
+        "UNIQ_KEY": "ID",
+        "STORE_AGAIN": "true",
+    }
 
 
 @pytest.mark.parametrize(
