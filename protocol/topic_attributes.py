@@ -38,7 +38,7 @@ class DeduplicationWindow(NamedTuple):
 
     Attributes:
         seconds: since the first copy was stored, at most a week.
-        keys: that are remembered at most; each takes about 150 bytes of the broker's memory.
+        keys: that are remembered at most; each takes up to 200 bytes of the broker's memory.
     """
 
     seconds: int

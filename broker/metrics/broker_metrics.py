@@ -30,6 +30,7 @@ from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.metrics.access_families import access_families
+from skylarkmq.broker.metrics.deduplication_families import deduplication_families
 from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
@@ -112,6 +113,7 @@ def registry_of(
             partial(lock_families, parts.locks),
             partial(transaction_families, parts.transactions),
             partial(removal_families, parts.store.removal),
+            partial(deduplication_families, parts.store.deduplication.windows),
             partial(access_families, config, parts.tls_gates),
             partial(_copy_families, parts),
         ),

@@ -14,8 +14,8 @@ acknowledged only when `topics.json` is on the disk, so an acknowledged topic su
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
 
-All give the same records and answers; tests hold that. What goes to a topic with a deduplication
-window takes the full road, which looks whether the message is stored already
+All give the same records and answers; tests hold that. The kernel takes nothing for a topic with a
+deduplication window; the other roads look whether such a message is stored already
 (`store/deduplication.py`).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
@@ -62,6 +62,7 @@ from skylarkmq.protocol.properties import (
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.store.deduplication import Known
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
@@ -132,6 +133,7 @@ class SendProcessor:
         self._checks = checks
         self._stats = stats
         self._deduplication = store.deduplication
+        self._windows = store.deduplication.windows
         self._store_host = store_host
         self._max_body_size = config.store.max_message_size
         self._cluster_pair = b"\x02" + _CLUSTER.encode() + config.broker_cluster_name.encode()
@@ -147,8 +149,10 @@ class SendProcessor:
         self._on_half = on_half
         self._batch: AppendBatch = store.commit_log.batch
         self._lanes: dict[tuple[str, str], Lane] = {}  # by topic, and queue id as a header has it
-        topics.add_change_listener(lambda _: self._lanes.clear())
-        topics.add_deletion_listener(lambda _: self._lanes.clear())
+        self._window_lanes: dict[tuple[str, str], Lane] = {}  # those that the kernel must not see
+        self._skips_kernel = False  # the last plain send went to one of them
+        topics.add_change_listener(self._close_lanes)
+        topics.add_deletion_listener(self._close_lanes)
         self.gathering = False
         # Sends of this turn that came alone in a read, until the kernel takes them all in one call.
         self._single: list[RawFrame] = []
@@ -157,6 +161,11 @@ class SendProcessor:
         self._taking_single = False
         self._last_sender: Connection | None = None
         self._planned = False  # the end of this turn
+
+    def _close_lanes(self, _: object) -> None:
+        self._lanes.clear()
+        self._window_lanes.clear()
+        self._skips_kernel = False
 
     # The plain road
 
@@ -179,7 +188,7 @@ class SendProcessor:
             self._single_size += len(body)
             return 1
         self._take_single()
-        packed = self._pack([connection], frames, start)
+        packed = 0 if self._skips_kernel else self._pack([connection], frames, start)
         if packed:
             return packed
         if not header.startswith(begins[0]):
@@ -261,11 +270,18 @@ class SendProcessor:
             java_int(fields.default_topic_queue_nums, "defaultTopicQueueNums")
             _int_or_0(fields.max_reconsume_times, "maxReconsumeTimes")
             reconsume_times = _int_or_0(fields.reconsume_times, "reconsumeTimes")
-            lane = self._lanes.get((topic, fields.queue_id)) or self._open(topic, fields.queue_id)
+            key = topic, fields.queue_id
+            lane = self._lanes.get(key) or self._window_lanes.get(key) or self._open(*key)
             if lane is None:
                 return False
             queue, counter = lane
-            records = self._batch
+            records, mark = self._batch, None
+            self._skips_kernel = topic in self._windows
+            if self._skips_kernel:
+                mark = self._deduplication.mark(topic, properties)
+                if mark is not None and (first := mark.look(records.store_timestamp)) is not None:
+                    self._answer_known(connection, kind, command, first, wait)
+                    return True
             size_before = records.size
             physical_offset = records.add(
                 queue, body, properties, born_timestamp, connection.host_bytes, self._store_host,
@@ -281,13 +297,25 @@ class SendProcessor:
         counter.count += 1
         counter.bytes += size
         counter.sizes.observe(size)
+        queue_id, queue_offset = queue.queue_id, queue.next_offset - 1
+        if mark is not None:
+            mark.note(records.store_timestamp, queue_id, queue_offset, physical_offset)
         if not command.flag & ONEWAY_FLAG:
-            queue_offset = queue.next_offset - 1
             frame = self._answers.of_message(
-                kind, command.opaque, physical_offset, queue.queue_id, queue_offset
+                kind, command.opaque, physical_offset, queue_id, queue_offset
             )
             self._answers.add((connection, kind, 1, frame), wait, topic)
         return True
+
+    def _answer_known(
+        self, connection: Connection, kind: int, command: PlainCommand, first: Known, wait: bool
+    ) -> None:
+        """Answer a plain send whose message is stored already."""
+        if not command.flag & ONEWAY_FLAG:
+            frame = self._answers.of_message(
+                kind, command.opaque, first.physical_offset, first.queue_id, first.queue_offset
+            )
+            self._answers.add((connection, kind, 1, frame), wait, command.ext_fields.topic)
 
     def _open(self, topic: str, queue_id_text: str) -> Lane | None:
         """Return the lane of a queue, made if there is none; None when sends to it are not plain.
@@ -303,12 +331,12 @@ class SendProcessor:
             or (config.order or config.topic_filter_type != "SINGLE_TAG")
             or topic in NOT_ALLOWED_SEND_TOPICS
             or not 0 <= queue_id < config.write_queue_nums
-            or topic in self._deduplication.windows  # whose sends take the full road
         ):
             return None
         lane = self._store.queues.open(topic, queue_id), self._stats.topic_in(topic)
         if queue_id_text == str(queue_id) and not self._answers.is_fresh(topic):
-            self._lanes[topic, queue_id_text] = lane
+            lanes = self._window_lanes if topic in self._windows else self._lanes
+            lanes[topic, queue_id_text] = lane
         return lane
 
     # The full road

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.metrics.deduplication_families import deduplication_families
+from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
@@ -76,10 +78,12 @@ async def test_a_second_copy_is_answered_with_the_place_of_the_first(
 async def test_copies_that_come_in_one_read_are_stored_once(
     broker: BrokerController, client: RawClient, kind: SerializeType
 ) -> None:
+    full = fields_of("K") | {"unknown": "field"}
     opaques = [
-        client.send(SEND, fields_of("K"), b"%d" % number, serialize_type=kind)
-        for number in range(5)
-    ]
+        client.send(SEND, full if number % 3 == 2 else fields_of("K"), b"%d" % number,
+                    serialize_type=kind)
+        for number in range(7)
+    ]  # fmt: skip
     answers = [await client.answer(opaque) for opaque in opaques]
     assert len({place(answer) for answer in answers}) == 1
     assert await bodies(client, broker) == [b"0"]
@@ -120,6 +124,18 @@ async def test_one_way_copies_are_left_out(broker: BrokerController, client: Raw
     client.send(SEND, fields_of("K"), b"2", oneway=True)
     place(await send(client, "K", b"3"))
     assert await bodies(client, broker) == [b"1"]
+
+
+async def test_sends_to_topics_with_and_without_a_window_in_one_read(
+    broker: BrokerController, client: RawClient
+) -> None:
+    for _ in range(2):  # the second time all queues have lanes
+        for number in range(12):
+            topic = (TOPIC, "plain")[number // 2 % 2]
+            opaque = client.send(SEND, fields_of(f"{number % 8}", topic=topic), b"%d" % number)
+        await client.answer(opaque)
+    assert await bodies(client, broker) == [b"0", b"1", b"4", b"5"]
+    assert count(broker, topic="plain") == 12
 
 
 # Batches
@@ -285,7 +301,7 @@ async def test_a_transaction_counts_when_it_is_committed(
     assert count(broker, 1) == 1
 
 
-# Time and number
+# Time, number and metrics
 
 
 async def test_after_the_window_a_copy_is_stored(tmp_path: Path) -> None:
@@ -310,4 +326,23 @@ async def test_the_oldest_key_is_forgotten_when_there_are_too_many(tmp_path: Pat
         assert place(await send(client, "a")) != places[0]
         known = broker.parts.store.deduplication.windows[TOPIC]
         assert (known.count, known.evictions) == (2, 2)
+        await client.close()
+
+
+async def test_the_metrics_tell_of_hits_keys_and_early_ends(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await open_client(broker, window(seconds=60, keys=2))
+        for key in "aabbbcc":
+            await send(client, key)
+        families = deduplication_families(broker.parts.store.deduplication.windows, FamilyMaker({}))
+        found = {
+            sample.name.removeprefix("skylarkmq_deduplication_"): sample.value
+            for family in families
+            for sample in family.samples
+            if sample.labels == {"topic": TOPIC}
+        }
+        assert found.pop("bytes") > 2 * 96
+        assert found == {
+            "hits_total": 4, "evictions_total": 1, "keys": 2, "keys_limit": 2, "window_seconds": 60,
+        }  # fmt: skip
         await client.close()

@@ -19,6 +19,7 @@ from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.client import (
     Admin,
     Consumer,
+    DeduplicationWindow,
     Message,
     Producer,
     ReceivedMessage,
@@ -77,11 +78,17 @@ async def test_followers_have_the_same_log(tmp_path: Path) -> None:
 async def test_a_successor_has_what_was_acknowledged(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
         first = await replicas.three()
-        async with producing(replicas) as sends:
-            before = [await sends.send(Message("T", b"%d" % n)) for n in range(20)]
+        async with Admin(namesrv_addr=replicas.namesrv_addr) as admin, producing(replicas) as sends:
+            await admin.create_topic("T", deduplication=DeduplicationWindow(600))
+            messages = [Message("T", b"%d" % n, unique_key=f"k{n}") for n in range(20)]
+            before = [await sends.send(message) for message in messages]
             await replicas.kill(first)
             second = await replicas.led()
             assert second != first
+            again = [await sends.send(message) for message in messages]
+            assert [(each.queue, each.queue_offset) for each in again] == [
+                (each.queue, each.queue_offset) for each in before
+            ]
             after = [await sends.send(Message("T", b"%d" % n)) for n in range(20, 40)]
             places = {(each.queue.queue_id, each.queue_offset) for each in before + after}
             assert len(places) == 40
