@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
@@ -26,8 +28,15 @@ SHOWN_MESSAGES: Final = 20
 async def create_topic(controller: BrokerController, topic: str, queues: int, order: bool) -> None:
     """Make or change a topic; routes have it on return."""
     topics = controller.parts.topics
+    known = topics.get(topic)
     topics.update(
-        TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, order=order)
+        TopicConfig(
+            attributes=UNSET if known is None else known.attributes,
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            order=order,
+        )
     )
     await durable(topics)
 

@@ -297,7 +297,7 @@ class Life:
         rig, now_ms, window_ms = self.rig, self.rig.clock.now_ms(), self.size.seconds * 1000
         window = rig.store.deduplication.windows["T"]
         stored = sorted(log_keys(rig))
-        youngest = {}
+        youngest: dict[str, tuple[int, int, int, int]] = {}
         for physical_offset, key, at, queue_id, offset in stored:
             before = youngest.pop(key, None)
             if before is not None:  # within the window only what had to leave it comes again

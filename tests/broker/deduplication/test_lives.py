@@ -78,16 +78,17 @@ class _Producer:
         try:
             while True:
                 key = f"{self.name}-{self.next}"
-                await self._send(client, key)
+                await self.send(client, key)
                 self.next += 1
                 if self.rng.random() < 0.3:
-                    await self._send(client, f"{self.name}-{self.rng.randrange(self.next)}")
+                    await self.send(client, f"{self.name}-{self.rng.randrange(self.next)}")
         except (ConnectionError, TimeoutError):
             return
         finally:
             await client.close()
 
-    async def _send(self, client: RawClient, key: str) -> None:
+    async def send(self, client: RawClient, key: str) -> None:
+        """Send a key; its place is that of every earlier answer."""
         queue_id = self.rng.randrange(4)
         answer = await client.call(SEND, fields_of(key, queue_id), key.encode())
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -141,7 +142,7 @@ async def test_whatever_is_killed_and_sent_again_is_stored_once(
     client = await RawClient.open(process.address)
     for producer in producers:
         for number in range(producer.next + 1):  # the last one may have had no answer
-            await producer._send(client, f"{producer.name}-{number}")
+            await producer.send(client, f"{producer.name}-{number}")
     expected = [f"{each.name}-{n}".encode() for each in producers for n in range(each.next + 1)]
     assert sorted(await _stored(client)) == sorted(expected)
     await client.close()

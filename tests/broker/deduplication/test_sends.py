@@ -130,10 +130,12 @@ async def test_sends_to_topics_with_and_without_a_window_in_one_read(
     broker: BrokerController, client: RawClient
 ) -> None:
     for _ in range(2):  # the second time all queues have lanes
+        opaques: list[int] = []
         for number in range(12):
             topic = (TOPIC, "plain")[number // 2 % 2]
-            opaque = client.send(SEND, fields_of(f"{number % 8}", topic=topic), b"%d" % number)
-        await client.answer(opaque)
+            fields = fields_of(f"{number % 8}", topic=topic)
+            opaques.append(client.send(SEND, fields, b"%d" % number))
+        await client.answer(opaques[-1])
     assert await bodies(client, broker) == [b"0", b"1", b"4", b"5"]
     assert count(broker, topic="plain") == 12
 

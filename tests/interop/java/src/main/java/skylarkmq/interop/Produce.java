@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.producer.MessageQueueSelector;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * Sends messages ({@link Messages} says which), says what became of each, and stops when standard
@@ -21,6 +22,7 @@ import org.apache.rocketmq.common.message.Message;
  *   count   how many messages; not with mode asked
  *   orders  how many sequences mode ordered keeps
  *   max     body size that the client itself lets pass
+ *   first   ms that the first try of modes sync and batch may take; the same is sent again then
  *   trace   true: it keeps a trace of what it sends
  *   accessKey, secretKey   of the account that signs
  * </pre>
@@ -69,7 +71,8 @@ public final class Produce {
         String mode = args.text("mode", "sync");
         switch (mode) {
             case "sync":
-                each((index, message) -> Out.sent(index, producer.send(message)));
+                each((index, message) -> Out.sent(index, stubborn(
+                    timeout -> producer.send(message, timeout))));
                 break;
             case "async":
                 async();
@@ -80,7 +83,7 @@ public final class Produce {
             case "batch":
                 List<Message> batch = new ArrayList<>();
                 each((index, message) -> batch.add(message));
-                attempt(0, () -> Out.sent(0, producer.send(batch)));
+                attempt(0, () -> Out.sent(0, stubborn(timeout -> producer.send(batch, timeout))));
                 break;
             case "ordered":
                 ordered();
@@ -98,6 +101,23 @@ public final class Produce {
             default:
                 throw new IllegalArgumentException("mode " + mode);
         }
+    }
+
+    private interface Try {
+        SendResult within(int timeoutMs) throws Exception;
+    }
+
+    /** Sends, and once more what had no answer in time, as a program does that must not lose it. */
+    private SendResult stubborn(Try send) throws Exception {
+        int first = args.number("first", 0);
+        if (first > 0) {
+            try {
+                return send.within(first);
+            } catch (RemotingException fault) {
+                Out.line("again");
+            }
+        }
+        return send.within(PATIENCE_MS);
     }
 
     private void async() throws Exception {
