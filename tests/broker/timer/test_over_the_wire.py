@@ -88,7 +88,7 @@ async def test_what_is_not_to_be_had_is_refused(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.NO_PERMISSION
         assert WHEEL not in broker.parts.topics.table
         pulled = await client.call(PULL, pull_fields(WHEEL, 0))
-        assert pulled.code == ResponseCode.TOPIC_NOT_EXIST
+        assert pulled.code == ResponseCode.PULL_NOT_FOUND, "for those who look what waits"
         assert broker.parts.store.max_offset(WHEEL, 0) == 0
         # Its place is in the answer of its send: nobody may have it before its time by that.
         sent = await client.call(SEND, send_fields("T", 0, "TIMER_DELAY_SEC\x0150"), b"later")
