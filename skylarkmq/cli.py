@@ -6,6 +6,7 @@ import importlib
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from skylarkmq import __version__
 
@@ -46,6 +47,17 @@ COMMANDS: Final = {
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
 }
 
+# Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left
+# out, and what no heading has comes last.
+SECTIONS: Final = {
+    "Servers": ("serve", "broker", "namesrv", "console"),
+    "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
+    "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
+    "Diagnosis": ("health", "doctor", "top", "bench", "record", "replay"),
+    "Stores": ("store",),
+    "This command line": ("context", "completion", "mqadmin"),
+}
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
@@ -61,14 +73,31 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+        named = {name for names in SECTIONS.values() for name in names}
+        others = tuple(name for name in COMMANDS if name not in named)
+        for title, names in {**SECTIONS, "Other commands": others}.items():
+            rows = [(name, COMMANDS[name][2]) for name in names if name in COMMANDS]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may follow; click's own way would load every command for its help."""
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, _, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(cls=LazyGroup)
 @click.version_option(__version__, prog_name="skylarkmq")
 def main() -> None:
-    """A message broker that speaks Apache RocketMQ's protocol and keeps its store files."""
+    """A message broker that speaks Apache RocketMQ's protocol and keeps its store files.
+
+    Each command has a --help of its own. Those that talk to a cluster work on Apache RocketMQ's.
+    """
 
 
 if __name__ == "__main__":

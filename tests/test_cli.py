@@ -6,7 +6,7 @@ import sys
 from click.testing import CliRunner
 
 from skylarkmq import __version__
-from skylarkmq.cli import COMMANDS, main
+from skylarkmq.cli import COMMANDS, SECTIONS, main
 
 
 def test_help_names_every_command() -> None:
@@ -14,6 +14,13 @@ def test_help_names_every_command() -> None:
     assert result.exit_code == 0
     for name, (_, _, text) in COMMANDS.items():
         assert name in result.output and text in result.output
+
+
+def test_every_command_stands_under_one_heading() -> None:
+    named = [name for names in SECTIONS.values() for name in names]
+    assert len(named) == len(set(named))
+    assert not COMMANDS.keys() - set(named)
+    assert "Other commands" not in CliRunner().invoke(main, ["--help"]).output
 
 
 def test_help_loads_neither_broker_nor_client() -> None:

@@ -12,15 +12,19 @@ def list_topics(session: Session) -> None:
 from __future__ import annotations
 
 import os
+import signal
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR, Credentials
@@ -100,8 +104,22 @@ class Change:
             return True
         if not sys.stdin.isatty():
             raise click.UsageError(f"to {what} needs --yes where nobody can be asked")
-        click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+        with _interruptible():
+            click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
         return True
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end a question: the loop, which handles it else, waits for the answer, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def changes(command: Command) -> Command:
@@ -138,10 +156,47 @@ def online(command: Command) -> Command:
     return _add((*_ANSWER_OPTIONS, *_CONNECTION_OPTIONS), update_wrapper(with_session, command))
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The brokers that a command is meant for; `cluster` and `brokers` as Admin takes them."""
+
+    cluster: str | None
+    brokers: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        if self.brokers is not None:
+            return f"broker {', '.join(self.brokers)}"
+        return "all brokers" if self.cluster is None else f"cluster {self.cluster}"
+
+
+def targeted(command: Command) -> Command:
+    """Add --cluster and --broker; the command gets `where`."""
+
+    def with_where(cluster: str | None, brokers: tuple[str, ...], **options: Any) -> None:
+        if cluster is not None and brokers:
+            raise click.UsageError("--cluster and --broker do not go together")
+        command(where=Where(cluster, brokers or None), **options)
+
+    options = (
+        click.option("--cluster", metavar="NAME", help="On all brokers of this cluster."),
+        click.option(
+            "--broker", "brokers", multiple=True, metavar="NAME",
+            help="On this broker, by name or host:port; repeatable.",
+        ),
+    )  # fmt: skip
+    return _add(options, update_wrapper(with_where, command))
+
+
 def _add(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
     for option in reversed([*options]):
         command = option(command)
     return command
+
+
+def _saved(_ctx: click.Context, _option: click.Parameter, begin: str) -> list[CompletionItem]:
+    """Return the saved contexts that begin so, for shell completion."""
+    names = sorted(load_contexts().by_name)
+    return [CompletionItem(name) for name in names if name.startswith(begin)]
 
 
 _FILE: Final = click.Path(dir_okay=False)
@@ -153,7 +208,7 @@ _CONNECTION_OPTIONS: Final = (
     ),
     click.option(
         "--context", envvar="SKYLARKMQ_CONTEXT", show_envvar=True, metavar="NAME",
-        help="A cluster saved by `skylarkmq context add`.",
+        help="A cluster saved by `skylarkmq context add`.", shell_complete=_saved,
     ),
     click.option(
         "--access-key", envvar="SKYLARKMQ_ACCESS_KEY", show_envvar=True,

@@ -69,6 +69,13 @@ class Output:
             for title, cell in zip(columns, _cells(fields, columns), strict=True):
                 click.echo(f"{title:<{width}}  {_cell(cell)}")
 
+    def done(self, fields: Row, text: str) -> None:
+        """Print what a command has done: `text` for a person, the fields for programs."""
+        if self.is_table:
+            click.echo(text)
+        else:
+            self.one(fields)
+
     def line(self, fields: Row, text: str) -> None:
         """Print one of many things that come one after another: JSON on a line, or `text`."""
         if self.form == "yaml":

@@ -1,0 +1,72 @@
+"""What the commands of administration share: questions, targets, watching."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+import pytest
+
+from skylarkmq.client import ConnectionFailed
+from skylarkmq.tools.connection import Change, Session
+from skylarkmq.tools.output import Output
+from skylarkmq.tools.running import run
+from skylarkmq.tools.watching import Watch
+
+SESSION = Session("127.0.0.1:1", "--namesrv", None, None, None, 1.0, Output("json"))
+
+
+def test_ctrl_c_ends_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's own handler would take the signal and wait for the answer all the same."""
+
+    def asked(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the question goes on")
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(click, "confirm", asked)
+
+    async def work() -> int:
+        with pytest.raises(KeyboardInterrupt):
+            Change(dry_run=False, yes=False).allowed("delete the topic orders")
+        return 7
+
+    with pytest.raises(SystemExit) as ended:
+        run(work)
+    assert ended.value.code in (0, 7)  # the loop may hear of the signal, too
+
+
+async def test_a_watch_goes_on_while_a_server_is_started_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers: list[int | ConnectionFailed] = [
+        1,
+        ConnectionFailed("127.0.0.1:1", "gone for a while"),
+        2,
+    ]
+    shown: list[int] = []
+
+    async def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, ConnectionFailed):
+            raise answer
+        return answer
+
+    watch = Watch(on=True, every_s=0.001, times=3)
+    assert await watch.look(SESSION, ask, lambda found, _: shown.append(found)) == 2
+    assert shown == [1, 2]
+    assert "warning: 127.0.0.1:1: gone for a while" in capsys.readouterr().err
+    assert watch.output(SESSION).form == "ndjson"
+
+
+@pytest.mark.parametrize("watch", [Watch(False, 0.001, None), Watch(True, 0.001, 5)])
+async def test_a_first_look_that_fails_ends_a_watch(watch: Watch) -> None:
+    async def ask() -> int:
+        raise ConnectionFailed("127.0.0.1:1", "nobody there")
+
+    def show(_: int, __: Output) -> None:
+        pytest.fail("there is nothing to show")
+
+    with pytest.raises(ConnectionFailed):
+        await watch.look(SESSION, ask, show)
