@@ -54,8 +54,11 @@ from skylarkmq.client.admin.results import (
     QueueStats,
     ReplicaStatus,
     Right,
+    Span,
+    Statistic,
     SubscriptionSummary,
     TopicDescription,
+    TopicRoute,
     TopicSettings,
 )
 from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
@@ -114,8 +117,11 @@ __all__ = [
     "Right",
     "ScanProgress",
     "SendTrace",
+    "Span",
+    "Statistic",
     "StoredMessage",
     "SubscriptionSummary",
     "TopicDescription",
+    "TopicRoute",
     "TopicSettings",
 ]

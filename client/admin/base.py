@@ -144,8 +144,12 @@ class AdminBase(OnClient):
     ) -> dict[str, str]:
         """Return name and address of the masters of a cluster, of these brokers, or of all.
 
+        Args:
+            brokers: names; an address, host:port, as it is registered means the process there,
+                also a slave's.
+
         Raises:
-            NotFound: no such cluster, or a broker of that name has no master.
+            NotFound: no such cluster or broker, or a broker of that name has no master.
         """
         info = await self._cluster_info()
         names: Iterable[str] = info.broker_addr_table
@@ -154,19 +158,23 @@ class AdminBase(OnClient):
                 known = ", ".join(sorted(info.cluster_addr_table)) or "none"
                 raise NotFound(f"there is no cluster {cluster}; known: {known}")
             names = info.cluster_addr_table[cluster]
+        places: dict[str, str] = {}
         if brokers is not None:
-            wanted = dict.fromkeys(brokers)
+            places = {_name_at(info, each): each for each in brokers if ":" in each}
+            wanted = dict.fromkeys(
+                _name_at(info, each) if ":" in each else each for each in brokers
+            )
             absent = [name for name in wanted if name not in set(names)]
             if absent:
                 raise NotFound(f"no broker {absent[0]} is registered with the name server")
             names = wanted
         found = {
-            name: self._dial(master)
+            name: self._dial(address)
             for name in sorted(names)
             if (broker := info.broker_addr_table.get(name)) is not None
-            and (master := _master(broker)) is not None
+            and (address := places.get(name) or _master(broker)) is not None
         }
-        if not found or (brokers is not None and len(found) < len(set(brokers))):
+        if not found or (brokers is not None and len(found) < len({*names})):
             raise NotFound("no broker with a master is registered with the name server")
         return found
 
@@ -250,6 +258,23 @@ def joined(infos: Iterable[ClusterInfo]) -> ClusterInfo:
             known = clusters.setdefault(cluster, [])
             known += [name for name in names if name not in known]
     return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
+
+
+def _name_at(info: ClusterInfo, address: str) -> str:
+    """Return the name of the broker that is registered with an address.
+
+    Raises:
+        NotFound: none is.
+    """
+    known = {
+        place: name
+        for name, data in sorted(info.broker_addr_table.items())
+        for place in data.broker_addrs.values()
+    }
+    if address not in known:
+        listed = ", ".join(known) or "none"
+        raise NotFound(f"no broker is registered with the address {address}; known: {listed}")
+    return known[address]
 
 
 def _master(broker: BrokerData) -> str | None:

@@ -7,7 +7,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AdminBrokerProce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,20 +25,29 @@ from skylarkmq.client.admin.results import (
     OtherReplica,
     Problem,
     ReplicaStatus,
+    Span,
+    Statistic,
 )
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.wire.ask import read_body, read_header
 from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
+from skylarkmq.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.route import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    GetKVListByNamespaceRequestHeader,
+    PutKVConfigRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from skylarkmq.protocol.headers.topic import ViewBrokerStatsDataRequestHeader
 
+KEPT_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+COUNTED_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
 REPLICA_OR_NOT: Final = frozenset(
     {
         int(ResponseCode.SUCCESS),
@@ -158,6 +167,16 @@ class ClusterAdmin(AdminBase):
         address = await self._master(broker)
         await self._api.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
+    async def set_name_server_config(self, changes: Mapping[str, str]) -> None:
+        """Change settings of all name servers while they run; they write them into their files.
+
+        Raises:
+            BrokerError: a name server does not take them; ours take no key while they run.
+            ValueError: a name or value that has no place in one line.
+        """
+        body, code = properties_text(changes), RequestCode.UPDATE_NAMESRV_CONFIG
+        await each(lambda server: self._api.call(server, code, body=body), self._name_servers)
+
     async def name_server_config(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server by its address.
 
@@ -175,17 +194,71 @@ class ClusterAdmin(AdminBase):
         """Return what a broker counts and measures.
 
         Args:
+            broker: its name; or the address of a process, host:port, whatever its id.
             broker_id: of a slave; default: the master.
 
         Raises:
-            NotFound: no broker of that name and id is registered.
+            NotFound: no broker of that name and id, or address, is registered.
         """
-        data = (await self._cluster_info()).broker_addr_table.get(broker)
-        if data is None or broker_id not in data.broker_addrs:
-            raise NotFound(f"no broker {broker} with the id {broker_id} is registered")
-        address = self._dial(data.broker_addrs[broker_id])
+        if ":" in broker:
+            address = await self._master(broker)
+        else:
+            data = (await self._cluster_info()).broker_addr_table.get(broker)
+            if data is None or broker_id not in data.broker_addrs:
+                raise NotFound(f"no broker {broker} with the id {broker_id} is registered")
+            address = self._dial(data.broker_addrs[broker_id])
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return BrokerRuntime(broker, (await self._api.body(KVTable, address, code)).table)
+
+    async def kept_texts(self, namespace: str) -> dict[str, str]:
+        """Return what the name servers keep in a namespace, by key; nothing is no error.
+
+        `ORDER_TOPIC_CONFIG` has the queues of order topics. Where name servers differ, the first
+        counts.
+        """
+        header = GetKVListByNamespaceRequestHeader(namespace=namespace)
+        code = RequestCode.GET_KVLIST_BY_NAMESPACE
+        answers = await self._api.all_of(self._name_servers, code, header, accepted=KEPT_OR_NOT)
+        found: dict[str, str] = {}
+        for answer, server in answers:
+            if answer.code == ResponseCode.SUCCESS:
+                found = {**read_body(KVTable, answer, server).table, **found}
+        return found
+
+    async def keep_text(self, namespace: str, key: str, value: str | None) -> None:
+        """Let all name servers keep a text; None: forget it."""
+        if value is None:
+            gone = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
+            code = RequestCode.DELETE_KV_CONFIG
+            await each(lambda server: self._api.call(server, code, gone), self._name_servers)
+        else:
+            kept = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
+            code = RequestCode.PUT_KV_CONFIG
+            await each(lambda server: self._api.call(server, code, kept), self._name_servers)
+
+    async def statistic(
+        self, name: str, key: str, *, brokers: Sequence[str] | None = None
+    ) -> tuple[Statistic, ...]:
+        """Return what brokers count under a name; who has counted nothing of it is left out.
+
+        Args:
+            name: as RocketMQ calls it: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS
+                and GROUP_GET_SIZE by topic@group, BROKER_PUT_NUMS by cluster.
+            key: of what; names as brokers know them, with the namespace.
+            brokers: by name; default all.
+        """
+        targets = await self._masters(None, brokers)
+        header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
+        code = RequestCode.VIEW_BROKER_STATS_DATA
+        answers = await each(
+            lambda address: self._api.call(address, code, header, accepted=COUNTED_OR_NOT),
+            targets.values(),
+        )
+        return tuple(
+            _statistic(broker, read_body(BrokerStatsData, answer, targets[broker]))
+            for broker, answer in zip(targets, answers, strict=True)
+            if answer.code == ResponseCode.SUCCESS
+        )
 
     async def stop_writes(self, broker: str) -> int:
         """Let name servers tell clients not to send to a broker; return how many topics changed.
@@ -212,7 +285,16 @@ class ClusterAdmin(AdminBase):
         return max(counts)
 
     async def _master(self, broker: str) -> str:
-        return (await self._masters(brokers=[broker]))[broker]
+        (address,) = (await self._masters(brokers=[broker])).values()
+        return address
+
+
+def _statistic(broker: str, body: BrokerStatsData) -> Statistic:
+    def span(item: BrokerStatsItem) -> Span:
+        return Span(item.sum, item.tps, item.avgpt)
+
+    spans = (body.stats_minute, body.stats_hour, body.stats_day)
+    return Statistic(broker, *map(span, spans))
 
 
 def _failover_status(body: ReplicaStatusBody) -> FailoverStatus:

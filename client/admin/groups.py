@@ -61,6 +61,7 @@ from skylarkmq.protocol.bodies.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
+from skylarkmq.protocol.bodies.stats import ReadConsumeStatsList
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -82,6 +83,7 @@ from skylarkmq.protocol.headers.group import (
     GetProducerConnectionListRequestHeader,
     InvokeBrokerToResetOffsetRequestHeader,
 )
+from skylarkmq.protocol.headers.topic import GetConsumeStatsInBrokerHeader
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.message_id import decode_offset_message_id
 
@@ -130,6 +132,10 @@ class GroupAdmin(TopicAdmin):
         max_retries: int = 16,
         consume_enabled: bool = True,
         broadcast_enabled: bool = True,
+        from_min_enabled: bool = True,
+        notify_members: bool = True,
+        broker_id: int = 0,
+        broker_id_when_slow: int = 1,
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
@@ -139,6 +145,9 @@ class GroupAdmin(TopicAdmin):
         Args:
             retry_queues: of its retry topic; 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
+            notify_members: tell them at once who comes and goes.
+            broker_id, broker_id_when_slow: where members read: as long as they keep up, and when
+                they are behind; 0 is the master.
             cluster, brokers: where; see `create_topic`.
             exist_ok: leave a group that is there as it is.
 
@@ -159,6 +168,10 @@ class GroupAdmin(TopicAdmin):
             retry_max_times=max_retries,
             consume_enable=consume_enabled,
             consume_broadcast_enable=broadcast_enabled,
+            consume_from_min_enable=from_min_enabled,
+            notify_consumer_ids_changed_enable=notify_members,
+            broker_id=broker_id,
+            which_broker_when_consume_slowly=broker_id_when_slow,
         )
         absent = [address for broker, address in targets.items() if broker not in there]
         await self._put_group([(address, wanted) for address in absent])
@@ -171,6 +184,11 @@ class GroupAdmin(TopicAdmin):
         max_retries: int | None = None,
         consume_enabled: bool | None = None,
         broadcast_enabled: bool | None = None,
+        from_min_enabled: bool | None = None,
+        notify_members: bool | None = None,
+        broker_id: int | None = None,
+        broker_id_when_slow: int | None = None,
+        cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the group or on those named.
@@ -179,7 +197,7 @@ class GroupAdmin(TopicAdmin):
             NotFound: no broker, or one of `brokers`, has it.
         """
         name = self._group(group)
-        targets = await self._masters(None, brokers)
+        targets = await self._masters(cluster, brokers)
         configs = await self._configs(name, targets)
         absent = [broker for broker, config in configs.items() if config is None]
         if len(absent) == len(configs) or (brokers is not None and absent):
@@ -189,6 +207,10 @@ class GroupAdmin(TopicAdmin):
             "retry_max_times": max_retries,
             "consume_enable": consume_enabled,
             "consume_broadcast_enable": broadcast_enabled,
+            "consume_from_min_enable": from_min_enabled,
+            "notify_consumer_ids_changed_enable": notify_members,
+            "broker_id": broker_id,
+            "which_broker_when_consume_slowly": broker_id_when_slow,
         }
         await self._put_group(
             [
@@ -199,9 +221,15 @@ class GroupAdmin(TopicAdmin):
         )
 
     async def delete_group(
-        self, group: str, *, remove_offsets: bool = True, remove_messages: bool = False
+        self,
+        group: str,
+        *,
+        remove_offsets: bool = True,
+        remove_messages: bool = False,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
     ) -> None:
-        """Delete a group from all brokers. Nothing happens to one that is not there.
+        """Delete a group from brokers, default all. Nothing happens to one that is not there.
 
         A member that is connected brings it back with its next heartbeat.
 
@@ -210,7 +238,7 @@ class GroupAdmin(TopicAdmin):
             remove_messages: delete its retry topic and its dead letters, too.
         """
         name = self._group(group)
-        targets = list((await self._masters()).values())
+        targets = list((await self._masters(cluster, brokers)).values())
         if remove_messages:  # first, as pulls that wait there would bring the group back
             for topic in (retry_topic(name), dlq_topic(name)):
                 await self._remove_topic(topic, targets)
@@ -248,6 +276,28 @@ class GroupAdmin(TopicAdmin):
             raise _no_group(group)
         return GroupDescription(group, tuple(found), await self.consumers(group))
 
+    async def broker_progress(
+        self, broker: str, *, order_only: bool = False
+    ) -> tuple[GroupProgress, ...]:
+        """Return how far all groups of one broker are there, of the client's namespace only.
+
+        Args:
+            order_only: in order topics alone.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+        (address,) = (await self._masters(brokers=[broker])).values()
+        header = GetConsumeStatsInBrokerHeader(is_order=order_only)
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        body = await self._api.body(ReadConsumeStatsList, address, code, header)
+        tables = {group: some for row in body.consume_stats_list for group, some in row.items()}
+        return tuple(
+            self._progress(self._namespace.unwrap(group), tables[group])
+            for group in sorted(tables)
+            if self._namespace.holds(group)
+        )
+
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """Return how far a group is in every queue it has consumed, or in those of one topic.
 
@@ -270,21 +320,22 @@ class GroupAdmin(TopicAdmin):
             lambda one: self._consume_stats(one[1], name, one[0]),
             [(each_topic, address) for each_topic in wanted for address in targets.values()],
         )
-        rows = {self._queue(queue): row for table in tables for queue, row in table.offset_table}
-        if not rows:
+        found = self._progress(group, tables)
+        if not found.queues:
             await self._require_group(group)
-        return GroupProgress(
-            group,
-            sum(table.consume_tps for table in tables[: len(targets)]),
-            tuple(
-                QueueProgress(
-                    queue, row.consumer_offset, row.broker_offset, from_ms(row.last_timestamp)
-                )
-                for queue, row in sorted(rows.items())
-            ),
-        )
+        return replace(found, tps=sum(table.consume_tps for table in tables[: len(targets)]))
 
     # Inside: settings and progress
+
+    def _progress(self, group: str, tables: Sequence[ConsumeStats]) -> GroupProgress:
+        rows = {self._queue(queue): row for table in tables for queue, row in table.offset_table}
+        queues = (
+            QueueProgress(
+                queue, row.consumer_offset, row.broker_offset, from_ms(row.last_timestamp)
+            )
+            for queue, row in sorted(rows.items())
+        )
+        return GroupProgress(group, sum(table.consume_tps for table in tables), tuple(queues))
 
     async def _consume_stats(self, address: str, group: str, topic: str | None) -> ConsumeStats:
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)

@@ -106,6 +106,25 @@ class BrokerRuntime(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Span(Result):
+    """What was counted in a span of time, how much of it a second, and how much at a time."""
+
+    total: int
+    per_second: float
+    per_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic(Result):
+    """What a broker has counted: in the last minute, the last hour, and the last day."""
+
+    broker: str
+    minute: Span
+    hour: Span
+    day: Span
+
+
+@dataclass(frozen=True, slots=True)
 class NameServerStatus(Result):
     """A name server: why it did not answer, or the ids that it knows of each broker name."""
 
@@ -435,6 +454,16 @@ class QueueStats(Result):
     begin: int
     end: int
     last_stored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute(Result):
+    """What name servers tell clients of a topic; `order` is `broker:queues;...` of order topics."""
+
+    topic: str
+    order: str | None
+    brokers: tuple[BrokerSummary, ...]
+    settings: tuple[TopicSettings, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
+from skylarkmq.client.admin.cluster import KEPT_OR_NOT
 from skylarkmq.client.admin.results import (
+    BrokerSummary,
     QueueStats,
     TopicDescription,
+    TopicRoute,
     TopicSettings,
 )
 from skylarkmq.client.errors import (
@@ -62,7 +65,6 @@ from skylarkmq.remoting.waiting import sleep
 
 ROUTE_POLL_S: Final = 0.05
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-KEPT_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 PERM_LETTERS: Final = {
     "r": PermName.PERM_READ,
     "w": PermName.PERM_WRITE,
@@ -163,6 +165,8 @@ class TopicAdmin(AdminBase):
             )
         wanted: dict[str, TopicConfig] = {}
         was_ordered = order is not None
+        if brokers is not None and any(":" in each for each in brokers):
+            brokers = [*await self._masters(None, brokers)]
         for broker in place.masters if brokers is None else brokers:
             if broker not in place.masters:
                 raise NotFound(f"broker {broker} has no topic {topic}")
@@ -272,6 +276,28 @@ class TopicAdmin(AdminBase):
             tuple(_settings(data, place) for data in place.data.queue_datas),
             tuple(sorted(queues, key=lambda stats: stats.queue)),
             tuple(await self._groups_of(place)),
+        )
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        """Return what name servers tell clients of a topic: its brokers, slaves too, and queues.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        place = await self._place(self._topic(topic))
+        return TopicRoute(
+            topic,
+            place.data.order_topic_conf,
+            tuple(
+                BrokerSummary(
+                    each.broker_name, each.cluster, dict(sorted(each.broker_addrs.items()))
+                )
+                for each in sorted(place.data.broker_datas, key=lambda data: data.broker_name)
+            ),
+            tuple(
+                _settings(data, place)
+                for data in sorted(place.data.queue_datas, key=lambda data: data.broker_name)
+            ),
         )
 
     async def topic_groups(self, topic: str) -> list[str]:

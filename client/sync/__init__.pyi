@@ -35,7 +35,9 @@ from skylarkmq.client.admin.results import (
     OffsetReset,
     Problem,
     Right,
+    Statistic,
     TopicDescription,
+    TopicRoute,
 )
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
@@ -105,14 +107,27 @@ class Admin:
             NotFound: no broker of that name is registered.
         """
 
+    def broker_progress(
+        self, broker: str, *, order_only: bool = False
+    ) -> tuple[GroupProgress, ...]:
+        """Return how far all groups of one broker are there, of the client's namespace only.
+
+        Args:
+            order_only: in order topics alone.
+
+        Raises:
+            NotFound: no broker of that name is registered.
+        """
+
     def broker_runtime(self, broker: str, *, broker_id: int = MASTER_ID) -> BrokerRuntime:
         """Return what a broker counts and measures.
 
         Args:
+            broker: its name; or the address of a process, host:port, whatever its id.
             broker_id: of a slave; default: the master.
 
         Raises:
-            NotFound: no broker of that name and id is registered.
+            NotFound: no broker of that name and id, or address, is registered.
         """
 
     def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
@@ -169,6 +184,10 @@ class Admin:
         max_retries: int = 16,
         consume_enabled: bool = True,
         broadcast_enabled: bool = True,
+        from_min_enabled: bool = True,
+        notify_members: bool = True,
+        broker_id: int = 0,
+        broker_id_when_slow: int = 1,
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
@@ -178,6 +197,9 @@ class Admin:
         Args:
             retry_queues: of its retry topic; 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
+            notify_members: tell them at once who comes and goes.
+            broker_id, broker_id_when_slow: where members read: as long as they keep up, and when
+                they are behind; 0 is the master.
             cluster, brokers: where; see `create_topic`.
             exist_ok: leave a group that is there as it is.
 
@@ -265,9 +287,15 @@ class Admin:
         """
 
     def delete_group(
-        self, group: str, *, remove_offsets: bool = True, remove_messages: bool = False
+        self,
+        group: str,
+        *,
+        remove_offsets: bool = True,
+        remove_messages: bool = False,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
     ) -> None:
-        """Delete a group from all brokers. Nothing happens to one that is not there.
+        """Delete a group from brokers, default all. Nothing happens to one that is not there.
 
         Args:
             remove_offsets: forget where it stands, too.
@@ -322,6 +350,12 @@ class Admin:
             NotSupported: the broker is no set that elects its master.
             BrokerError: there is a master, or the replica does not reach etcd.
         """
+
+    def keep_text(self, namespace: str, key: str, value: str | None) -> None:
+        """Let all name servers keep a text; None: forget it."""
+
+    def kept_texts(self, namespace: str) -> dict[str, str]:
+        """Return what the name servers keep in a namespace, by key; nothing is no error."""
 
     def list_groups(self, *, system: bool = False) -> list[str]:
         """Return the consumer groups that brokers know, sorted; of the client's namespace only.
@@ -532,6 +566,14 @@ class Admin:
             ValueError: a name or value that has no place in one line.
         """
 
+    def set_name_server_config(self, changes: Mapping[str, str]) -> None:
+        """Change settings of all name servers while they run; they write them into their files.
+
+        Raises:
+            BrokerError: a name server does not take them; ours take no key while they run.
+            ValueError: a name or value that has no place in one line.
+        """
+
     def set_white_list(
         self,
         addresses: Iterable[str],
@@ -568,6 +610,18 @@ class Admin:
             IllegalState: stopped before.
         """
 
+    def statistic(
+        self, name: str, key: str, *, brokers: Sequence[str] | None = None
+    ) -> tuple[Statistic, ...]:
+        """Return what brokers count under a name; who has counted nothing of it is left out.
+
+        Args:
+            name: as RocketMQ calls it: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS
+                and GROUP_GET_SIZE by topic@group, BROKER_PUT_NUMS by cluster.
+            key: of what; names as brokers know them, with the namespace.
+            brokers: by name; default all.
+        """
+
     def stop(self) -> None:
         """Close the connections, unless the client is shared."""
 
@@ -591,6 +645,13 @@ class Admin:
 
     def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that have consumed or consume a topic.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+
+    def topic_route(self, topic: str) -> TopicRoute:
+        """Return what name servers tell clients of a topic: its brokers, slaves too, and queues.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -621,6 +682,11 @@ class Admin:
         max_retries: int | None = None,
         consume_enabled: bool | None = None,
         broadcast_enabled: bool | None = None,
+        from_min_enabled: bool | None = None,
+        notify_members: bool | None = None,
+        broker_id: int | None = None,
+        broker_id_when_slow: int | None = None,
+        cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the group or on those named.

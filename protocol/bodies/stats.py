@@ -8,9 +8,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/body/ (BrokerStat
 BrokerStatsItem.java, ConsumeStatsList.java)
 """
 
+from typing import Any
+
 import msgspec
 
-from skylarkmq.protocol.bodies.text import Body
+from skylarkmq.protocol.bodies.group import ConsumeStats
+from skylarkmq.protocol.bodies.text import Body, queue_members
 from skylarkmq.protocol.headers.fields import JavaLong
 
 
@@ -36,3 +39,19 @@ class ConsumeStatsList(Body, kw_only=True, frozen=True):
     broker_addr: str
     consume_stats_list: list[dict[str, list[msgspec.Raw]]]
     total_diff: JavaLong
+
+
+class ReadConsumeStatsList(Body, kw_only=True, frozen=True):
+    """The same as an administrator reads it."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]]
+
+    @staticmethod
+    def accept(value: Any) -> Any:
+        """Read the tables that have queues for keys."""
+        for row in value["consumeStatsList"]:
+            for tables in row.values():
+                for table in tables:
+                    pairs = table["offsetTable"].items()
+                    table["offsetTable"] = [(queue_members(key), item) for key, item in pairs]
+        return value

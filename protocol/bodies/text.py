@@ -89,7 +89,7 @@ def _encode_rows(rows: list[tuple[Any, Any]]) -> bytes:
     return b"{" + b",".join([_encode(queue) + b":" + _encode(item) for queue, item in rows]) + b"}"
 
 
-def _queue_members(key: str | lenient_json.FrozenObject) -> Any:
+def queue_members(key: str | lenient_json.FrozenObject) -> Any:
     """Return the members of a queue used as a key: an object, or its text in quotes."""
     if isinstance(key, str):
         return lenient_json.loads(key)
@@ -123,7 +123,7 @@ def decode_body(
         if accept is not None:
             value = accept(value)
         for name in tables:
-            value[name] = [(_queue_members(key), item) for key, item in value[name].items()]
+            value[name] = [(queue_members(key), item) for key, item in value[name].items()]
         return msgspec.convert(value, cls, str_keys=True)
     except (*DECODE_ERRORS, TypeError, LookupError, AttributeError) as error:
         why = str(error)[:200] if isinstance(error, msgspec.ValidationError) else "other shape"

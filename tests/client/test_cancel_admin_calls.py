@@ -26,6 +26,7 @@ CALLS: dict[str, str] = {
     "access_rules": "admin.access_rules('broker-a')",
     "allow_writes": "admin.allow_writes('broker-a')",
     "broker_config": "admin.broker_config('broker-a')",
+    "broker_progress": "admin.broker_progress('broker-a')",
     "broker_runtime": "admin.broker_runtime('broker-a')",
     "clone_offsets": "admin.clone_offsets('billing', 'copy')",
     "cluster": "admin.cluster()",
@@ -42,6 +43,8 @@ CALLS: dict[str, str] = {
     "deduplication_windows": "admin.deduplication_windows('orders')",
     "describe_topic": "admin.describe_topic('orders')",
     "failover": "admin.failover('broker-a', on=1, accept_loss=True)",
+    "keep_text": "admin.keep_text('notes', 'one', 'text')",
+    "kept_texts": "admin.kept_texts('notes')",
     "list_groups": "admin.list_groups()",
     "list_topics": "admin.list_topics(groups=True)",
     "member_info": "admin.member_info('live', client_id)",
@@ -59,13 +62,16 @@ CALLS: dict[str, str] = {
     "_replay_one": "admin._replay_one(letter, 'billing', 'group', False)",
     "reset_offset": "admin.reset_offset('billing', 'orders', when='begin')",
     "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
+    "set_name_server_config": "admin.set_name_server_config({'orderMessageEnable': 'true'})",
     "set_white_list": "admin.set_white_list(['10.0.0.1'])",
     "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",
+    "statistic": "admin.statistic('TOPIC_PUT_NUMS', 'orders')",
     "stop_writes": "admin.stop_writes('broker-a')",
     "drain": "admin.drain('broker-a')",  # before the topic is made writable again
     "undrain": "admin.undrain('broker-a')",
     "switch_over": "admin.switch_over('broker-a')",
     "topic_groups": "admin.topic_groups('orders')",
+    "topic_route": "admin.topic_route('orders')",
     "trace": "admin.trace('C0A8', topic='orders')",
     "update_group": "admin.update_group('billing', max_retries=16)",
     "update_topic": "admin.update_topic('orders', queues=2)",
@@ -81,7 +87,8 @@ OWN_LIFE = {
 }
 MAY_FAIL = {
     "access_files", "access_rules", "delete_account", "delete_group", "delete_topic", "failover",
-    "name_server_config", "put_account", "set_white_list", "switch_over", "trace",
+    "name_server_config", "put_account", "set_name_server_config", "set_white_list",
+    "switch_over", "trace",
 }  # fmt: skip
 """Because what they ask for is not there, or not there any more."""
 WAYS: tuple[Way, ...] = ("waiting", "woken", "timeout")

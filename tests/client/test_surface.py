@@ -15,14 +15,17 @@ from skylarkmq import client
 from skylarkmq.client import admin, config
 
 PUBLIC = {
-    "Admin": "access_files access_rules allow_writes broker_config broker_runtime clone_offsets"
-    " cluster cluster_health cluster_status consume_directly consumers create_group"
-    " create_topic dead_letters deduplication_windows delayed delete_account delete_group"
-    " delete_topic describe_group describe_topic drain failover list_groups list_topics"
-    " member_info message name_server_config open_transactions producer_groups producers"
-    " progress put_account query replay_dead_letter replay_dead_letters reset_offset scan"
-    " set_broker_config set_white_list skip_accumulated start stop stop_writes switch_over"
-    " topic_groups trace undrain update_group update_topic",
+    "Admin": "access_files access_rules allow_writes broker_config broker_progress"
+    " broker_runtime clone_offsets cluster cluster_health cluster_status"
+    " consume_directly consumers create_group create_topic dead_letters"
+    " deduplication_windows delayed"
+    " delete_account delete_group delete_topic describe_group describe_topic"
+    " drain failover keep_text kept_texts list_groups list_topics member_info message"
+    " name_server_config open_transactions producer_groups producers progress"
+    " put_account query replay_dead_letter replay_dead_letters reset_offset scan"
+    " set_broker_config set_name_server_config set_white_list skip_accumulated start"
+    " statistic stop stop_writes switch_over topic_groups topic_route trace undrain"
+    " update_group update_topic",
     "Client": "client_id namespace start stop",
     "Consumer": "assign assignment begin_offsets buffered commit committed end_offsets getmany"
     " getone group lag offsets_for_time pause paused position reply resume run seek"
