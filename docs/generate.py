@@ -23,6 +23,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -60,6 +61,9 @@ from skylarkmq.spark.settings import CONNECTION_OPTIONS
 from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
+from skylarkmq.tools.connection import changes, connected, online, targeted
+from skylarkmq.tools.running import EXIT_CODES
+from skylarkmq.tools.watching import watched
 
 FOLDER: Final = Path(__file__).parent / "reference"
 NOTE: Final = (
@@ -302,17 +306,57 @@ def labels_of(family: Any) -> list[str]:
 # Command line
 
 
+def option_rows(command: click.Command) -> list[tuple[str, str]]:
+    """Return the options of a command with what they mean, as its --help has them."""
+    context = click.Context(command, terminal_width=88, max_content_width=88)
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    return [record for each in options if (record := each.get_help_record(context))]
+
+
+@cache
+def shared_options() -> dict[str, list[tuple[str, str]]]:
+    """Return the options that many commands have, by what the page calls them together."""
+
+    def nothing() -> None:
+        """Do nothing."""
+
+    makers = {
+        "the connection": connected,
+        "the answer": online,
+        "changes": changes,
+        "brokers": targeted,
+        "watching": watched,
+    }
+    found: dict[str, list[tuple[str, str]]] = {}
+    known: list[tuple[str, str]] = []
+    for title, maker in makers.items():
+        rows = option_rows(click.command()(maker(nothing)))
+        found[title] = [row for row in rows if row not in known]
+        known += found[title]
+    return found
+
+
 def commands(command: click.Command, words: list[str]) -> Iterator[str]:
     """Yield a part of the page for a command and for each command below it."""
     context = click.Context(command, info_name=words[-1], terminal_width=88, max_content_width=88)
     usage = " ".join([*words, *command.collect_usage_pieces(context)])
     yield f"## {' '.join(words)}" + f"\n\n    {usage}"
-    yield inspect.cleandoc(command.help or "")
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    rows = [record for each in options if (record := each.get_help_record(context))]
-    if rows:
-        yield table(["option", "meaning"], ([f"`{name}`", text] for name, text in rows))
-    if command.epilog:
+    # What click is not to wrap begins with \b; Markdown wants it indented.
+    for part in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield textwrap.indent(part[2:], "    ") if part.startswith("\b\n") else part
+    rows = option_rows(command)
+    shared = {
+        title: some
+        for title, some in shared_options().items()
+        if some and all(row in rows for row in some)
+    }
+    own = [row for row in rows if not any(row in some for some in shared.values())]
+    if own:
+        yield table(["option", "meaning"], ([f"`{name}`", text] for name, text in own))
+    if shared:
+        links = (f"[{title}](#options-of-{title.replace(' ', '-')})" for title in shared)
+        yield f"Also the options of {', '.join(links)}."
+    if command.epilog and command.epilog != EXIT_CODES:
         yield inspect.cleandoc(command.epilog)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -323,9 +367,16 @@ def commands(command: click.Command, words: list[str]) -> Iterator[str]:
 
 def command_page() -> str:
     """Return the page of all commands."""
+    shared = (
+        f"## Options of {title}\n\n"
+        + table(["option", "meaning"], ([f"`{name}`", text] for name, text in rows))
+        for title, rows in shared_options().items()
+    )
     return page(
         "Command line",
-        "Every command also has `--help`.",
+        "Every command also has `--help`. [The command line](../operations/command-line.md) says "
+        f"what to use when. {EXIT_CODES} Commands with other ones say so.",
+        *shared,
         *commands(command_line, ["skylarkmq"]),
     )
 

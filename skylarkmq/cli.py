@@ -22,6 +22,27 @@ COMMANDS: Final = {
         "Print a topic's messages as JSON lines.",
     ),
     "topic": ("skylarkmq.tools.topic", "topic", "Topics: list, look at, create, change, delete."),
+    "group": (
+        "skylarkmq.tools.group",
+        "group",
+        "Consumer groups: list, look at, lag, move, create, change, delete.",
+    ),
+    "client": (
+        "skylarkmq.tools.client",
+        "client",
+        "Clients: who is connected, what a consumer is doing.",
+    ),
+    "cluster": (
+        "skylarkmq.tools.cluster",
+        "cluster",
+        "The cluster: how it is, who leads, taking load off a broker.",
+    ),
+    "config": (
+        "skylarkmq.tools.config",
+        "config",
+        "Settings of brokers and name servers that run: look, change.",
+    ),
+    "acl": ("skylarkmq.tools.acl", "acl", "Access control: accounts, rights, white lists."),
     "msg": ("skylarkmq.tools.msg", "msg", "Messages: find one, its trace, send a copy."),
     "tail": ("skylarkmq.tools.tail", "tail", "Print a topic's messages as they come, no group."),
     "peek": ("skylarkmq.tools.tail", "peek", "List some messages of a topic, no group."),
@@ -45,6 +66,16 @@ COMMANDS: Final = {
     ),
     "console": ("skylarkmq.tools.console.cli", "console", "Show a cluster as web pages."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
+    "context": (
+        "skylarkmq.tools.local.context",
+        "context",
+        "Clusters by name: add, choose, list, remove.",
+    ),
+    "completion": (
+        "skylarkmq.tools.local.completion",
+        "completion",
+        "Print the script with which a shell completes commands.",
+    ),
 }
 
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left

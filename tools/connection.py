@@ -29,7 +29,8 @@ from click.shell_completion import CompletionItem
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR, Credentials
 from skylarkmq.client.instance import Client
-from skylarkmq.tools.contexts import Context, load_contexts
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.tools.local.contexts import Context, load_contexts
 from skylarkmq.tools.output import FORMATS, Output
 from skylarkmq.tools.running import run
 
@@ -50,6 +51,10 @@ class Session:
     timeout: float
     """Seconds for each request."""
     output: Output
+
+    def wrap(self, name: str) -> str:
+        """Return a topic or group as brokers know it: with the namespace, if there is one."""
+        return Namespace(self.namespace).wrap(name)
 
     def client(self) -> Client:
         """Return a client of this cluster, not started."""
@@ -87,11 +92,11 @@ class Change:
     dry_run: bool
     yes: bool
 
-    def allowed(self, what: str) -> bool:
+    def allowed(self, what: str, *, harmless: bool = False) -> bool:
         """Return whether to go on with `what`, such as "delete the topic orders on 2 brokers".
 
         With --dry-run the answer is no, and what would be done is printed. Without --yes a terminal
-        is asked.
+        is asked, unless it is harmless: it takes nothing away and stops nothing.
 
         Raises:
             click.UsageError: without --yes, and there is no terminal to ask.
@@ -100,7 +105,7 @@ class Change:
         if self.dry_run:
             click.echo(f"would {what}", err=True)
             return False
-        if self.yes:
+        if self.yes or harmless:
             return True
         if not sys.stdin.isatty():
             raise click.UsageError(f"to {what} needs --yes where nobody can be asked")

@@ -19,9 +19,12 @@ FORMATS: Final = ("table", "json", "ndjson", "yaml")
 Row = Mapping[str, Any]
 Columns = Mapping[str, str | Callable[[Row], Any]]
 """Of a table: heading -> the row's key, or what makes the cell from the row."""
+Parts = Mapping[str, tuple[Iterable[Row], Columns | None]]
+"""Title -> the rows of a table, and its columns."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+FIRST_REGULAR_VERSION: Final = 212
 
 
 class Output:
@@ -68,6 +71,20 @@ class Output:
             width = max(map(len, columns))
             for title, cell in zip(columns, _cells(fields, columns), strict=True):
                 click.echo(f"{title:<{width}}  {_cell(cell)}")
+
+    def parts(self, fields: Row, parts: Parts) -> None:
+        """Print one thing that has lists: for a person a table with a title for each that is not
+        empty, for programs the fields.
+        """
+        if not self.is_table:
+            self.one(fields)
+            return
+        shown = {title: ([*rows], columns) for title, (rows, columns) in parts.items()}
+        for number, (title, (rows, columns)) in enumerate(
+            (title, part) for title, part in shown.items() if part[0]
+        ):
+            click.echo(("\n" if number else "") + title)
+            self.rows(rows, columns)
 
     def done(self, fields: Row, text: str) -> None:
         """Print what a command has done: `text` for a person, the fields for programs."""
@@ -129,6 +146,18 @@ def when(timestamp_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
+def moment(key: str) -> Callable[[Row], Any]:
+    """Return what makes a cell of a row's time in ISO 8601, as `to_json()` gives it, UTC."""
+
+    def cell(row: Row) -> Any:
+        text = row[key]
+        if text is None:
+            return None
+        return when(round(datetime.fromisoformat(text).timestamp() * 1000))
+
+    return cell
+
+
 def size_text(size: int) -> str:
     """Return a count of bytes for humans."""
     value, unit = float(size), 0
@@ -138,8 +167,27 @@ def size_text(size: int) -> str:
     return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
+def version_text(version: int) -> str:
+    """Return the release that a client's number stands for, as RocketMQ names it: `V4_9_8`.
+
+    From 4.0.0 on each release has two numbers: its snapshot's, then its own.
+    Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../common/MQVersion.java (Version)
+    """
+    if version < FIRST_REGULAR_VERSION:
+        return str(version)
+    release, is_release = divmod(version - FIRST_REGULAR_VERSION, 2)
+    name = f"V{4 + release // 100}_{release // 10 % 10}_{release % 10}"
+    return name if is_release else f"{name}_SNAPSHOT"
+
+
 def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"  # pyright: ignore[reportUnknownArgumentType]
+    return str(value)
 
 
 def _is_number(text: str) -> bool:

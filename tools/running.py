@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -34,6 +35,12 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 UNREACHABLE: Final = 4
 REFUSED: Final = 5
+COMMAND_OF: Final = {
+    "create_group": "skylarkmq group create",
+    "update_group": "skylarkmq group update",
+    "update_topic": "skylarkmq topic update",
+}
+_CALL: Final = re.compile(rf"\b({'|'.join(COMMAND_OF)})\b")
 EXIT_CODES: Final = (
     "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused."
 )
@@ -99,6 +106,7 @@ def exit_code(error: RocketMQError) -> int:
 
 
 def fail(error: Exception | str, code: int) -> int:
-    """Print an error and return the exit code."""
-    click.echo(f"error: {error}", err=True)
+    """Print an error and return the exit code; cures that name a call name the command."""
+    text = _CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error))
+    click.echo(f"error: {text}", err=True)
     return code

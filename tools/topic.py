@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 import click
 
-from skylarkmq.client.admin import Admin
-from skylarkmq.tools.connection import Session, online
+from skylarkmq.client.admin import Admin, Statistic, TopicSettings
+from skylarkmq.client.errors import NotFound
+from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
+from skylarkmq.tools.output import Columns, Output, ProgressBar, Row, moment
 from skylarkmq.tools.running import EXIT_CODES
+from skylarkmq.tools.watching import Watch, watched
+
+SETTINGS: Final[Columns] = {
+    "BROKER": "broker", "WRITE QUEUES": "write_queues", "READ QUEUES": "read_queues",
+    "PERM": "perm", "ORDER": "order",
+}  # fmt: skip
+QUEUES: Final[Columns] = {
+    "BROKER": lambda row: row["queue"]["broker_name"],
+    "QUEUE": lambda row: row["queue"]["queue_id"],
+    "FIRST": "begin", "END": "end",
+    "MESSAGES": lambda row: row["end"] - row["begin"],
+    "LAST STORED": moment("last_stored_at"),
+}  # fmt: skip
+RATES: Final[Columns] = {
+    "BROKER": "broker", "WHAT": "what", "GROUP": "group", "A SECOND": "minute_per_second",
+    "LAST MINUTE": "minute", "LAST HOUR": "hour", "LAST DAY": "day",
+}  # fmt: skip
+QUEUE_COUNT: Final = click.IntRange(1)
 
 
 @click.group(epilog=EXIT_CODES)
@@ -16,12 +39,219 @@ def topic() -> None:
 
 @topic.command("list", epilog=EXIT_CODES)
 @click.option("--system", is_flag=True, help="The brokers' own topics, too.")
+@click.option("--groups", is_flag=True, help="The groups' retry and dead letter topics, too.")
+@click.option("--cluster", metavar="NAME", help="Of this cluster only.")
 @online
-def list_topics(session: Session, system: bool) -> None:
+def list_topics(session: Session, system: bool, groups: bool, cluster: str | None) -> None:
     """List the topics."""
 
     async def work(admin: Admin) -> None:
-        names = await admin.list_topics(system=system)
+        names = await admin.list_topics(cluster=cluster, system=system, groups=groups)
         session.output.rows([{"topic": name} for name in names], none="no topics")
+
+    session.administer(work)
+
+
+@topic.command("describe", epilog=EXIT_CODES)
+@click.argument("topic")
+@online
+def describe(session: Session, topic: str) -> None:
+    """Show a topic: its settings on each broker, its queues, the groups that consume it."""
+
+    async def work(admin: Admin) -> None:
+        found = await admin.describe_topic(topic)
+        fields: dict[str, Any] = {**found.to_json(), "message_count": found.message_count}
+        groups = [{"group": name} for name in found.groups]
+        session.output.parts(
+            fields,
+            {
+                "Settings": (fields["settings"], SETTINGS),
+                "Queues": (fields["queues"], QUEUES),
+                "Groups": (groups, None),
+            },
+        )
+
+    session.administer(work)
+
+
+@topic.command("groups", epilog=EXIT_CODES)
+@click.argument("topic")
+@online
+def groups(session: Session, topic: str) -> None:
+    """List the groups that have consumed or consume a topic."""
+
+    async def work(admin: Admin) -> None:
+        rows = [{"group": name} for name in await admin.topic_groups(topic)]
+        session.output.rows(rows, none="no groups")
+
+    session.administer(work)
+
+
+@topic.command("stats", epilog=EXIT_CODES)
+@click.argument("topic")
+@watched
+@online
+def stats(session: Session, watch: Watch, topic: str) -> None:
+    """Show how much is sent to a topic and taken from it by each group, broker by broker.
+
+    Brokers count once in ten seconds or more; what none has counted yet is left out.
+    """
+
+    async def work(admin: Admin) -> None:
+        wrapped = session.wrap(topic)
+
+        async def ask() -> list[Row]:
+            await admin.topic_route(topic)
+            asked: list[tuple[str, str | None, str, str]] = [("sent", None, "TOPIC_PUT", wrapped)]
+            asked += [
+                ("taken", name, "GROUP_GET", f"{wrapped}@{session.wrap(name)}")
+                for name in await admin.topic_groups(topic)
+            ]
+            rows: list[Row] = []
+            for what, group, name, key in asked:
+                for unit, suffix in (("messages", "NUMS"), ("bytes", "SIZE")):
+                    found = await admin.statistic(f"{name}_{suffix}", key)
+                    rows += [_rate(f"{what} {unit}", group, each) for each in found]
+            return rows
+
+        def show(rows: list[Row], output: Output) -> None:
+            output.rows(rows, RATES, none="nothing counted yet")
+
+        await watch.look(session, ask, show)
+
+    session.administer(work)
+
+
+def _rate(what: str, group: str | None, found: Statistic) -> Row:
+    return {
+        "broker": found.broker,
+        "what": what,
+        "group": group,
+        "minute_per_second": round(found.minute.per_second, 2),
+        "minute": found.minute.total,
+        "hour": found.hour.total,
+        "day": found.day.total,
+    }
+
+
+@topic.command("create", epilog=EXIT_CODES)
+@click.argument("topic")
+@click.option(
+    "--queues", type=QUEUE_COUNT, default=8, show_default=True, help="On each broker, to write to."
+)
+@click.option("--read-queues", type=QUEUE_COUNT, help="To read from; default as many.")
+@click.option("--perm", default="rw", show_default=True, help="Letters of r, w and x (inherited).")
+@click.option("--order", is_flag=True, help="Keep its queues in the route while a broker is away.")
+@click.option("--exist-ok", is_flag=True, help="Leave a topic that is there as it is.")
+@targeted
+@changes
+@online
+def create(
+    session: Session,
+    change: Change,
+    where: Where,
+    topic: str,
+    queues: int,
+    read_queues: int | None,
+    perm: str,
+    order: bool,
+    exist_ok: bool,
+) -> None:
+    """Create a topic and wait until the name servers tell clients of it."""
+    if not change.allowed(f"create the topic {topic} on {where}", harmless=True):
+        return
+
+    async def work(admin: Admin) -> None:
+        await admin.create_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            perm=perm,
+            order=order,
+            cluster=where.cluster,
+            brokers=where.brokers,
+            exist_ok=exist_ok,
+        )
+        made = (await admin.topic_route(topic)).settings
+        brokers = [each.broker for each in made]
+        fields = {"action": "created", "topic": topic, "brokers": brokers}
+        session.output.done(fields, f"topic {topic} is on {', '.join(brokers)}")
+
+    session.administer(work)
+
+
+@topic.command("update", epilog=EXIT_CODES)
+@click.argument("topic")
+@click.option("--queues", type=QUEUE_COUNT, help="To write to, on each broker.")
+@click.option("--read-queues", type=QUEUE_COUNT, help="To read from; default as --queues.")
+@click.option("--perm", help="Letters of r, w and x (inherited), or '' for none.")
+@click.option("--order/--no-order", default=None, help="Keep its queues in the route, or not.")
+@targeted
+@changes
+@online
+def update(session: Session, change: Change, where: Where, topic: str, **given: Any) -> None:
+    """Change what is given of a topic, on all its brokers or on those named.
+
+    With fewer queues the messages of the others stay unread: lower --queues first, and
+    --read-queues once they are consumed.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if not wanted:
+        raise click.UsageError("nothing to change: give --queues, --read-queues, --perm or --order")
+
+    async def work(admin: Admin) -> None:
+        before = (await admin.topic_route(topic)).settings
+        brokers = where.brokers
+        if where.cluster is not None:
+            known = (await admin.cluster()).clusters
+            if where.cluster not in known:
+                raise NotFound(f"there is no cluster {where.cluster}; known: {', '.join(known)}")
+            brokers = tuple(each.broker for each in before if each.broker in known[where.cluster])
+        asked = ", ".join(f"{name.replace('_', '-')}={value}" for name, value in wanted.items())
+        if not change.allowed(f"set {asked} of the topic {topic} on {where} ({_now(before)})"):
+            return
+        await admin.update_topic(topic, brokers=brokers, **wanted)
+        fields = {"action": "updated", "topic": topic, "changes": wanted}
+        session.output.done(fields, f"topic {topic} has {asked} now")
+
+    session.administer(work)
+
+
+def _now(settings: tuple[TopicSettings, ...]) -> str:
+    told = (
+        f"{each.broker}: queues={each.write_queues}, read-queues={each.read_queues}, "
+        f"perm={each.perm}"
+        for each in settings
+    )
+    return f"now {'; '.join(told)}"
+
+
+@topic.command("delete", epilog=EXIT_CODES)
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--cluster", metavar="NAME", help="From this cluster only.")
+@changes
+@online
+def delete(session: Session, change: Change, topics: tuple[str, ...], cluster: str | None) -> None:
+    """Delete topics with their messages from brokers and name servers.
+
+    Producers that go on sending create a topic again where brokers create topics on demand.
+    """
+
+    async def work(admin: Admin) -> None:
+        known = await admin.list_topics(system=True, groups=True)
+        absent = [name for name in topics if name not in known]
+        if absent:
+            raise NotFound(f"there is no topic {', '.join(absent)}; nothing is deleted")
+        place = "all brokers" if cluster is None else f"cluster {cluster}"
+        many = "topics" if len(topics) > 1 else "topic"
+        what = f"delete the {many} {', '.join(topics)} with all messages from {place}"
+        if not change.allowed(what):
+            return
+        with ProgressBar(counts=True) as bar:
+            for count, name in enumerate(topics, 1):
+                await admin.delete_topic(name, cluster=cluster)
+                bar("deleting", count, len(topics))
+        fields: Mapping[str, Any] = {"action": "deleted", "topics": [*topics], "cluster": cluster}
+        session.output.done(fields, f"deleted {', '.join(topics)}")
 
     session.administer(work)

@@ -258,6 +258,9 @@ class ClusterStatus(Result):
             for each in self.name_servers
             if each.error is not None
         ]
+        if not self.brokers:
+            servers = ", ".join(each.address for each in self.name_servers if each.error is None)
+            found.append(_problem("no_broker", servers, "no broker is registered there"))
         for broker in self.brokers:
             found += self._unknown_at(broker)
             found += _problems_of_set(broker)
@@ -280,6 +283,7 @@ class ClusterStatus(Result):
 ProblemKind = Literal[
     "name_server_unreachable",
     "broker_unreachable",
+    "no_broker",
     "no_master",
     "not_registered",
     "slave_behind",
@@ -295,6 +299,7 @@ _CURES: Final[Mapping[ProblemKind, str]] = {
     "register as soon as it is back",
     "broker_unreachable": "Is its process there, and what does its /readyz?verbose say? Name "
     "servers forget a broker that is gone",
+    "no_broker": "Start one whose namesrvAddr names them; it registers within some seconds",
     "no_master": "Start the master again, or make a slave with the longest log the master",
     "not_registered": "Does its namesrvAddr name that name server? The log of the broker says why "
     "a registration failed",

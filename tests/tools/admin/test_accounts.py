@@ -1,0 +1,133 @@
+"""`skylarkmq acl` and the secrets of `skylarkmq context`: none is ever printed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.testing import Account, SyncBroker, run_broker_sync
+from tests.tools.admin.support import Shell, paths
+
+ADMIN = Account("rocketmq-admin", "12345678-admin", admin=True)
+SECRET = "an open secret"
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[SyncBroker]:
+    """A broker with access control."""
+    with run_broker_sync(accounts=[ADMIN]) as running:
+        yield running
+
+
+@pytest.fixture
+def shell(secured: SyncBroker, tmp_path: Path) -> Shell:
+    """Commands that sign as an admin."""
+    variables = {
+        "NAMESRV_ADDR": secured.namesrv_addr,
+        "SKYLARKMQ_ACCESS_KEY": ADMIN.access_key,
+        "SKYLARKMQ_SECRET_KEY": ADMIN.secret_key,
+    }
+    return Shell(tmp_path, variables=variables)
+
+
+ACCOUNT = (
+    "access_key admin broker default_group_right default_topic_right white_address"
+    " topic_rights.orders group_rights.billing"
+)
+
+
+def test_the_life_of_an_account(shell: Shell) -> None:
+    put = (
+        "acl", "put", "alice-of-sales", "--topic", "orders=PUB|SUB", "--group", "billing=SUB",
+        "--default-topic", "DENY",
+    )  # fmt: skip
+    assert shell(*put, "--secret-stdin", stdin=SECRET).code == 2  # to be asked
+    shell.ok(*put, "--secret-stdin", "--dry-run", stdin=SECRET)
+    said = shell.ok(*put, "--secret-stdin", "--yes", stdin=f"{SECRET}\n")
+    assert said.json == {"action": "written", "access_key": "alice-of-sales"}
+
+    rows = shell.json("acl", "list")
+    alice = next(row for row in rows if row["access_key"] == "alice-of-sales")
+    assert paths(alice) == set(ACCOUNT.split())
+    assert alice["topic_rights"] == {"orders": "PUB|SUB"}
+    shown = shell.ok("acl", "show", "alice-of-sales", "-o", "table")
+    assert "orders" in shown.out and SECRET not in shown.out
+    assert paths(shell.json("acl", "show", "alice-of-sales")) >= {"access_key"}
+    assert shell("acl", "show", "nobody").code == 3
+
+    as_alice = Shell(
+        shell.home,
+        variables=shell.variables
+        | {"SKYLARKMQ_ACCESS_KEY": "alice-of-sales", "SKYLARKMQ_SECRET_KEY": SECRET},
+    )
+    refused = as_alice("topic", "create", "t")
+    assert refused.code == 5 and SECRET not in refused.errors
+    shell.ok("acl", "put", "alice-of-sales", "--admin", "--yes")  # the secret is kept
+    as_alice.ok("topic", "create", "t")
+
+    assert paths(shell.json("acl", "files")[0]) == {"broker", "path", "change_count", "changed_at"}
+    shell.ok("acl", "delete", "alice-of-sales", "--yes")
+    assert shell("acl", "delete", "alice-of-sales", "--yes").code == 5
+    assert as_alice("topic", "list").code == 5
+
+
+def test_the_white_list(shell: Shell) -> None:
+    assert shell("acl", "white-list", "10.0.0.7").code == 2
+    shell.ok("acl", "white-list", "--set", "10.0.0.7", "10.0.1.*", "--yes")
+    rows = shell.json("acl", "white-list")
+    assert [row["address"] for row in rows] == ["10.0.0.7", "10.0.1.*"]
+    shell.ok("acl", "white-list", "--set", "--yes")
+    assert shell.json("acl", "white-list") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        ("--topic orders", None),
+        ("--topic orders=ALL", None),
+        ("--secret-stdin", ""),
+        ("--secret-env NO_SUCH_VARIABLE", None),
+        ("--secret-stdin --ask-secret", "x"),
+    ],
+)
+def test_wrong_use(shell: Shell, words: str, stdin: str | None) -> None:
+    assert shell("acl", "put", "alice-of-sales", *words.split(), "--yes", stdin=stdin).code == 2
+
+
+def test_a_context_keeps_a_secret_and_shows_it_to_nobody(
+    secured: SyncBroker, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, variables={"MY_SECRET": ADMIN.secret_key})
+    add = ("context", "add", "ours", "--namesrv", secured.namesrv_addr)
+    assert shell(*add, "--access-key", ADMIN.access_key).code == 2  # without its secret
+    said = shell.ok(*add, "--access-key", ADMIN.access_key, "--secret-env", "MY_SECRET")
+    answers = [said, shell.ok("context", "list"), shell.ok("context", "show", "-o", "table")]
+    assert not any(ADMIN.secret_key in each.out + each.errors for each in answers)
+    (file,) = tmp_path.rglob("contexts.yaml")
+    assert ADMIN.secret_key in file.read_text()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+
+    shell.ok("topic", "list")  # as the chosen context
+    shell.ok("context", "add", "away", "--namesrv", "127.0.0.1:1")
+    assert shell.json("context", "show")["name"] == "ours"  # the first one was chosen
+    away = shell("topic", "list", "--context", "away", "--timeout", "0.2")
+    assert away.code == 4 and "(context away)" in away.errors
+    shell.ok("context", "use", "away")
+    assert shell("topic", "list", "--timeout", "0.2").code == 4
+    assert shell(*add).code == 2
+    shell.ok(*add, "--replace")
+    assert shell("context", "use", "nobody").code == 3
+    shell.ok("context", "remove", "away")
+    assert shell("context", "show").code == 3
+
+
+def test_a_secret_is_asked_for_twice(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    add = ("context", "add", "x", "--namesrv", "ns:1", "--access-key", "somebody", "--ask-secret")
+    said = shell.ok(*add, stdin=f"{SECRET}\n{SECRET}\n")
+    assert SECRET not in said.out + said.errors
+    assert shell(*add, "--replace", stdin=f"{SECRET}\nelse\n").code != 0

@@ -1,0 +1,112 @@
+"""`skylarkmq cluster`, `config` and `client`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import Message, StartFrom
+from skylarkmq.client.sync import Consumer, Producer
+from skylarkmq.testing import SyncBroker
+from skylarkmq.tools.secret_options import MASK, masked
+from tests.support.patience import LIMIT_S
+from tests.tools.admin.support import Shell
+
+
+def test_a_healthy_cluster(shell: Shell) -> None:
+    health = ("cluster", "health", "--disk-max", "1")
+    said = shell.ok(*health, "-o", "table")
+    assert (said.out, said.errors) == ("", "all is well\n")
+    assert shell.ok(*health, "--exit-when-ready", "--every", "0.001").out == ""
+
+
+def test_what_is_wrong_is_told_with_its_cure(tmp_path: Path) -> None:
+    nobody = Shell(tmp_path, words=("--namesrv", "127.0.0.1:1", "--timeout", "0.2"))
+    assert nobody("cluster", "health").code == 4
+    waits = nobody(
+        "cluster", "health", "--exit-when-ready", "--every", "0.001", "--times", "2", "-o", "ndjson"
+    )
+    assert waits.code == 1
+    assert waits.out.count('"kind": "name_server_unreachable"') == 2
+    assert waits.out.count('"cure": "Start the name server') == 2
+
+
+def test_load_is_taken_off_and_comes_back(shell: Shell, broker: SyncBroker) -> None:
+    assert shell("cluster", "drain", "broker-a").code == 2
+    shell.ok("cluster", "drain", "broker-a", "--dry-run")
+    assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "rw"
+    assert shell.json("cluster", "drain", "broker-a", "--yes")["how"] == "writes_stopped"
+    assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "r"
+    shell.ok("cluster", "undrain", "broker-a")
+    assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "rw"
+    with broker.client() as client, Producer(client=client) as producer:
+        producer.send(Message("sent-again", "one"))
+    assert shell("cluster", "drain", "broker-x", "--yes").code == 3
+
+
+def test_failover_is_for_brokers_that_elect_their_master(shell: Shell) -> None:
+    said = shell("cluster", "failover", "broker-a", "--yes")
+    assert said.code == 5 and "controllerEndpoints" in said.errors
+    assert shell("cluster", "failover", "broker-a", "--accept-loss", "--yes").code == 2
+    dry = shell.ok("cluster", "failover", "broker-a", "--to", "2", "--accept-loss", "--dry-run")
+    assert "would let replica 2 lead broker-a, although messages" in dry.errors
+
+
+def test_settings(shell: Shell) -> None:
+    (row,) = shell.json("config", "get", "brokerName", "--broker", "broker-a")
+    assert row == {"of": "broker-a", "key": "brokerName", "value": "broker-a"}
+    wrong = shell("config", "get", "brokrName")
+    assert wrong.code == 3 and "did you mean brokerName?" in wrong.errors
+    name_servers = shell.json("config", "list", "--name-servers", "--match", "PORT")
+    assert [row["key"] for row in name_servers] == ["listenPort"]
+
+    change = ("config", "set", "maxErrorRateOfBloomFilter=21")
+    assert shell(*change, "--yes").code == 2  # not said where
+    dry = shell.ok(*change, "--all", "--dry-run")
+    assert "maxErrorRateOfBloomFilter of broker-a: 20 -> 21" in dry.errors
+    refused = shell("config", "set", "noSuchKey=1", "--broker", "broker-a", "--yes")
+    assert refused.code == 5
+    restart = shell("config", "set", "orderMessageEnable=true", "--name-servers", "--yes")
+    assert restart.code == 5 and "take a restart" in restart.errors
+
+
+def test_kept_texts(shell: Shell) -> None:
+    shell.ok("config", "kv-set", "plans", "a", "1", "--yes")
+    assert shell.json("config", "kv-list", "plans")[0]["value"] == "1"
+    shell.ok("config", "kv-delete", "plans", "a", "--yes")
+    assert shell.json("config", "kv-list", "plans") == []
+    assert shell("config", "kv-delete", "plans", "a", "--yes").code == 3
+
+
+def test_secrets_among_settings_are_masked() -> None:
+    assert masked("tlsServerKeyPassword", "open sesame") == MASK
+    assert masked("secretKey", "open sesame") == MASK
+    assert masked("tlsServerKeyPassword", "") == ""
+    assert masked("flushDiskType", "ASYNC_FLUSH") == "ASYNC_FLUSH"
+
+
+def test_who_is_connected(shell: Shell, broker: SyncBroker) -> None:
+    broker.create_topic("of-shop", 1)
+    with (
+        broker.client() as client,
+        Producer(client=client, group="shop") as producer,
+        Consumer("of-shop", client=client, group="buyers", start_from=StartFrom.FIRST) as consumer,
+    ):
+        producer.send(Message("of-shop", "one"))
+        consumer.getone(LIMIT_S).ack()  # a heartbeat went before, in the names of both
+        rows = shell.json("client", "list", "--role", "producer")
+        assert ("shop", client.client_id) in {(row["group"], row["client_id"]) for row in rows}
+        assert {row["release"] for row in rows} == {"V4_9_8"}
+        assert shell.json("client", "list", "--role", "consumer", "--group", "shop") == []
+        shown = shell.json("client", "show", client.client_id)
+        assert [row["role"] for row in shown["connections"]] == ["producer", "consumer"]
+        assert "of-shop" in {row["queue"]["topic"] for row in shown["consumers"][0]["queues"]}
+        table = shell.ok("client", "show", client.client_id, "--group", "buyers", "-o", "table").out
+        assert "Queues\nGROUP " in table and "buyers  of-shop " in table
+    assert shell("client", "show", "nobody").code == 3
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "ndjson"])
+def test_every_form(shell: Shell, form: str) -> None:
+    assert "broker-a" in shell.ok("cluster", "status", "-o", form).out

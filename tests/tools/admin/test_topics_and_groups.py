@@ -1,0 +1,151 @@
+"""`skylarkmq topic` and `skylarkmq group`: what they change, refuse, ask and show to people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skylarkmq.client import Message, StartFrom
+from skylarkmq.client.sync import Consumer, Producer
+from skylarkmq.testing import SyncBroker, run_broker_sync
+from tests.support.patience import LIMIT_S
+from tests.tools.admin.support import Shell
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[SyncBroker]:
+    """One whose topics and groups these tests change."""
+    with run_broker_sync() as running:
+        yield running
+
+
+@pytest.fixture
+def shell(own_broker: SyncBroker, tmp_path: Path) -> Shell:
+    """Commands towards it."""
+    return Shell(tmp_path, variables={"NAMESRV_ADDR": own_broker.namesrv_addr})
+
+
+def taken(broker: SyncBroker, topic: str, group: str, count: int) -> None:
+    """Send so many messages and let a group take them."""
+    with broker.client() as client:
+        with Producer(client=client) as producer:
+            for number in range(count):
+                producer.send(Message(topic, f"{number}"))
+        with Consumer(topic, client=client, group=group, start_from=StartFrom.FIRST) as consumer:
+            for _ in range(count):
+                consumer.getone(LIMIT_S).ack()
+            consumer.commit()
+
+
+def test_the_life_of_a_topic(shell: Shell) -> None:
+    shell.ok("topic", "create", "t", "--queues", "3", "--broker", "broker-a")
+    table = shell.ok("topic", "describe", "t", "-o", "table").out
+    assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no\n", table)
+    again = shell("topic", "create", "t")
+    assert (again.code, again.errors) == (
+        5, "error: topic t exists on broker-a. `skylarkmq topic update` changes it\n",
+    )  # fmt: skip
+    shell.ok("topic", "create", "t", "--exist-ok")
+
+    dry = shell.ok("topic", "update", "t", "--queues", "2", "--dry-run")
+    assert dry.out == "" and "would set queues=2" in dry.errors and "queues=3" in dry.errors
+    assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 3
+    shell.ok("topic", "update", "t", "--queues", "2", "--yes")
+    assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 2
+    shell.ok("topic", "update", "t", "--perm", "r", "--cluster", "DefaultCluster", "--yes")
+    assert shell("topic", "update", "t", "--perm", "r", "--cluster", "no", "--yes").code == 3
+    assert shell("topic", "update", "t").code == 2
+
+    asked = shell("topic", "delete", "t")
+    assert asked.code == 2 and "needs --yes where nobody can be asked" in asked.errors
+    shell.ok("topic", "delete", "t", "--dry-run")
+    mixed = shell("topic", "delete", "t", "nope", "--yes")
+    assert mixed.code == 3 and "nothing is deleted" in mixed.errors
+    assert {"topic": "t"} in shell.json("topic", "list")
+    shell.ok("topic", "delete", "t", "--yes")
+    assert {"topic": "t"} not in shell.json("topic", "list")
+    assert shell("topic", "describe", "t").code == 3
+
+
+def test_a_topic_is_created_at_a_dry_run_only_in_words(shell: Shell) -> None:
+    dry = shell.ok("topic", "create", "never", "--dry-run")
+    assert dry.errors == "would create the topic never on all brokers\n"
+    assert shell("topic", "describe", "never").code == 3
+
+
+def test_a_group_is_moved_while_nobody_is_there(shell: Shell, own_broker: SyncBroker) -> None:
+    own_broker.create_topic("moves", 1)
+    taken(own_broker, "moves", "g", 4)
+    assert shell.json("group", "lag", "g", "--topic", "moves")["lag"] == 0
+
+    dry = shell.ok("group", "reset", "g", "moves", "--to", "first", "--dry-run")
+    assert [(row["before"], row["after"]) for row in dry.json["queues"]] == [(4, 0)]
+    assert shell.json("group", "lag", "g")["lag"] == 0
+    shell.ok("group", "reset", "g", "moves", "--to", "first", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 4
+    shell.ok("group", "reset", "g", "moves", "--offset", "3", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 1
+    shell.ok("group", "reset", "g", "moves", "--to", "2020-01-01T00:00:00Z", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 4
+    seek = ("group", "seek", "g", "moves", "--broker", "broker-a", "--queue")
+    shell.ok(*seek, "0", "--offset", "2", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 2
+    assert shell(*seek, "7", "--offset", "2", "--yes").code == 3
+    shell.ok("group", "skip", "g", "moves", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 0
+    table = shell.ok("group", "lag", "g", "-o", "table").out
+    assert re.search(r"^moves +broker-a +0 +4 +4 +0 +\d{4}-", table, re.M)
+    assert re.search(r"^lag 0, [\d.]+ messages a second$", table, re.M)
+
+    shell.ok("group", "clone", "g", "other", "--topic", "moves", "--yes")
+    assert shell.json("group", "lag", "other")["lag"] == 0
+    assert {"g", "other"} <= {row["group"] for row in shell.json("group", "lag")}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "group reset g moves --yes",
+        "group reset g moves --to first --offset 1 --yes",
+        "group reset g moves --to yesterday --yes",
+        "group lag --topic moves",
+        "group update g",
+        "topic create x --cluster a --broker b",
+        "topic create x --perm q",
+    ],
+)
+def test_wrong_use(shell: Shell, words: str) -> None:
+    assert shell(*words.split()).code == 2
+
+
+def test_the_life_of_a_group(shell: Shell) -> None:
+    shell.ok("group", "create", "made", "--max-retries", "5", "--no-broadcast")
+    (settings,) = shell.json("group", "describe", "made")["settings"]
+    assert (settings["max_retries"], settings["broadcast_enabled"]) == (5, False)
+    again = shell("group", "create", "made")
+    assert again.code == 5 and "`skylarkmq group update` changes it" in again.errors
+    dry = shell.ok("group", "update", "made", "--no-consume", "--dry-run")
+    assert "consume_enabled=False of the group made" in dry.errors
+    assert "now broker-a: consume_enabled=True" in dry.errors
+    shell.ok("group", "update", "made", "--no-consume", "--yes", "--broker", "broker-a")
+    assert not shell.json("group", "describe", "made")["settings"][0]["consume_enabled"]
+    shell.ok("group", "delete", "made", "--messages", "--yes")
+    gone = shell("group", "members", "made")
+    assert gone.code == 3 and "`skylarkmq group create` has made it" in gone.errors
+    assert shell("group", "delete", "made", "--yes").code == 3
+
+
+def test_watching_prints_a_line_each_time(shell: Shell, own_broker: SyncBroker) -> None:
+    taken(own_broker, "watched", "w", 1)
+    words = ("group", "lag", "w", "--watch", "--every", "0.001", "--times", "3")
+    assert len(shell.ok(*words).out.splitlines()) == 3
+    assert shell.ok(*words, "-o", "table").out.count("lag 0, ") == 3
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    said = Shell(tmp_path)("topic", "list", "--namesrv", "127.0.0.1:1", "--timeout", "0.2")
+    assert said.code == 4
+    assert "hint: asked 127.0.0.1:1 (--namesrv)" in said.errors

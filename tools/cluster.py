@@ -1,0 +1,215 @@
+"""The commands `skylarkmq cluster ...`: how it is, and who leads."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from skylarkmq.client.admin import Admin, BrokerStatus, ClusterStatus, Problem, ReplicaStatus
+from skylarkmq.client.admin.results import BEHIND_MAX, DISK_MAX
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.tools.output import Columns, Output, Parts, Row, moment
+from skylarkmq.tools.running import EXIT_CODES, FAILED, run
+from skylarkmq.tools.watching import Watch, watched
+
+SERVERS: Final[Columns] = {
+    "NAME SERVER": "address",
+    "KNOWS": lambda row: len(row["brokers"]),
+    "ERROR": "error",
+}  # fmt: skip
+PROCESSES: Final[Columns] = {
+    "CLUSTER": "cluster", "BROKER": "broker", "ID": "broker_id", "ROLE": "role",
+    "ADDRESS": "address", "VERSION": "version", "LOG END": "log_end", "BEHIND": "behind",
+    "DISK": lambda row: None if row["disk_used"] is None else f"{row['disk_used']:.0%}",
+    "UP SINCE": moment("started_at"), "ERROR": "error",
+}  # fmt: skip
+SETS: Final[Columns] = {
+    "BROKER": "broker", "REPLICA": "replica", "ID": "broker_id", "STATE": "state", "TERM": "term",
+    "IN SYNC": "in_sync", "CONFIRMED": "confirmed", "ETCD": "is_engine_reachable",
+}  # fmt: skip
+PROBLEMS: Final[Columns] = {"KIND": "kind", "OF": "subject", "WHAT": "text", "CURE": "cure"}
+
+
+@click.group(epilog=EXIT_CODES)
+def cluster() -> None:
+    """The cluster: how it is, who leads, taking load off a broker."""
+
+
+@cluster.command("status", epilog=EXIT_CODES)
+@watched
+@online
+def status(session: Session, watch: Watch) -> None:
+    """Show every name server and every broker process, slaves too, as it answers now."""
+
+    def show(found: ClusterStatus, output: Output) -> None:
+        fields: dict[str, Any] = found.to_json()
+        processes = [_process(each, one) for each in found.brokers for one in each.replicas]
+        sets = [
+            {"broker": each.name, **one.failover.to_json()}
+            for each in found.brokers
+            for one in each.replicas
+            if one.failover is not None
+        ]
+        parts: Parts = {
+            "Name servers": (fields["name_servers"], SERVERS),
+            "Brokers": (processes, PROCESSES),
+            "Replicas that elect their master": (sets, SETS),
+        }
+        output.parts({"name_servers": fields["name_servers"], "brokers": processes}, parts)
+
+    async def work(admin: Admin) -> None:
+        await watch.look(session, admin.cluster_status, show)
+
+    session.administer(work)
+
+
+def _process(broker: BrokerStatus, one: ReplicaStatus) -> Row:
+    fields = one.to_json()
+    return {
+        "cluster": broker.cluster,
+        "broker": broker.name,
+        "role": "master" if one.is_master else "slave",
+        "behind": broker.behind(one),
+        **fields,
+    }
+
+
+@cluster.command("health", epilog=EXIT_CODES)
+@click.option(
+    "--behind-max", type=click.IntRange(0), default=BEHIND_MAX, show_default=True,
+    help="Bytes that a slave may lack.",
+)  # fmt: skip
+@click.option(
+    "--disk-max", type=click.FloatRange(0, 1), default=DISK_MAX, show_default=True,
+    help="Part of a disk that may be used.",
+)  # fmt: skip
+@click.option("--exit-when-ready", is_flag=True, help="Look until nothing is wrong, then end.")
+@watched
+@online
+def health(
+    session: Session, watch: Watch, behind_max: int, disk_max: float, exit_when_ready: bool
+) -> None:
+    """Say what is wrong with the cluster, each with its cure. Exit code 1 when something is.
+
+    With --exit-when-ready it waits for a cluster that starts: it ends with 0 once all is well, and
+    with 1 after --times looks. A cluster without brokers is not ready.
+    """
+    watch = Watch(watch.on or exit_when_ready, watch.every_s, watch.times)
+
+    async def ask() -> tuple[Problem, ...]:
+        try:
+            async with session.client() as one, Admin(client=one, timeout=session.timeout) as admin:
+                return await admin.cluster_health(behind_max=behind_max, disk_max=disk_max)
+        except RocketMQError as error:
+            if not watch.on:
+                raise
+            cure = "Start the name server, or see --namesrv and --context"
+            return (Problem("name_server_unreachable", session.namesrv, str(error), cure),)
+
+    def show(found: tuple[Problem, ...], output: Output) -> None:
+        output.rows([each.to_json() for each in found], PROBLEMS, none="all is well")
+
+    def enough(found: tuple[Problem, ...]) -> bool:
+        return exit_when_ready and not found
+
+    async def work() -> int:
+        return FAILED if await watch.look(session, ask, show, enough) else 0
+
+    run(work, asked=f"{session.namesrv} ({session.origin})")
+
+
+@cluster.command("drain", epilog=EXIT_CODES)
+@click.argument("broker")
+@click.option("--id", "broker_id", type=click.IntRange(0), help="Of the process; else the master.")
+@changes
+@online
+def drain(session: Session, change: Change, broker: str, broker_id: int | None) -> None:
+    """Take the load off a broker before its process or machine is worked on.
+
+    Of replicas that elect their master, another one leads then. Of other brokers, Apache's too,
+    name servers tell producers not to send to the master, which they know within 30 s; consumers
+    go on reading. `undrain` takes it back.
+    """
+    if not change.allowed(f"take the load off {broker}"):
+        return
+
+    async def work(admin: Admin) -> None:
+        done = await admin.drain(broker, broker_id=broker_id)
+        texts = {
+            "switched_over": f"{done.master} leads {broker} now",
+            "writes_stopped": f"producers are told not to send to {broker} "
+            f"({done.topic_count} topics); `skylarkmq cluster undrain {broker}` takes it back",
+            "nothing_to_do": f"this process of {broker} is no master: it has no load to give away",
+        }
+        session.output.done({"action": "drained", **done.to_json()}, texts[done.how])
+
+    session.administer(work)
+
+
+@cluster.command("undrain", epilog=EXIT_CODES)
+@click.argument("broker")
+@changes
+@online
+def undrain(session: Session, change: Change, broker: str) -> None:
+    """Let producers send to a broker again: all its topics become writable."""
+    if not change.allowed(f"let producers send to {broker} again", harmless=True):
+        return
+
+    async def work(admin: Admin) -> None:
+        count = await admin.undrain(broker)
+        fields = {"action": "undrained", "broker": broker, "topic_count": count}
+        session.output.done(fields, f"producers may send to {broker} again ({count} topics)")
+
+    session.administer(work)
+
+
+def _replica(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+
+
+@cluster.command("failover", epilog=EXIT_CODES)
+@click.argument("broker")
+@click.option(
+    "--to",
+    metavar="ID",
+    callback=_replica,
+    help="Which one leads: broker id or replica id; else the one with the most.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="The last resort: it leads although messages may be lost; needs --to.",
+)
+@changes
+@online
+def failover(
+    session: Session, change: Change, broker: str, to: int | str | None, accept_loss: bool
+) -> None:
+    """Let another replica of a set lead. Nothing is lost, unless you accept it.
+
+    For replicas of SkylarkMQ that elect their master (controllerEndpoints). --accept-loss is for a
+    set whose replicas in sync are all lost for good; --to may then also be a replica's host:port.
+    """
+    if accept_loss and to is None:
+        raise click.UsageError("--accept-loss needs --to: which replica leads")
+    who = "the replica with the most of the log" if to is None else f"replica {to}"
+    loss = ", although messages that were acknowledged may be lost" if accept_loss else ""
+    if not change.allowed(f"let {who} lead {broker}{loss}"):
+        return
+
+    async def work(admin: Admin) -> None:
+        if accept_loss and to is not None:
+            forced = await admin.failover(broker, on=to, accept_loss=True)
+            text = (
+                f"{forced.master} leads {broker} by force, term {forced.term}; messages at risk: "
+                f"{forced.messages_at_risk}"
+            )
+            session.output.done({"action": "failed_over", **forced.to_json()}, text)
+            return
+        led = await admin.switch_over(broker, to)
+        text = f"{led.master} leads {broker} now, term {led.term}"
+        session.output.done({"action": "switched_over", **led.to_json()}, text)
+
+    session.administer(work)

@@ -1,0 +1,230 @@
+"""The commands `skylarkmq config ...`: settings of brokers and name servers that run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from skylarkmq.client.admin import Admin
+from skylarkmq.client.errors import NotFound, RocketMQError
+from skylarkmq.tools.connection import (
+    Change,
+    Command,
+    Session,
+    Where,
+    changes,
+    online,
+    targeted,
+)
+from skylarkmq.tools.output import Columns, Row
+from skylarkmq.tools.running import EXIT_CODES
+from skylarkmq.tools.secret_options import masked, pairs_of
+
+VALUES: Final[Columns] = {"OF": "of", "KEY": "key", "VALUE": "value"}
+TEXTS: Final[Columns] = {"NAMESPACE": "namespace", "KEY": "key", "VALUE": "value"}
+
+
+@click.group(epilog=EXIT_CODES)
+def config() -> None:
+    """Settings of brokers and name servers that run: look, change."""
+
+
+def _name_servers(command: Command) -> Command:
+    return click.option(
+        "--name-servers", is_flag=True, help="Of the name servers in place of the brokers."
+    )(command)
+
+
+@config.command("list", epilog=EXIT_CODES)
+@click.option("--match", metavar="TEXT", help="Keys with this text alone, in any case.")
+@_name_servers
+@targeted
+@online
+def list_settings(session: Session, where: Where, name_servers: bool, match: str | None) -> None:
+    """List all settings with their values, those of every broker or of those named."""
+
+    async def work(admin: Admin) -> None:
+        rows = [
+            row
+            for row in await _settings(admin, where, name_servers)
+            if match is None or match.lower() in row["key"].lower()
+        ]
+        session.output.rows(rows, VALUES, none="no setting has such a key")
+
+    session.administer(work)
+
+
+@config.command("get", epilog=EXIT_CODES)
+@click.argument("keys", nargs=-1, required=True)
+@_name_servers
+@targeted
+@online
+def get(session: Session, where: Where, name_servers: bool, keys: tuple[str, ...]) -> None:
+    """Show settings by key, broker by broker, so that differences are seen."""
+
+    async def work(admin: Admin) -> None:
+        found = await _settings(admin, where, name_servers)
+        absent = [key for key in keys if key not in {row["key"] for row in found}]
+        if absent:
+            near = _near(absent[0], [row["key"] for row in found])
+            raise NotFound(f"there is no setting {', '.join(absent)}{near}")
+        rows = [row for key in keys for row in found if row["key"] == key]
+        session.output.rows(rows, VALUES)
+
+    session.administer(work)
+
+
+@config.command("set", epilog=EXIT_CODES)
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--all", "everywhere", is_flag=True, help="On all brokers of all clusters.")
+@_name_servers
+@targeted
+@changes
+@online
+def set_settings(
+    session: Session,
+    change: Change,
+    where: Where,
+    name_servers: bool,
+    everywhere: bool,
+    settings: tuple[str, ...],
+) -> None:
+    """Change settings while servers run; they write them into their own files.
+
+    A key that takes effect at the next start is taken all the same. One that may not be changed, or
+    that is not known, is refused by SkylarkMQ; RocketMQ takes unknown keys without a word.
+    """
+    wanted = pairs_of(settings, "KEY=VALUE")
+    named = [where.brokers is not None, where.cluster is not None, everywhere, name_servers]
+    if sum(named) != 1:
+        raise click.UsageError("give one of --broker, --cluster, --all and --name-servers")
+
+    async def work(admin: Admin) -> None:
+        before = await _settings(admin, where, name_servers)
+        servers = [*dict.fromkeys(row["of"] for row in before)]
+        old = {(row["of"], row["key"]): row["value"] for row in before}
+        rows: list[Row] = [
+            {
+                "of": server,
+                "key": key,
+                "before": old.get((server, key)),
+                "value": masked(key, value),
+            }
+            for server in servers
+            for key, value in wanted.items()
+        ]
+        told = "; ".join(
+            f"{row['key']} of {row['of']}: {row['before']} -> {row['value']}" for row in rows
+        )
+        if not change.allowed(f"set {told}"):
+            return
+        if name_servers:
+            await admin.set_name_server_config(wanted)
+        else:
+            for count, server in enumerate(servers):
+                try:
+                    await admin.set_broker_config(server, wanted)
+                except RocketMQError:
+                    changed = ", ".join(servers[:count]) or "none"
+                    click.echo(f"{server} failed; changed before it: {changed}", err=True)
+                    raise
+        columns = {"OF": "of", "KEY": "key", "BEFORE": "before", "NOW": "value"}
+        session.output.rows(rows, columns)
+
+    session.administer(work)
+
+
+@config.command("kv-list", epilog=EXIT_CODES)
+@click.argument("place", metavar="[NAMESPACE]", default="ORDER_TOPIC_CONFIG")
+@online
+def kv_list(session: Session, place: str) -> None:
+    """List what name servers keep in a namespace; without one, the queues of order topics."""
+
+    async def work(admin: Admin) -> None:
+        rows = [
+            {"namespace": place, "key": key, "value": value}
+            for key, value in sorted((await admin.kept_texts(place)).items())
+        ]
+        session.output.rows(rows, TEXTS, none=f"nothing is kept in {place}")
+
+    session.administer(work)
+
+
+@config.command("kv-set", epilog=EXIT_CODES)
+@click.argument("place", metavar="NAMESPACE")
+@click.argument("key")
+@click.argument("value")
+@changes
+@online
+def kv_set(session: Session, change: Change, place: str, key: str, value: str) -> None:
+    """Let all name servers keep a text."""
+
+    async def work(admin: Admin) -> None:
+        before = (await admin.kept_texts(place)).get(key)
+        if change.allowed(f"keep {key} in {place}: {before} -> {value}"):
+            await admin.keep_text(place, key, value)
+            fields = {"action": "kept", "namespace": place, "key": key, "value": value}
+            session.output.done(fields, f"{key} in {place} is {value}")
+
+    session.administer(work)
+
+
+@config.command("kv-delete", epilog=EXIT_CODES)
+@click.argument("place", metavar="NAMESPACE")
+@click.argument("key")
+@changes
+@online
+def kv_delete(session: Session, change: Change, place: str, key: str) -> None:
+    """Let all name servers forget a text."""
+
+    async def work(admin: Admin) -> None:
+        before = (await admin.kept_texts(place)).get(key)
+        if before is None:
+            raise NotFound(f"no name server keeps {key} in {place}")
+        if change.allowed(f"forget {key} in {place}, which is {before}"):
+            await admin.keep_text(place, key, None)
+            fields = {"action": "forgotten", "namespace": place, "key": key, "value": before}
+            session.output.done(fields, f"{key} in {place} is forgotten")
+
+    session.administer(work)
+
+
+async def _settings(admin: Admin, where: Where, name_servers: bool) -> list[Row]:
+    """Return the settings of all that are meant, by server and key; secrets are masked."""
+    tables: dict[str, Mapping[str, str]] = {}
+    if name_servers:
+        tables.update(await admin.name_server_config())
+    else:
+        for name in await brokers_of(admin, where):
+            tables[name] = await admin.broker_config(name)
+    return [
+        {"of": server, "key": key, "value": masked(key, value)}
+        for server, table in tables.items()
+        for key, value in sorted(table.items())
+    ]
+
+
+async def brokers_of(admin: Admin, where: Where) -> list[str]:
+    """Return the brokers that are meant, by name or as they were named.
+
+    Raises:
+        NotFound: there is none, or no such cluster.
+    """
+    if where.brokers is not None:
+        return [*where.brokers]
+    summary = await admin.cluster()
+    if where.cluster is not None and where.cluster not in summary.clusters:
+        known = ", ".join(summary.clusters) or "none"
+        raise NotFound(f"there is no cluster {where.cluster}; known: {known}")
+    names = [each.name for each in summary.brokers if where.cluster in (None, each.cluster)]
+    if not names:
+        raise NotFound(f"no broker is registered with {', '.join(summary.name_servers)}")
+    return names
+
+
+def _near(key: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {found[0]}?" if found else "; `skylarkmq config list` has all"

@@ -1,0 +1,4 @@
+"""What the command line keeps and offers on the machine it runs on: contexts, shell completion.
+
+`contexts` is the file of saved clusters, which `tools/connection.py` reads, too.
+"""
