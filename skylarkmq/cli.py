@@ -76,6 +76,11 @@ COMMANDS: Final = {
         "completion",
         "Print the script with which a shell completes commands.",
     ),
+    "mqadmin": (
+        "skylarkmq.tools.mqadmin.cli",
+        "mqadmin",
+        "RocketMQ 4.9's mqadmin: its names, its letters, its columns.",
+    ),
 }
 
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left

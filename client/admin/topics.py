@@ -83,6 +83,7 @@ class TopicAdmin(AdminBase):
         read_queues: int | None = None,
         perm: str = "rw",
         order: bool = False,
+        sys_flag: int = 0,
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
@@ -95,6 +96,7 @@ class TopicAdmin(AdminBase):
             read_queues: to read from; default as many.
             perm: letters r, w and x (topics made on demand inherit), or "" for none of them.
             order: an order topic keeps its queues in the route while a broker is away.
+            sys_flag: bits that RocketMQ keeps for units: 1 of a unit, 2 subscribed by one.
             cluster: on all its brokers; needed when the name server knows several clusters.
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
@@ -122,6 +124,7 @@ class TopicAdmin(AdminBase):
             read_queue_nums=queues if read_queues is None else read_queues,
             perm=parse_perm(perm),
             order=order,
+            topic_sys_flag=sys_flag,
         )
         changes = None if deduplication is None else deduplication_changes(deduplication)
         await self._put_topic(dict.fromkeys(absent, wanted), absent, attributes=changes)
@@ -135,6 +138,7 @@ class TopicAdmin(AdminBase):
         read_queues: int | None = None,
         perm: str | None = None,
         order: bool | None = None,
+        sys_flag: int | None = None,
         brokers: Sequence[str] | None = None,
         deduplication: DeduplicationWindow | Literal[False] | None = None,
     ) -> None:
@@ -180,7 +184,7 @@ class TopicAdmin(AdminBase):
                 perm=old.perm if perm is None else parse_perm(perm),
                 order=old.order if order is None else order,
                 topic_filter_type=old.topic_filter_type,
-                topic_sys_flag=old.topic_sys_flag,
+                topic_sys_flag=old.topic_sys_flag if sys_flag is None else sys_flag,
             )
         await self._put_topic(wanted, place.masters, was_ordered, attributes=changes)
 

@@ -215,6 +215,7 @@ class Admin:
         read_queues: int | None = None,
         perm: str = "rw",
         order: bool = False,
+        sys_flag: int = 0,
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
@@ -227,6 +228,7 @@ class Admin:
             read_queues: to read from; default as many.
             perm: letters r, w and x (topics made on demand inherit), or "" for none of them.
             order: an order topic keeps its queues in the route while a broker is away.
+            sys_flag: bits that RocketMQ keeps for units: 1 of a unit, 2 subscribed by one.
             cluster: on all its brokers; needed when the name server knows several clusters.
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
@@ -703,6 +705,7 @@ class Admin:
         read_queues: int | None = None,
         perm: str | None = None,
         order: bool | None = None,
+        sys_flag: int | None = None,
         brokers: Sequence[str] | None = None,
         deduplication: DeduplicationWindow | Literal[False] | None = None,
     ) -> None:
