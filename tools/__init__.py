@@ -1,5 +1,7 @@
 """The command line beside the servers.
 
-`messages` sends, receives and looks at messages of a running cluster with the SDK; `store` works on
-stopped stores. Each command prints a table on a terminal and JSON otherwise.
+`topic`, `group`, `client`, `cluster`, `config` and `acl` administer a running cluster over Admin of
+the SDK, `mqadmin` does so in RocketMQ 4.9's spelling; `messages` sends and receives; `store` works
+on stopped stores. `connection`, `output`, `running` and `watching` are what they share. Each
+prints a table on a terminal and JSON otherwise.
 """

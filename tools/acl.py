@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from skylarkmq.client.admin import AccessRules, AccountSummary, Admin, Right
 from skylarkmq.client.admin.access import RIGHTS
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import NotFound, NotSupported, RequestTimeout
 from skylarkmq.tools.config import brokers_of
 from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
 from skylarkmq.tools.output import Columns, Parts, Row, moment
@@ -26,6 +27,7 @@ FILES: Final[Columns] = {
     "LAST CHANGE": moment("changed_at"),
 }  # fmt: skip
 ADDRESSES: Final[Columns] = {"BROKER": "broker", "ADDRESS": "address"}
+T = TypeVar("T")
 RIGHT: Final = click.Choice(RIGHTS)
 
 
@@ -216,7 +218,7 @@ def files(session: Session, where: Where) -> None:
         rows = [
             {"broker": name, **each.to_json()}
             for name in await brokers_of(admin, where)
-            for each in await admin.access_files(name)
+            for each in await _asked(admin, name, admin.access_files)
         ]
         session.output.rows(rows, FILES, none="no files")
 
@@ -224,7 +226,25 @@ def files(session: Session, where: Where) -> None:
 
 
 async def _rules(admin: Admin, where: Where) -> list[AccessRules]:
-    return [await admin.access_rules(name) for name in await brokers_of(admin, where)]
+    names = await brokers_of(admin, where)
+    return [await _asked(admin, name, admin.access_rules) for name in names]
+
+
+async def _asked(admin: Admin, broker: str, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Return what a broker answers.
+
+    Raises:
+        NotSupported: it has no access control. RocketMQ's does not answer at all then.
+    """
+    try:
+        return await ask(broker)
+    except RequestTimeout:
+        if (await admin.broker_config(broker)).get("aclEnable") != "false":
+            raise
+        raise NotSupported(
+            f"{broker} has no access control: aclEnable is false there",
+            hint="It is set in the file of the broker, before its start",
+        ) from None
 
 
 def _account(rules: AccessRules, summary: AccountSummary) -> dict[str, Any]:
