@@ -65,7 +65,7 @@ COMMANDS: Final = {
         "Send a recording's requests, compare the answers.",
     ),
     "console": ("skylarkmq.tools.console.cli", "console", "Show a cluster as web pages."),
-    "store": ("skylarkmq.tools.store.cli", "store", "Look at, check and repair stopped stores."),
+    "store": ("skylarkmq.tools.store.cli", "store", "Look at, check, repair and copy stores."),
     "context": (
         "skylarkmq.tools.local.context",
         "context",
