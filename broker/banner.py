@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -228,10 +228,15 @@ def _python() -> str:
 
 
 class StartProgress:
-    """A `Progress` for people; silent without a terminal. Loading thread."""
+    """A `Progress` for people; silent without a terminal. Loading thread.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        tell: told the same, whether there is a terminal or not: systemd waits for the start.
+    """
+
+    def __init__(self, stream: TextIO, tell: Callable[[str], None] | None = None) -> None:
         self._stream = stream
+        self._tell = tell
         self._shows = stream.isatty()
         self._shown = -1  # percent
         self.stopped = False
@@ -249,6 +254,8 @@ class StartProgress:
         if self.stopped:
             raise StartEnded
         percent = 100 * done // total if total else 100
+        if self._tell is not None:
+            self._tell(f"{what}: {percent} %")
         if self._shows and total >= QUIET_SIZE and percent != self._shown:
             self._shown = percent
             # Back to the front, so that a log line covers it.

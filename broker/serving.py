@@ -39,6 +39,7 @@ from skylarkmq.broker.process import (
     keep_freed_memory,
     raise_file_limit,
 )
+from skylarkmq.broker.service_manager import ServiceManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
@@ -65,14 +66,19 @@ async def serve_names(
     """Run a name server and return the exit code."""
     raise_file_limit()
     stop = _stop_event()
-    controller = NamesrvController(loaded.config, SystemClock(asyncio.get_running_loop()))
+    clock = SystemClock(asyncio.get_running_loop())
+    manager = service_manager(link)
+    controller = NamesrvController(loaded.config, clock)
     await controller.start()
     _answer_by_loop(link)
     fields = namesrv_ready_fields(controller, loaded.without_effect)
     _tell_ready(fields, namesrv_banner(controller, loaded.without_effect), log_format, link)
+    manager.ready("name server at {}:{}".format(*controller.listen_address), clock)
     await stop.wait()
     log.info("stopping")
+    manager.stopping()
     await controller.stop()
+    manager.close()
     return 0
 
 
@@ -100,7 +106,8 @@ async def serve_broker(
     loop = asyncio.get_running_loop()
     clock = SystemClock(loop)
     started_s = clock.monotonic()
-    progress = StartProgress(sys.stderr)
+    manager = service_manager(link)
+    progress = StartProgress(sys.stderr, manager.starting)
     for number in STOP_SIGNALS:  # the loop answers none while it loads the store
         signal.signal(number, progress.stop)
     if not using_extension():
@@ -141,8 +148,9 @@ async def serve_broker(
     life = controller if isinstance(controller, BrokerController) else controller.life
     fields = ready_fields(life, ready_s, loaded.without_effect)
     _tell_ready(fields, banner(life, ready_s, loaded.without_effect), log_format, link)
-    assert controller.ended is not None
+    manager.ready(f"{life.config.broker_name} at {life.advertised}", clock)
     ended = controller.ended
+    assert ended is not None
     ended.add_done_callback(lambda _: stop.set())
     beside = _console(console, life, clock)
     await stop.wait()
@@ -150,7 +158,9 @@ async def serve_broker(
     code = ended.result() if ended.done() else 0
     if not code:
         log.info("stopping")
+    manager.stopping()
     await controller.stop()
+    manager.close()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
 
 
@@ -161,6 +171,11 @@ def _console(place: str | None, controller: BrokerController, clock: Clock) -> C
     if place is not None and controller.namesrv_address is not None:
         beside.start(reachable(*controller.namesrv_address))
     return beside
+
+
+def service_manager(link: SupervisorLink | None) -> ServiceManager:
+    """Return the way to systemd: of a process that nobody but the unit has started."""
+    return ServiceManager(os.environ if link is None else {})
 
 
 def _answer_by_loop(link: SupervisorLink | None) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +21,6 @@ def block(page: str, language: str) -> str:
     )
     assert found is not None
     return found[1]
-
-
-def test_the_configuration_beside_the_unit_is_one_that_the_broker_takes(tmp_path: Path) -> None:
-    file = tmp_path / "broker.conf"
-    file.write_text(block("systemd.md", "properties"))
-    config = load_broker_config(Sources(file=file, host_name="host")).config
-    assert config.broker_name == "broker-a"
-
-
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        pytest.skip("systemd-analyze is not installed")
-    program = tmp_path / "skylarkmq"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    unit = tmp_path / "skylarkmq.service"
-    text = block("systemd.md", "ini").replace("/opt/skylarkmq/bin/skylarkmq", str(program))
-    unit.write_text(text.replace("/usr/bin/curl", str(program)))
-    checked = subprocess.run(
-        [tool, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
-    )
-    about_it = [line for line in checked.stderr.splitlines() if unit.name in line]
-    assert (checked.returncode, about_it) == (0, [])
 
 
 def test_the_manifest_fits_the_image_and_the_broker() -> None:

@@ -33,6 +33,7 @@ from skylarkmq.broker.fleet.plan import (
 from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
 from skylarkmq.broker.logs import FIELDS, LogFormat
 from skylarkmq.broker.net.http import PageServer
+from skylarkmq.broker.service_manager import ServiceManager
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ async def run_fleet(
     pages = PageServer(FleetPages(supervisor, clock).pages(), clock, config.tls)
     limit_s = config.hung_process_timeout_seconds
     watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
+    manager = ServiceManager(os.environ)
     started_s = clock.monotonic()
     address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
     watching = asyncio.create_task(watch.run(), name="hang-watch")
@@ -117,13 +119,16 @@ async def run_fleet(
             _tell_ready(supervisor, loaded, line.log_format, namesrv, address, ready_s)
             if console is not None and namesrv is not None:
                 beside.start(namesrv)
+            manager.ready(f"{len(supervisor.brokers)} brokers", clock)
             await supervisor.stopping.wait()
         log.info("stopping")
     finally:
+        manager.stopping()
         watching.cancel()
         await beside.stop()
         code = await supervisor.drain()
         pages.close()
+        manager.close()
     return code
 
 
