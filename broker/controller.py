@@ -39,6 +39,7 @@ from skylarkmq.broker.net.addresses import (
     resolve,
 )
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.drain_page import DrainAccess
 from skylarkmq.broker.net.http import MetricsServer
 from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.router import Router
@@ -62,8 +63,10 @@ from skylarkmq.store.progress import Progress
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    import skylarkmq.broker.draining as draining
     import skylarkmq.broker.metrics.broker_metrics as broker_metrics
-else:  # by the first scrape
+else:  # by the first drain, and by the first scrape
+    draining = on_first_use("skylarkmq.broker.draining")
     broker_metrics = on_first_use("skylarkmq.broker.metrics.broker_metrics")
 
 log = logging.getLogger(__name__)
@@ -118,6 +121,7 @@ class BrokerController:
         self.router: Router | None = None
         self._metrics: MetricsServer | None = None
         self.registration: RegistrationService | None = None
+        self._draining: draining.Draining | None = None
         self._slave_sync: SlaveSync | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         self._ha_socket: socket.socket | None = None
@@ -271,6 +275,24 @@ class BrokerController:
             self._slave_sync.start()
         self._started_at_ms = clock.now_ms()
 
+    def _find_draining(self) -> draining.Draining | None:
+        """Return what moves clients away; None before the start is over."""
+        if self._draining is None and self.registration is not None and self._started_at_ms:
+            parts, config = self.parts, self.config
+            sources = draining.DrainSources(
+                config.broker_name,
+                config.broker_cluster_name,
+                parts.topics,
+                parts.store,
+                parts.offsets,
+                parts.consumers,
+                parts.holding,
+                parts.stats,
+                lambda: parts.replica,
+            )
+            self._draining = draining.Draining(sources, self.registration, self.peer_clock)
+        return self._draining
+
     async def _start_metrics(self) -> None:
         checks = HealthChecks(
             ready={
@@ -309,6 +331,7 @@ class BrokerController:
             self._lag.silence_s,
             tls=config.tls,
             prepare=self.parts.measure,
+            drain=DrainAccess(self._find_draining, config.drain_token_file),
         )
         self.metrics_address = await self._metrics.start()
         if self._metrics.tls is not None:
@@ -374,6 +397,8 @@ class BrokerController:
         """Stop serving, answer who waits, and save what services hold; the store still runs."""
         parts = self.parts
         self._contexts.stop()
+        if self._draining is not None:
+            await self._draining.stop()
         if self.registration is not None:
             await self.registration.stop()
         if self._slave_sync is not None:
@@ -417,6 +442,8 @@ class BrokerController:
         """
         parts = self.parts
         self._contexts.stop()
+        if self._draining is not None:
+            await self._draining.stop()
         if self.registration is not None:
             await self.registration.stop()
         if self._slave_sync is not None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,7 @@ from skylarkmq.protocol.bodies.route import (
     ClusterInfo,
     KVTable,
     RegisterBrokerBody,
+    TopicRouteData,
     encode_compressed_registration,
 )
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
@@ -67,6 +68,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.headers.fields import decode_fields, encode_fields
 from skylarkmq.protocol.headers.route import (
+    GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
@@ -106,6 +108,7 @@ class Registration:
 
     Attributes:
         role: what it registers as; None: it registers nowhere.
+        withheld: permissions that clients are told of topics in place of their own.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Registration:
         self.config = config
         self.role = None if config.is_replica else RegisteredRole(config.broker_id, 0)
         self.address = address
+        self.withheld: Mapping[str, int] = {}
         ha_port = config.ha_port(int(port)) if ha_port is None else ha_port
         self._ha_server_address = f"{config.broker_ip2 or host}:{ha_port}"
         period_ms = min(max(config.register_name_server_period, PERIOD_MS_MIN), PERIOD_MS_MAX)
@@ -136,7 +140,7 @@ class Registration:
         table = self._topics.table
         if names is not None:
             table = {name: table[name] for name in names if name in table}
-        if self.config.broker_permission != READ_WRITE:
+        if self._is_restricted:
             table = {name: self._restricted(topic) for name, topic in table.items()}
         wrapper = TopicConfigSerializeWrapper(
             data_version=self._topics.data_version, topic_config_table=table
@@ -176,7 +180,7 @@ class Registration:
         Raises:
             LocalProtocolError: a text that UTF-8 cannot carry.
         """
-        if self.config.compressed_register or self.config.broker_permission != READ_WRITE:
+        if self.config.compressed_register or self._is_restricted:
             return self.command()
         body = _HEAD + await self._topics.body.encoded() + b"}"
         fields = encode_fields(self.header(crc=body_crc(body)))
@@ -203,8 +207,15 @@ class Registration:
         )
         return RemotingCommand.request(RequestCode.UNREGISTER_BROKER, encode_fields(header))
 
+    @property
+    def _is_restricted(self) -> bool:
+        return self.config.broker_permission != READ_WRITE or bool(self.withheld)
+
     def _restricted(self, topic: TopicConfig) -> TopicConfig:
-        return msgspec.structs.replace(topic, perm=self.config.broker_permission)
+        allowed = self.config.broker_permission
+        perm = topic.perm if allowed == READ_WRITE else allowed
+        perm &= self.withheld.get(topic.topic_name, perm)
+        return msgspec.structs.replace(topic, perm=perm)
 
 
 class NamesrvLink:
@@ -240,6 +251,8 @@ class NamesrvLink:
         self._clock = clock
         self._timeout_s = registration.config.register_broker_timeout_mills / 1000
         self._all_wanted = True
+        self._wanted_count = 0  # of registrations of all topics
+        self._taken_count = 0  # of those, up to the last one that was taken
         self._look_wanted = False  # who has our place there, at a registration of all topics
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
@@ -264,8 +277,32 @@ class NamesrvLink:
             look: whether another broker has our place there, too.
         """
         self._all_wanted = True
+        self._wanted_count += 1
         self._look_wanted = self._look_wanted or look
         self._wake.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it can be reached, and has not taken all that it is to know."""
+        return self._taken_count < self._wanted_count and not self._is_away
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return what it tells clients of a topic; None: it does not know it.
+
+        Raises:
+            RocketMQError: it does not answer.
+            WireError: it answers nonsense, or refuses.
+        """
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        fields = encode_fields(header)
+        answer = await self._call(
+            RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteProtocolError(answer.code, ascii((answer.remark or "")[:REMARK_SIZE_MAX]))
+        return decode_body(TopicRouteData, answer.body)
 
     def role_changed(self) -> None:
         """Register as another one soon, or say good-bye, as the role is."""
@@ -318,12 +355,14 @@ class NamesrvLink:
         is_known = is_known and self._known_as == role
         registration, is_full = self._registration, self._all_wanted or not is_known
         names, self._changed, self._all_wanted = self._changed, set(), False
+        wanted = self._wanted_count
         looks, self._look_wanted = self._look_wanted and is_full, False
         if looks and is_known:  # else our place may be another's, and rightly so
             await self._look(role)
         if is_full and self._may_ask(role) and await self._is_current(role):
             self.is_registered, self._known_as = True, role
             self._failure_count = 0
+            self._taken_count = wanted
             return
         command = await registration.full_command() if is_full else registration.command(names)
         if registration.role != role:  # while the topics were encoded
@@ -343,6 +382,7 @@ class NamesrvLink:
         self._silent_until_s = 0.0
         self._failure_count = 0
         if is_full:  # tools mark a topic first, and tell name servers after that
+            self._taken_count = wanted
             self.order_topics = _order_topics(answer, self.address)
             self._on_answer(decode_fields(RegisterBrokerResponseHeader, answer.ext_fields))
 
@@ -556,6 +596,37 @@ class RegistrationService:
         if any(link.is_registered for link in self._links):
             return ""
         return "no name server has taken the registration yet"
+
+    @property
+    def is_master(self) -> bool:
+        """Whether clients send here."""
+        role = self._registration.role
+        return role is not None and role.broker_id == MASTER_ID
+
+    def withhold(self, permissions: Mapping[str, int]) -> None:
+        """Register these topics with no more than these permissions, all others with their own.
+
+        The built-in name server knows it when this returns, the others soon.
+        """
+        self._registration.withheld = dict(permissions)
+        self._topics.tell_again()
+
+    def not_told(self) -> list[str]:
+        """Return the name servers that can be reached, and have not taken all topics yet."""
+        return [link.address for link in self._links if link.is_behind]
+
+    async def routes(self, topic: str) -> list[TopicRouteData | None]:
+        """Return what each name server that answers tells clients of a topic; None: nothing."""
+        if not self._links:
+            return [] if self._routes is None else [self._routes.topic_route(topic)]
+        asked = (link.route(topic) for link in self._links)
+        answers: list[TopicRouteData | None] = []
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if answer is None or isinstance(answer, TopicRouteData):
+                answers.append(answer)
+            elif not isinstance(answer, RocketMQError | WireError):
+                raise answer
+        return answers
 
     async def known(self, limit_s: float) -> None:
         """Wait until clients can find this broker, at most `limit_s`."""

@@ -53,6 +53,7 @@ COMMANDS: Final = {
     "top": ("skylarkmq.tools.top", "top", "Brokers, topics and groups with their rates, live."),
     "bench": ("skylarkmq.tools.bench", "bench", "Measure sends and reads of a topic."),
     "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),
+    "drain": ("skylarkmq.tools.drain", "drain", "Move clients away before a broker is stopped."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
     "record": (
         "skylarkmq.tools.traffic.record",
@@ -89,7 +90,7 @@ SECTIONS: Final = {
     "Servers": ("serve", "broker", "namesrv", "console"),
     "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
     "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
-    "Diagnosis": ("health", "doctor", "top", "bench", "record", "replay"),
+    "Diagnosis": ("health", "drain", "doctor", "top", "bench", "record", "replay"),
     "Stores": ("store",),
     "This command line": ("context", "completion", "mqadmin"),
 }

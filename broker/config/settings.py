@@ -182,6 +182,7 @@ class BrokerConfig(ServerConfig):
     namesrv_listen_port: Port = 9876  # of the built-in name server
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
+    drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines
     metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; whose names /metrics has beside ours
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread

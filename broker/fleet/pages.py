@@ -4,6 +4,7 @@
     /readyz    200 when every member is ready; `?verbose` tells each as JSON
     /livez     200 unless a process hangs that the supervisor does not kill
     /version   as every broker's
+    /drainz    all brokers together: none of them is a place to move to for another one
 
 Each question goes to all brokers at once, each by a connection of its own that ends with the
 answer. A broker that does not answer in time is left out of a scrape, which says so.
@@ -16,14 +17,17 @@ import socket
 import zlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from skylarkmq.broker.fleet.merging import merged
 from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
+from skylarkmq.broker.net import drain_page
 from skylarkmq.broker.net.http import (
     GZIP_LEVEL,
     GZIP_WBITS,
+    JSON,
     HttpRequest,
     HttpResponse,
     Page,
@@ -60,9 +64,12 @@ class Answer(NamedTuple):
 class FleetPages:
     """Asks the brokers. Loop thread of the supervisor."""
 
-    def __init__(self, supervisor: Supervisor, clock: Clock) -> None:
+    def __init__(
+        self, supervisor: Supervisor, clock: Clock, drain_token_file: Path | None = None
+    ) -> None:
         self._supervisor = supervisor
         self._clock = clock
+        self._drain_token_file = drain_token_file
 
     def pages(self) -> Mapping[str, Page]:
         """Return the pages by path."""
@@ -71,6 +78,7 @@ class FleetPages:
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/version": version_page,
+            drain_page.PATH: self._drainz,
         }
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
@@ -103,22 +111,44 @@ class FleetPages:
         reasons = {seat.name: seat.hung for seat in self._supervisor.seats}
         return verdict(request, reasons, "live")
 
-    async def _ask_all(self, path: str, limit_s: float, accept: str = "") -> dict[str, Answer]:
+    async def _drainz(self, request: HttpRequest) -> HttpResponse:
+        try:
+            refused = drain_page.refusal(request, self._drain_token_file)
+            wait_s = drain_page.read_request(request).wait_s
+        except ValueError as error:
+            return HttpResponse(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
+        if refused is not None:
+            return HttpResponse(*refused, JSON)
+        given = [part for part in request.query.split("&") if part]
+        leaving = [part for part in given if part.startswith("leaving=")]
+        names = ",".join([*(part[8:] for part in leaving), *(b.name for b in self._members())])
+        query = "&".join([*(part for part in given if part not in leaving), f"leaving={names}"])
+        asked = f"{drain_page.PATH}?{query}"
+        answers = await self._ask_all(asked, PROBE_LIMIT_S + wait_s, method=request.method)
+        return HttpResponse(*drain_page.together(answers), JSON)
+
+    def _members(self) -> list[Seat]:
+        return [seat for seat in self._supervisor.brokers if seat.fields is not None]
+
+    async def _ask_all(
+        self, path: str, limit_s: float, accept: str = "", method: str = "GET"
+    ) -> dict[str, Answer]:
         """Ask all brokers that are ready; return their answers by name."""
-        seats = [seat for seat in self._supervisor.brokers if seat.fields is not None]
-        answers = await asyncio.gather(*(self._ask(seat, path, limit_s, accept) for seat in seats))
+        seats = self._members()
+        asked = (self._ask(seat, path, limit_s, accept, method) for seat in seats)
+        answers = await asyncio.gather(*asked)
         return {seat.name: answer for seat, answer in zip(seats, answers, strict=True)}
 
-    async def _ask(self, seat: Seat, path: str, limit_s: float, accept: str) -> Answer:
+    async def _ask(self, seat: Seat, path: str, limit_s: float, accept: str, method: str) -> Answer:
         try:
-            return await within(self._clock, limit_s, _fetch(seat, path, accept))
+            return await within(self._clock, limit_s, _fetch(seat, path, accept, method))
         except TimeoutError:
             return Answer(why=f"no answer within {limit_s} s")
         except (OSError, ValueError) as error:
             return Answer(why=f"no answer: {error or type(error).__name__}")
 
 
-async def _fetch(seat: Seat, path: str, accept: str) -> Answer:
+async def _fetch(seat: Seat, path: str, accept: str, method: str) -> Answer:
     if seat.child is None:
         raise OSError("it has ended")
     ours, theirs = socket.socketpair()
@@ -131,7 +161,7 @@ async def _fetch(seat: Seat, path: str, accept: str) -> Answer:
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
         accepted = accept if accept.isascii() and accept.isprintable() else ""
-        lines = [f"GET {path} HTTP/1.1", "Host: member", f"Accept: {accepted}", "", ""]
+        lines = [f"{method} {path} HTTP/1.1", "Host: member", f"Accept: {accepted}", "", ""]
         writer.write("\r\n".join(lines).encode())
         status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
         parts: list[bytes] = []

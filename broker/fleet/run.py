@@ -32,6 +32,7 @@ from skylarkmq.broker.fleet.plan import (
 )
 from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
 from skylarkmq.broker.logs import FIELDS, LogFormat
+from skylarkmq.broker.net import drain_page
 from skylarkmq.broker.net.http import PageServer
 from skylarkmq.broker.service_manager import ServiceManager
 
@@ -94,7 +95,9 @@ async def run_fleet(
     supervisor = Supervisor(clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    pages = PageServer(FleetPages(supervisor, clock).pages(), clock, config.tls)
+    fleet_pages = FleetPages(supervisor, clock, config.drain_token_file).pages()
+    methods = {drain_page.PATH: drain_page.METHODS}
+    pages = PageServer(fleet_pages, clock, config.tls, methods)
     limit_s = config.hung_process_timeout_seconds
     watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
     manager = ServiceManager(os.environ)

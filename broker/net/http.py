@@ -4,6 +4,7 @@
     GET /livez     200 while a restart would be no cure
     GET /readyz    200 when clients may be sent here, else 503; `?verbose` tells each check as JSON
     GET /version   JSON
+    /drainz        moves clients away before a stop: `drain_page.py`
 
 The port speaks TLS as the broker's does, by the same keys (`tls.py`).
 
@@ -12,8 +13,8 @@ disk that stalls. `/metrics` and `/readyz` are worked out on the broker's loop; 
 answer in time, they are 503 and say since when it is silent. READY_LIMIT_S is below the second that
 a Kubernetes probe waits, METRICS_LIMIT_S below the ten of a scrape.
 
-Nothing here changes the broker or touches the disk. A scrape lets the loop run between two
-families, so a broker with many topics does not stall while it is watched.
+But for /drainz nothing here changes the broker, and nothing touches its disk. A scrape lets the
+loop run between two families, so a broker with many topics does not stall while it is watched.
 
 h11 reads one request of a connection, a page answers it, and the connection ends:
 
@@ -42,7 +43,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -50,6 +51,8 @@ from skylarkmq import __version__
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.tls_settings import ClientAuth, TlsConfig
 from skylarkmq.broker.health import HealthChecks, run_checks
+from skylarkmq.broker.net import drain_page
+from skylarkmq.broker.net.drain_page import DrainAccess
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.common.clock import Clock
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
     import h11
     import prometheus_client.exposition as text_formats
     from prometheus_client import CollectorRegistry
+
+    from skylarkmq.broker import draining
 else:  # loaded on the thread of the pages, by the first connection and by the first scrape
     email_utils = on_first_use("email.utils")
     h11 = on_first_use("h11")
@@ -77,7 +82,8 @@ REQUEST_LIMIT_S: Final = 10.0
 WRITE_LIMIT_S: Final = 10.0
 READY_LIMIT_S: Final = 0.8
 METRICS_LIMIT_S: Final = 5.0
-PROBES: Final = ("/livez", "/readyz")
+UNCERTIFIED: Final = ("/livez", "/readyz", drain_page.PATH)
+"""Pages for those who have no certificate: probes, and one that asks for something else."""
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 OPENMETRICS_END: Final = b"# EOF\n"
@@ -98,6 +104,7 @@ class HttpRequest(NamedTuple):
     headers: dict[str, str]  # lower-case names; the first of equal ones
     over_tls: bool = False
     is_known: bool = False  # by a certificate of a trusted issuer
+    peer: str = ""  # its address; empty for a socket that another process of ours has handed over
 
 
 class HttpResponse(NamedTuple):
@@ -135,6 +142,7 @@ async def exchange(reader: StreamReader, writer: StreamWriter, respond: Page, cl
             request = request._replace(
                 over_tls=writer.get_extra_info("ssl_object") is not None,
                 is_known=writer.get_extra_info("peercert") is not None,
+                peer=_host_of(writer.get_extra_info("peername")),
             )
             response = await _answer(respond, request)
             with_body = request.method != "HEAD"
@@ -171,6 +179,11 @@ async def _read_request(http: h11.Connection, reader: StreamReader) -> HttpReque
             return parsed(head)
         else:
             raise PeerLeftError
+
+
+def _host_of(peer: object) -> str:
+    """Return the address of a peer; a local socket has a path, and the one of a pair none."""
+    return cast("tuple[str, int]", peer)[0] if isinstance(peer, tuple) else ""
 
 
 async def _answer(respond: Page, request: HttpRequest) -> HttpResponse:
@@ -247,13 +260,21 @@ class PageServer:
     Args:
         pages: by path; each is awaited without a limit of time.
         tls: its keys of TLS; None: plain text alone.
+        methods: of pages that are not for reading alone.
 
     Attributes:
         tls: what speaks TLS here, while it listens.
     """
 
-    def __init__(self, pages: Mapping[str, Page], clock: Clock, tls: TlsConfig | None) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        clock: Clock,
+        tls: TlsConfig | None,
+        methods: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.tls: TlsGate | None = None
+        self._methods = methods or {}
         self._pages = pages
         self._clock = clock
         self._tls_config = tls
@@ -317,7 +338,7 @@ class PageServer:
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Answer one request.
 
-        Where clients must have certificates, only probes are answered over TLS without.
+        Where clients must have certificates, only probes and /drainz are answered over TLS without.
         """
         config = self._tls_config
         if (
@@ -325,7 +346,7 @@ class PageServer:
             and config.tls_server_need_client_auth == "require"
             and request.over_tls
             and not request.is_known
-            and request.path not in PROBES
+            and request.path not in UNCERTIFIED
         ):
             why = b"tls.server.need.client.auth is require: come with a client certificate\n"
             return HttpResponse(HTTPStatus.FORBIDDEN, why)
@@ -333,11 +354,12 @@ class PageServer:
         if page is None:
             known = " ".join(self._pages)
             return HttpResponse(HTTPStatus.NOT_FOUND, f"no such page; there is {known}\n".encode())
-        if request.method not in ("GET", "HEAD"):
+        methods = self._methods.get(request.path, ("GET", "HEAD"))
+        if request.method not in methods:
             return HttpResponse(
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                b"read only\n",
-                headers=[("Allow", "GET, HEAD")],
+                b"read only\n" if "POST" not in methods else b"no such method\n",
+                headers=[("Allow", ", ".join(methods))],
             )
         return await page(request)
 
@@ -353,6 +375,7 @@ class MetricsServer:
         make_clock: makes the clock of the thread's loop; a test hands in one of its own.
         tls: its keys of TLS; None: plain text alone.
         prepare: what has to be measured for a scrape; called on the broker's loop before it.
+        drain: what /drainz acts on; None: there is no such page.
     """
 
     def __init__(
@@ -364,6 +387,7 @@ class MetricsServer:
         make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
         tls: TlsConfig | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        drain: DrainAccess | None = None,
     ) -> None:
         self._address = address
         self._make_registry = make_registry
@@ -373,6 +397,7 @@ class MetricsServer:
         self._tls_config = tls
         self._make_clock = make_clock
         self._prepare = prepare
+        self._drain = drain
         self._thread: LoopThread | None = None
         self._pages: PageServer | None = None
 
@@ -397,7 +422,10 @@ class MetricsServer:
             "/readyz": self._readyz,
             "/version": version_page,
         }
-        self._pages = PageServer(pages, self._clock, self._tls_config)
+        if self._drain is not None:
+            pages[drain_page.PATH] = partial(self._drainz, self._drain)
+        methods = {drain_page.PATH: drain_page.METHODS}
+        self._pages = PageServer(pages, self._clock, self._tls_config, methods)
         if self._address is None:
             return None
         try:
@@ -469,6 +497,27 @@ class MetricsServer:
 
     async def _readiness(self) -> dict[str, str]:
         return run_checks(self._checks.ready)
+
+    async def _drainz(self, access: DrainAccess, request: HttpRequest) -> HttpResponse:
+        async def ask(asked: drain_page.DrainRequest) -> draining.DrainState:
+            return await self._ask_loop(perform(asked), READY_LIMIT_S)
+
+        async def perform(asked: drain_page.DrainRequest) -> draining.DrainState:
+            drain = access.find()
+            if drain is None:
+                raise TimeoutError
+            return await drain_page.perform(asked, drain)
+
+        try:
+            status, body = drain_page.refusal(
+                request, access.token_file
+            ) or await drain_page.answer(drain_page.read_request(request), ask, self._clock)
+        except ValueError as error:
+            return HttpResponse(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
+        except TimeoutError:
+            why = b"the broker has not started yet, or its event loop does not answer\n"
+            return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        return HttpResponse(status, body, JSON)
 
     def _silent(self, waited_s: float) -> str:
         silent_s = max(waited_s, self._silence_s())

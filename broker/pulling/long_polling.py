@@ -195,6 +195,10 @@ class PullRequestHoldService:
         if keys:
             self._clock.call_at(now, self._sweep_some, keys)
 
+    def topics(self) -> set[str]:
+        """Return the topics whose messages are waited for."""
+        return {topic for topic, _ in self._held}
+
     def wake_topic(self, topic: str) -> None:
         """Answer the pulls that wait at a topic's queues."""
         for key in [key for key in self._held if key[0] == topic]:

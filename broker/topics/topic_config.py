@@ -205,9 +205,13 @@ class TopicConfigManager(ConfigTable[TopicConfig]):
                 if topic.topic_name not in self.table:
                     self._put_topic(topic)
         if "brokerPermission" in keys:  # it goes with every topic
-            self._next_version()
-            for listener in self._reset_listeners:
-                listener()
+            self.tell_again()
+
+    def tell_again(self) -> None:
+        """Have all topics told to name servers again, which take them for changed."""
+        self._next_version()
+        for listener in self._reset_listeners:
+            listener()
 
     def _may_inherit(self, default: TopicConfig) -> bool:
         if (

@@ -30,6 +30,7 @@ CLOCKS = {
 COMMANDS = {
     "broker/cli.py",
     "broker/namesrv/cli.py",
+    "tools/drain.py",
     "tools/health.py",
     "tools/messages.py",
     "tools/store/cli.py",

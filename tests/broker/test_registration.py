@@ -118,7 +118,7 @@ class _Remoting:
         self.is_stopped = True
 
 
-class _Setup:
+class Setup:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.clock = ManualClock()
         self.config = config = dataclasses.replace(CONFIG, **changes)
@@ -161,7 +161,7 @@ class _Setup:
 
 
 async def test_the_start_registers_all_topics_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     await setup.start()
     for channel in setup.channels.values():
         (request,) = channel.requests
@@ -184,7 +184,7 @@ async def test_the_start_registers_all_topics_everywhere(monkeypatch: pytest.Mon
 async def test_a_new_topic_is_known_here_at_once_and_elsewhere_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     await setup.start()
     setup.topics.create_in_send("orders", "TBW102", 4, REMOTE)
     assert setup.namesrv.routes.topic_route("orders") is not None
@@ -198,7 +198,7 @@ async def test_a_new_topic_is_known_here_at_once_and_elsewhere_soon(
 async def test_a_whole_registration_has_the_bytes_of_its_body_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     await setup.start()
     await settle()
     sent = setup.channels["ns1:9876"].requests[-1]
@@ -212,7 +212,7 @@ async def test_a_whole_registration_has_the_bytes_of_its_body_class(
 
 
 async def test_all_topics_go_out_at_every_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     await setup.start()
     await setup.advance(29.9)
     assert len(setup.channel.requests) == 1
@@ -227,7 +227,7 @@ async def test_all_topics_go_out_at_every_period(monkeypatch: pytest.MonkeyPatch
 async def test_the_period_stays_within_limits(
     monkeypatch: pytest.MonkeyPatch, asked_ms: int, used_s: float
 ) -> None:
-    setup = _Setup(monkeypatch, register_name_server_period=asked_ms)
+    setup = Setup(monkeypatch, register_name_server_period=asked_ms)
     await setup.start()
     await setup.advance(used_s - 0.1)
     assert len(setup.channel.requests) == 1
@@ -239,7 +239,7 @@ async def test_the_period_stays_within_limits(
 async def test_the_built_in_name_server_never_takes_us_for_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     setup.namesrv.routes.start()
     await setup.start()
     for _ in range(10):
@@ -252,7 +252,7 @@ async def test_the_built_in_name_server_never_takes_us_for_silent(
 async def test_failures_cost_a_line_a_minute_and_then_all_topics_go_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup = _Setup(monkeypatch, register_name_server_period=10_000)
+    setup = Setup(monkeypatch, register_name_server_period=10_000)
     setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
     with caplog.at_level(logging.WARNING):
         await setup.start()
@@ -272,7 +272,7 @@ async def test_failures_cost_a_line_a_minute_and_then_all_topics_go_out(
 
 
 async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     setup.channel.outcome = None
     await setup.start()
     await setup.create("orders")
@@ -287,7 +287,7 @@ async def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     setup.channels["ns2:9876"].outcome = ConnectionFailed("ns2:9876", "nobody listens")
     await setup.start()
     await setup.service.stop()
@@ -306,7 +306,7 @@ async def test_the_stop_says_good_bye_where_we_are_known(monkeypatch: pytest.Mon
 
 
 async def test_whether_clients_can_find_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     assert setup.service.why_unknown == "", "the built-in name server always knows"
     alone = RegistrationService(
         Registration(CONFIG, setup.topics, ADDRESS), setup.topics, setup.clock
@@ -322,7 +322,7 @@ async def test_whether_clients_can_find_us(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_start_waits_until_clients_can_find_us_but_not_for_long(
     monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     setup.channel.outcome = ConnectionFailed("ns1:9876", "refused")
     registration = Registration(CONFIG, setup.topics, ADDRESS)
     alone = RegistrationService(registration, setup.topics, setup.clock)
@@ -340,7 +340,7 @@ async def test_a_start_waits_until_clients_can_find_us_but_not_for_long(
 
 
 async def test_without_force_the_version_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, force_register=False)
+    setup = Setup(monkeypatch, force_register=False)
     await setup.start()
     assert setup.channel.codes() == [RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER]
     version = decode_body(DataVersion, setup.channel.requests[0].body)
@@ -355,7 +355,7 @@ async def test_without_force_the_version_is_asked_first(monkeypatch: pytest.Monk
 
 
 async def test_a_compressed_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, compressed_register=True)
+    setup = Setup(monkeypatch, compressed_register=True)
     await setup.start()
     (request,) = setup.channel.requests
     assert request.ext_fields["compressed"] == "true"
@@ -369,7 +369,7 @@ async def test_a_compressed_registration(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_restricted_broker_restricts_all_its_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch, broker_permission=4, broker_ip2="10.9.9.9")
+    setup = Setup(monkeypatch, broker_permission=4, broker_ip2="10.9.9.9")
     await setup.start()
     body = decode_body(RegisterBrokerBody, setup.channel.requests[0].body)
     table = body.topic_config_serialize_wrapper.topic_config_table
@@ -382,7 +382,7 @@ async def test_a_restricted_broker_restricts_all_its_topics(
 async def test_a_name_server_that_came_back_is_told_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     await setup.start()
     await setup.create("Before")
     assert setup.channel.topics() == {"Before"}
@@ -395,7 +395,7 @@ async def test_a_name_server_that_came_back_is_told_everything(
 async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     await setup.start()
     await setup.create("Before")
     setup.namesrv.routes.unregister(
@@ -420,7 +420,7 @@ async def test_the_built_in_name_server_is_told_everything_after_it_dropped_us(
 async def test_a_name_server_that_does_not_answer_is_tried_more_and_more_rarely(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, tries: list[int]
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     setup.channel.outcome = failure
     await setup.start()
     tried = []
@@ -442,7 +442,7 @@ async def test_a_name_server_that_does_not_answer_is_tried_more_and_more_rarely(
 async def test_a_name_server_whose_connection_ends_is_told_everything_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     await setup.start()
     setup.remoting.lose("ns1:9876")
     await settle()
@@ -455,7 +455,7 @@ async def test_a_name_server_whose_connection_ends_is_told_everything_at_once(
 
 
 async def test_which_name_servers_know_the_broker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     assert setup.service.name_servers == {"ns1:9876": False, "ns2:9876": False}
     await setup.start()
     assert setup.service.name_servers == {"ns1:9876": True, "ns2:9876": True}
@@ -469,7 +469,7 @@ async def test_which_name_servers_know_the_broker_is_told(monkeypatch: pytest.Mo
 
 
 async def test_topics_are_ordered_as_the_name_servers_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     one, other = setup.channels.values()
     await setup.start()
     await setup.create("T")
@@ -499,7 +499,7 @@ async def test_topics_are_ordered_as_the_name_servers_say(monkeypatch: pytest.Mo
 async def test_no_mark_goes_before_all_name_servers_were_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = _Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
+    setup = Setup(monkeypatch, namesrv_addr="ns1:9876;ns2:9876")
     one, other = setup.channels.values()
     one.order_table = {}
     other.outcome = ConnectionFailed("ns2:9876", "nobody listens")
@@ -517,7 +517,7 @@ async def test_no_mark_goes_before_all_name_servers_were_heard(
 async def test_a_table_of_nonsense_costs_a_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup = _Setup(monkeypatch)
+    setup = Setup(monkeypatch)
     setup.channel.body = b"[1]"
     await setup.start()
     assert setup.channel.codes() == [RequestCode.REGISTER_BROKER]
@@ -529,12 +529,12 @@ async def test_a_table_of_nonsense_costs_a_line(
 MASTER = {"masterAddr": "10.0.0.9:10911", "haServerAddr": "10.0.0.9:10912"}
 
 
-def _slave(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> _Setup:
+def _slave(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Setup:
     store = StoreConfig(
         store_path_root_dir=Path("/store"), broker_role="SLAVE",
         ha_master_address=changes.pop("ha_master_address", None),
     )  # fmt: skip
-    return _Setup(monkeypatch, store=store, broker_id=2, **changes)
+    return Setup(monkeypatch, store=store, broker_id=2, **changes)
 
 
 async def test_a_slave_registers_with_its_id_and_hears_where_its_master_is(
@@ -606,8 +606,8 @@ async def test_no_name_server_changes_the_topics_of_a_slave(
 OTHER = "10.0.0.2:10911"
 
 
-def _replica(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> _Setup:
-    return _Setup(monkeypatch, controller_endpoints="http://127.0.0.1:2379", broker_id=2, **changes)
+def _replica(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Setup:
+    return Setup(monkeypatch, controller_endpoints="http://127.0.0.1:2379", broker_id=2, **changes)
 
 
 def _roles(channel: _Channel) -> list[tuple[int, str, str | None]]:
@@ -618,7 +618,7 @@ def _roles(channel: _Channel) -> list[tuple[int, str, str | None]]:
     ]
 
 
-def _here(setup: _Setup) -> dict[int, str]:
+def _here(setup: Setup) -> dict[int, str]:
     """What the built-in name server says of the broker."""
     broker = setup.namesrv.routes.cluster_info().broker_addr_table.get("broker-a")
     return {} if broker is None else broker.broker_addrs
@@ -765,9 +765,7 @@ async def test_the_built_in_name_server_may_know_a_later_master(
 async def test_a_broker_notices_another_one_in_its_place(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup = _Setup(
-        monkeypatch, register_name_server_period=10_000, namesrv_addr="ns1:9876;ns2:9876"
-    )
+    setup = Setup(monkeypatch, register_name_server_period=10_000, namesrv_addr="ns1:9876;ns2:9876")
     setup.channel.brokers = {0: OTHER}
     setup.channel.outcome = ConnectionFailed("ns1:9876", "nobody listens")
     await setup.start()

@@ -117,9 +117,11 @@ async def call(
         await client.close()
 
 
-async def page(address: str, path: str, *, tls: ssl.SSLContext | None = None) -> tuple[int, str]:
+async def page(
+    address: str, path: str, *, tls: ssl.SSLContext | None = None, method: str = "GET"
+) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection(*host_and_port(address), ssl=tls)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body.decode()

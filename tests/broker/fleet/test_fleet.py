@@ -58,6 +58,14 @@ async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path:
             assert f'process_resident_memory_bytes{{broker="{name}"}}' in text
             assert f'skylarkmq_fleet_scraped{{process="{name}"}} 1.0' in text
         assert text.count("# TYPE process_resident_memory_bytes gauge\n") == 1
+
+        status, text = await page(ready["metricsAddr"], "/drainz?wait=5", method="POST")
+        state = json.loads(text)
+        assert (status, state["state"]) == (409, "impossible"), "no member is a place for another"
+        assert {name: one["state"] for name, one in state["brokers"].items()} == {
+            "a": "impossible",
+            "a-1": "impossible",
+        }
         it.process.send_signal(signal.SIGTERM)
         assert await it.ended() == 0
     assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
