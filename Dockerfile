@@ -2,6 +2,7 @@
 #   docker build -t skylarkmq .
 #   docker run -p 9876:9876 -p 10909:10909 -p 10911:10911 -v skylarkmq:/data \
 #       -e SKYLARKMQ_BROKER_IP1=<the address that clients reach this machine at> skylarkmq
+# It runs with a read-only root file system (--read-only --tmpfs /tmp): it writes to /data alone.
 # Any key can be set as an environment variable: flushDiskType is SKYLARKMQ_FLUSH_DISK_TYPE.
 
 # With a C compiler, for the kernel.
@@ -12,9 +13,18 @@ RUN python -m venv /opt/skylarkmq \
     && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[cli,compression,tls]'
 
 FROM python:3.11-slim
+ARG VERSION=0.1.0
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="SkylarkMQ" \
       org.opencontainers.image.description="A message broker that speaks Apache RocketMQ's protocol and keeps its store files" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# The base image has no byte code of Python's own modules, and ours writes none: each start would
+# compile them anew.
+RUN python -m compileall -q -j 0 "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 # The same numbers as in Apache's image, so that a volume can move between the two.
 RUN groupadd --gid 3000 rocketmq \
@@ -34,8 +44,9 @@ ENV PATH=/opt/skylarkmq/bin:$PATH \
 USER 3000:3000
 WORKDIR /data
 VOLUME /data
-# Name server; fast port and main port of the broker; metrics and health.
-EXPOSE 9876 10909 10911 5557
+# Name server; fast port and main port of the broker, its port for slaves and replicas; metrics and
+# health.
+EXPOSE 9876 10909 10911 10912 5557
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["skylarkmq", "health"]

@@ -85,7 +85,7 @@ class Traffic:
     __slots__ = ("bytes", "count")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self.bytes = 0
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -73,8 +73,12 @@ class Commands:
         """Those that nobody told to end."""
         return [each for each in self.all if each.is_wanted]
 
-    async def start(self, *words: str) -> Command:
-        """Run a command; it is not ready yet."""
+    async def start(self, *words: str, env: Mapping[str, str] | None = None) -> Command:
+        """Run a command; it is not ready yet.
+
+        Args:
+            env: more variables.
+        """
         name = f"{words[0]}-{len(self.all)}"
         output = self._folder / f"{name}.output"
         mine = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
@@ -83,7 +87,7 @@ class Commands:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "skylarkmq", *words),
                 cwd=self._folder,
-                env={**mine, **pure, "PYTHONPATH": str(ROOT)},
+                env={**mine, **pure, **(env or {}), "PYTHONPATH": str(ROOT)},
                 stdout=file,
                 stderr=file,
             )
