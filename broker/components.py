@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skylarkmq.broker.access import rights
@@ -44,6 +45,7 @@ from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.access import AdminAccessProcessor
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
+from skylarkmq.broker.processor.admin.drain import AdminDrainProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
 from skylarkmq.broker.processor.admin.replica import AdminReplicaProcessor
@@ -100,6 +102,7 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
+    from skylarkmq.broker.draining import Draining
     from skylarkmq.broker.replication.failover.replica_status import Replicated
 
 log = logging.getLogger(__name__)
@@ -110,6 +113,8 @@ BODY_MAX = 1 << 20
 
 class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is."""
+
+    find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
 
     def __init__(
         self,
@@ -450,6 +455,9 @@ def _processors(
             AdminStatsProcessor(context, parts.windows, store_host),
             AdminOffsetProcessor(context, parts.client_calls),
             AdminReplicaProcessor(context, lambda: parts.replica, stats),
+            AdminDrainProcessor(
+                context, lambda: parts.find_draining and parts.find_draining(), parts.peer_clock
+            ),
             ClientCallProcessor(context, parts.client_calls),
         ),
     )

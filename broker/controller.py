@@ -174,6 +174,7 @@ class BrokerController:
             self.peer_clock,
         )
         self.parts.live_config.origin = self._origin
+        self.parts.find_draining = self._find_draining
         self._lag = LoopLagService(
             self.peer_clock, self.parts.stats.loop_lag, self.parts.fast_failure.ticked
         )

@@ -145,12 +145,19 @@ class Draining:
         self._clock = clock
         self._order = DrainOrder()
         self._task: asyncio.Task[None] | None = None
+        self._is_announced = False  # name servers are told something
         self._moving: dict[str, int] = {}  # topic -> its own permission
+
+    @property
+    def is_told(self) -> bool:
+        """Whether name servers know what clients are to do, or there is nothing to know."""
+        is_asking = self.state.phase is Phase.PRODUCERS and not self._is_announced
+        return not is_asking and not self._announcer.not_told()
 
     def start(self, order: DrainOrder) -> None:
         """Begin; one that goes on, or is over, stays as it is."""
         if self.state.phase in (Phase.SERVING, Phase.IMPOSSIBLE) and self._task is None:
-            self._order = order
+            self._order, self._is_announced = order, False
             self.state = DrainState(Phase.PRODUCERS, ("name servers are asked",))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
             self._task.add_done_callback(self._ended)
@@ -282,6 +289,7 @@ class Draining:
         """Have all name servers know that clients are to go, and see that they still can."""
         while True:  # once more for each topic that cannot move any longer
             self._announcer.withhold({name: perm & mask for name, perm in self._moving.items()})
+            self._is_announced = True
             log.warning("draining: name servers are told that %s are to go", phase.value)
             while behind := self._announcer.not_told():
                 self._note(phase, [f"name server {name} is told" for name in behind])

@@ -189,6 +189,9 @@ class RequestCode(IntEnum):
     SWITCH_OVER = 30002
     FORCE_FAILOVER = 30003
 
+    # Ours: clients move away before a stop.
+    DRAIN_BROKER = 30004
+
 
 # Sends whose fields are named by single letters.
 SEND_V2_CODES: Final = frozenset(

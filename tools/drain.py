@@ -67,7 +67,10 @@ def drain(
     query = urllib.parse.urlencode({"refresh": refresh_s, "leaving": leaving})
     limit_s = time.monotonic() + wait_s
     told: tuple[str, ...] = ()
-    has_answered = False
+    try:  # first whether it is there at all: it may be away for a moment later
+        ask(PageRequest(host, port, "/drainz", limit_s=ANSWER_LIMIT_S))
+    except OSError as error:
+        _end(UNREACHABLE, f"{address}: {error}")
     while True:  # until it is over, or the time is
         left_s = max(0.0, limit_s - time.monotonic())
         path = f"/drainz?{query}&wait={min(SLICE_S, left_s):.1f}"
@@ -77,11 +80,8 @@ def drain(
         )  # fmt: skip
         try:
             status, text = ask(asked)
-        except OSError as error:
-            if not has_answered:
-                _end(UNREACHABLE, f"{address}: {error}")
+        except OSError:
             status, text = http.client.SERVICE_UNAVAILABLE, "its page is away for a moment"
-        has_answered = True
         state = _read(text)
         if status == http.client.OK:
             click.echo("clients may come back" if undo else _drained(state))

@@ -216,6 +216,7 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _admin(_C.GET_BROKER_CLUSTER_ACL_CONFIG, is_change=False),
     _admin(_C.SWITCH_OVER),
     _admin(_C.FORCE_FAILOVER),
+    _admin(_C.DRAIN_BROKER),
 )
 """By code: what a broker answers."""
 

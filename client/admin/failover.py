@@ -1,7 +1,8 @@
 """Who leads: switch-overs and failovers of replicas that elect their master, and taking the load
 off a broker before its machine is worked on.
 
-Switching over is for brokers of SkylarkMQ with `controllerEndpoints`; `drain` works with all.
+Switching over is for brokers of SkylarkMQ with `controllerEndpoints`; `drain` works with all: a
+broker of SkylarkMQ does it itself (30004), for others name servers stop the writes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ from skylarkmq.client.admin.results import (
     Mastership,
     ReplicaStatus,
 )
-from skylarkmq.client.errors import ConnectionFailed, IllegalState, NotFound, NotSupported
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    IllegalState,
+    NotFound,
+    NotSupported,
+)
 from skylarkmq.client.wire.ask import read_header
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import MASTER_ID
+from skylarkmq.protocol.headers.drain import DrainBrokerRequestHeader, DrainBrokerResponseHeader
 from skylarkmq.protocol.headers.replica import (
     ForceFailoverRequestHeader,
     ForceFailoverResponseHeader,
@@ -34,6 +42,8 @@ from skylarkmq.protocol.headers.replica import (
 UNKNOWN_ID: Final = -1
 TAKE_OVER_TIMEOUT_S: Final = 30.0
 """A replica answers when another one leads, or has not begun to in its time."""
+TOLD_LIMIT_S: Final = 10.0
+"""A broker answers when its name servers know what they are to tell."""
 
 
 class FailoverAdmin(ClusterAdmin):
@@ -101,9 +111,14 @@ class FailoverAdmin(ClusterAdmin):
         """Take the load off a broker before its process or machine is worked on.
 
         Of replicas that elect their master, another one leads then, if it is the master that is
-        meant. Of other brokers, Apache's too, name servers tell producers not to send to the master
-        (`stop_writes`): it takes up to 30 s until they know, and consumers go on reading. Who is no
-        master has nothing to give away.
+        meant. Who is no master has nothing to give away. Of other brokers name servers tell
+        producers not to send to the master; it takes up to 30 s until those know.
+
+        A broker of SkylarkMQ whose topics are on others, too, goes on from there by itself: when
+        consumers have confirmed what is there, they are told to go as well. Then its page
+        `/drainz` says `drained`, and nobody sees its stop; a new name server, or a topic that
+        changes, undoes nothing. Of a broker that is alone, and of Apache's, the writes are stopped
+        at the name servers (`stop_writes`), which keep that in memory.
 
         Args:
             broker: its name.
@@ -134,7 +149,9 @@ class FailoverAdmin(ClusterAdmin):
             )
         if not process.is_master:
             return Drained(broker, "nothing_to_do")
-        return Drained(broker, "writes_stopped", topic_count=await self.stop_writes(broker))
+        moved = await self._drain_itself(process.address, "start")
+        count = moved or await self.stop_writes(broker)
+        return Drained(broker, "writes_stopped", topic_count=count)
 
     async def undrain(self, broker: str) -> int:
         """Undo `drain`: let producers send again; return how many topics changed.
@@ -146,7 +163,33 @@ class FailoverAdmin(ClusterAdmin):
             NotFound: no such broker.
         """
         status = await self._status_of(broker)
-        return await self.allow_writes(broker) if status.failover is None else 0
+        if status.failover is not None:
+            return 0
+        for process in status.replicas:
+            if process.error is None and process.is_master:
+                await self._drain_itself(process.address, "undo")
+        return await self.allow_writes(broker)
+
+    async def _drain_itself(self, address: str, action: str) -> int:
+        """Have a broker do it; return how many topics move, 0 when it cannot.
+
+        Raises:
+            BrokerError: it refuses; AuthError: it does not know this account as an admin's.
+        """
+        dialled = self._dial(address)
+        try:
+            answer = await self._api.call(
+                dialled,
+                RequestCode.DRAIN_BROKER,
+                DrainBrokerRequestHeader(action=action),
+                timeout_s=max(self._timeout_s, TOLD_LIMIT_S),
+            )
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return 0
+        header = read_header(DrainBrokerResponseHeader, answer, dialled)
+        return 0 if header.state == "impossible" else header.moved
 
     async def _switch_over(
         self, status: BrokerStatus, leader: ReplicaStatus, to: int | str | None

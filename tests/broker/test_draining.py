@@ -19,10 +19,12 @@ from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.client import Admin, Client, Consumer, Message, Producer, ReceivedMessage
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.support.live_broker import PATIENT, broker_config, live_broker, namesrv_of
 from tests.support.manual_clock import ManualClock, advance_async, settle
 from tests.support.patience import until
+from tests.support.raw_client import RawClient
 
 READ, BOTH = 4, 6
 
@@ -445,3 +447,38 @@ async def test_a_broker_alone_says_what_it_cannot_do(tmp_path: Path) -> None:
         assert status == 409
         assert '"stays":["orders"]' in text
         assert "Producers see errors while this broker is stopped; nothing stored is lost" in text
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures("quick")
+async def test_an_administrator_begins_the_same_drain_from_afar(tmp_path: Path) -> None:
+    async with (
+        two_shards(tmp_path) as (first, second),
+        Admin(namesrv_addr=namesrv_of(first)) as admin,
+    ):
+        drained = await admin.drain("broker-b")
+        assert (drained.how, drained.topic_count > 3) == ("writes_stopped", True)
+        assert (await page(second, "GET", "/drainz"))[0] == 503
+
+        def perm() -> int | None:
+            assert first.namesrv is not None
+            found = first.namesrv.routes.topic_route("orders")
+            queues = [] if found is None else found.queue_datas
+            return next((q.perm for q in queues if q.broker_name == "broker-b"), None)
+
+        assert perm() == READ, "name servers know it when the call returns"
+        second.parts.topics.tell_again()
+        await admin.undrain("broker-b")
+        await until(lambda: perm() == BOTH)
+        assert '"serving"' in (await page(second, "GET", "/drainz"))[1]
+
+
+async def test_codes_that_ask_for_something_else_are_refused(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        client = await RawClient.open(broker.listen_address)
+        answer = await client.call(RequestCode.DRAIN_BROKER, {"action": "status"})
+        assert answer.ext_fields == {"state": "serving", "moved": "0", "stays": "0"}
+        for fields in ({"action": "stop"}, {"action": "start", "refresh": "-1"}, {}):
+            answer = await client.call(RequestCode.DRAIN_BROKER, fields)
+            assert answer.code != ResponseCode.SUCCESS
+        await client.close()

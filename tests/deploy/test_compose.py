@@ -137,6 +137,10 @@ class Stack:
     def namesrv(self) -> str:
         return f"127.0.0.1:{self.ports['namesrv']}"
 
+    def page(self, server: str) -> str:
+        """Return where a server's metrics page is."""
+        return f"127.0.0.1:{self._pages[server]}"
+
     def environment(self, server: Server) -> dict[str, str]:
         """Return the variables of the file, with places of this machine in them."""
         found: dict[str, str] = {}
@@ -169,7 +173,9 @@ async def _leader(admin: Admin) -> FailoverStatus | None:
 
 
 @pytest.mark.interop  # with a real etcd, and for as long as its leases take
-async def test_three_replicas_of_the_file_go_on_when_their_master_is_killed(tmp_path: Path) -> None:
+async def test_the_replicas_go_on_when_a_master_is_killed_or_drained(
+    tmp_path: Path,
+) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd", 3)
     stack = Stack("compose.replicas.yaml", tmp_path, etcd)
     async with AsyncExitStack() as ends:
@@ -180,7 +186,7 @@ async def test_three_replicas_of_the_file_go_on_when_their_master_is_killed(tmp_
         for server in servers("compose.replicas.yaml"):
             command = await stack.start(all_of, server)
             running[server.load().config.broker_id if server.command == "broker" else 0] = command
-        await all_of.until(lambda: "is ready" in running[0].output, "the name server")
+        await all_of.until(lambda: "ready" in running[0].output, "the name server")
         admin = Admin(namesrv_addr=stack.namesrv, timeout=LIMIT_S)
         await ends.enter_async_context(admin)
 
@@ -197,8 +203,16 @@ async def test_three_replicas_of_the_file_go_on_when_their_master_is_killed(tmp_
             await running[before.broker_id].kill()
             await all_of.until(lambda: leads(2, before.replica), "another one leads")
             await producer.send(Message("orders", b"after"))
+            now = await _leader(admin)
+            assert now is not None
+            address = stack.page(f"broker-{now.broker_id}")
+            drained = await all_of.start("drain", "--address", address)
+            drained.is_wanted = False  # it ends by itself
+            assert await drained.process.wait() == 0, drained.output
+            await all_of.until(lambda: leads(2, now.replica), "another one leads, and both follow")
+            await producer.send(Message("orders", b"drained"))
         async with Consumer(
             "orders", group="g", namesrv_addr=stack.namesrv, start_from=StartFrom.FIRST
         ) as consumer:
-            got = [(await consumer.getone(timeout=LIMIT_S)).body for _ in range(2)]
-        assert got == [b"before", b"after"]
+            got = [(await consumer.getone(timeout=LIMIT_S)).body for _ in range(3)]
+        assert got == [b"before", b"after", b"drained"]

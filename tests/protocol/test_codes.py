@@ -33,6 +33,7 @@ from skylarkmq.protocol.codes import (
         ("GET_REPLICA_STATUS", 30001),
         ("SWITCH_OVER", 30002),
         ("FORCE_FAILOVER", 30003),
+        ("DRAIN_BROKER", 30004),
     ],
 )
 def test_request_codes(name: str, number: int) -> None:

@@ -19,14 +19,22 @@ Answer = tuple[int, object]
 
 
 @asynccontextmanager
-async def pages(answer: Callable[[str, int], Answer | None]) -> AsyncIterator[str]:
-    """Serve what `answer` says to each request line and its number; None: cut the connection."""
+async def pages(
+    answer: Callable[[str, int], Answer | None], *, fails: bool = False
+) -> AsyncIterator[str]:
+    """Serve what `answer` says to each request line and its number; None: cut the connection.
+
+    Args:
+        fails: also the first look, which only wants to know whether somebody is there.
+    """
     count = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
         line = (await reader.read(4096)).split(b"\r\n")[0].decode("latin-1")  # TLS begins so, too
-        said, count = answer(line, count), count + 1
+        is_look = line.startswith("GET")
+        said = (503, b"serving") if is_look and not fails else answer(line, count)
+        count += not is_look
         if said is not None:
             body = said[1] if isinstance(said[1], bytes) else json.dumps(said[1]).encode()
             head = f"HTTP/1.1 {said[0]} X\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -88,7 +96,7 @@ async def test_a_replica_that_starts_anew_meanwhile() -> None:
     ],
 )
 async def test_its_exit_codes(said: Answer | None, code: int, text: str) -> None:
-    async with pages(lambda *_: said) as address:
+    async with pages(lambda *_: said, fails=said is None) as address:
         done = await run(address, "--wait", "0")
     assert (done.exit_code, text in done.output) == (code, True), done.output
 

@@ -108,6 +108,7 @@ SERVED: Final[frozenset[int]] = frozenset(
         _C.GET_REPLICA_STATUS,
         _C.SWITCH_OVER,
         _C.FORCE_FAILOVER,  # only one that does not lead has a use for it
+        _C.DRAIN_BROKER,  # it says that it has nothing to move
     }
 )
 

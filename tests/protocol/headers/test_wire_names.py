@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from skylarkmq.protocol.command import decode_command
-from skylarkmq.protocol.headers import group, pull, replica, route, send, topic
+from skylarkmq.protocol.headers import drain, group, pull, replica, route, send, topic
 from skylarkmq.protocol.headers.fields import Header, decode_fields, encode_fields
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame
@@ -127,12 +127,14 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (route.WipeWritePermOfBrokerResponseHeader, "wipeTopicCount!"),
     (route.AddWritePermOfBrokerRequestHeader, "brokerName!"),
     (route.AddWritePermOfBrokerResponseHeader, "addTopicCount!"),
+    (drain.DrainBrokerRequestHeader, "action! refresh leaving"),
+    (drain.DrainBrokerResponseHeader, "state! moved! stays! why waitsFor"),
     (replica.SwitchOverRequestHeader, "target"),
     (replica.SwitchOverResponseHeader, "master! term!"),
     (replica.ForceFailoverRequestHeader, "acceptLoss!"),
     (replica.ForceFailoverResponseHeader, "messagesAtRisk! term!"),
 ]
-MODULES = (group, pull, replica, route, send, topic)
+MODULES = (drain, group, pull, replica, route, send, topic)
 
 
 def test_no_header_is_forgotten() -> None:
