@@ -20,16 +20,20 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.properties import STORE_AGAIN, UNIQ_KEY, find_property
 from skylarkmq.protocol.topic_attributes import DeduplicationWindow
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 
 if TYPE_CHECKING:
+    import hashlib
+
     from skylarkmq.store.log.commit_log import CommitLog
     from skylarkmq.store.read.message_reader import MessageReader
+else:  # by the first topic with a window
+    hashlib = on_first_use("hashlib")
 
 _UNIQUE: Final = UNIQ_KEY.encode() + b"\x01"
 _STORE_AGAIN: Final = STORE_AGAIN.encode() + b"\x01"
@@ -176,7 +180,7 @@ def digest_of(properties: bytes) -> bytes | None:
     key = find_property(properties, _UNIQUE)
     if key is None or find_property(properties, _STORE_AGAIN) == b"true":
         return None
-    return blake2b(key, digest_size=DIGEST_SIZE).digest()
+    return hashlib.blake2b(key, digest_size=DIGEST_SIZE).digest()
 
 
 class Mark:

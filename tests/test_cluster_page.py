@@ -54,7 +54,8 @@ def test_every_port_becomes_another_one_and_nothing_else() -> None:
 async def known(processes: Commands, namesrv: str) -> None:
     """Wait until a name server knows both brokers, while all processes run."""
     seen: list[set[str]] = []
-    await processes.until(lambda: all("is ready" in each.output for each in processes.left), "all")
+    ready = '"event":"ready"'
+    await processes.until(lambda: all(ready in each.output for each in processes.left), "all")
     async with Admin(namesrv_addr=namesrv) as admin:
 
         async def everyone() -> bool:

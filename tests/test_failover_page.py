@@ -52,7 +52,7 @@ async def test_the_set_of_the_page_outlives_its_master(tmp_path: Path) -> None:
         stack.callback(etcd.kill)
         all_of = await stack.enter_async_context(commands(tmp_path))
         await all_of.start(*shlex.split(lines[0]))
-        await all_of.until(lambda: "is ready" in all_of.all[0].output, "the name server")
+        await all_of.until(lambda: '"event":"ready"' in all_of.all[0].output, "the name server")
         first = await all_of.start(*shlex.split(lines[1]))
         admin = await stack.enter_async_context(Admin(namesrv_addr=namesrv, timeout=LIMIT_S))
 

@@ -57,7 +57,7 @@ def _loaded_at_start(root: Path) -> set[str]:
         for line in child.stderr:
             if line.startswith("import time:"):
                 loaded.add(line.rpartition("|")[2].strip())
-            elif " is ready after " in line:
+            elif '"event":"ready"' in line:
                 return loaded
         pytest.fail("it ended")
     finally:
