@@ -446,6 +446,7 @@ def _run(cluster: Cluster) -> None:
     cluster.reorders, cluster.stalls, cluster.is_sharp = False, 0.0, False
     links.cut.clear()
     for replica in cluster.replicas:
+        replica.ends_at_next_swap, replica.next_swap_late_s = False, 0.0
         replica.go_on()
         if replica.machine is None:
             replica.start()
