@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
+from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.admin import Admin, Statistic, TopicSettings
 from skylarkmq.client.errors import NotFound
 from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
@@ -17,6 +18,7 @@ from skylarkmq.tools.watching import Watch, watched
 SETTINGS: Final[Columns] = {
     "BROKER": "broker", "WRITE QUEUES": "write_queues", "READ QUEUES": "read_queues",
     "PERM": "perm", "ORDER": "order",
+    "DEDUPLICATION": lambda row: _window_text(row["deduplication"]),
 }  # fmt: skip
 QUEUES: Final[Columns] = {
     "BROKER": lambda row: row["queue"]["broker_name"],
@@ -30,6 +32,31 @@ RATES: Final[Columns] = {
     "LAST MINUTE": "minute", "LAST HOUR": "hour", "LAST DAY": "day",
 }  # fmt: skip
 QUEUE_COUNT: Final = click.IntRange(1)
+
+
+def _window(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> DeduplicationWindow | Literal[False] | None:
+    """Read seconds, and after a colon the keys; 0 is none."""
+    if text is None:
+        return None
+    try:
+        window = DeduplicationWindow(*map(int, text.split(":")))
+    except (TypeError, ValueError) as error:
+        why = f"{text!r} is neither SECONDS nor SECONDS:KEYS, like 600:100000"
+        raise click.BadParameter(why, context, option) from error
+    return window if window.seconds else False
+
+
+def _window_text(window: Any) -> str | None:
+    return None if window is None else f"{window['seconds']} s, {window['keys']} keys"
+
+
+_DEDUPLICATE: Final = "--deduplicate"
+_DEDUPLICATE_HELP: Final = (
+    "Store a message of the same unique key once within so many seconds; each broker remembers "
+    "up to KEYS keys."
+)
 
 
 @click.group(epilog=EXIT_CODES)
@@ -61,6 +88,10 @@ def describe(session: Session, topic: str) -> None:
     async def work(admin: Admin) -> None:
         found = await admin.describe_topic(topic)
         fields: dict[str, Any] = {**found.to_json(), "message_count": found.message_count}
+        windows = await admin.deduplication_windows(topic)
+        for row in fields["settings"]:
+            window = windows.get(row["broker"])
+            row["deduplication"] = None if window is None else window._asdict()
         groups = [{"group": name} for name in found.groups]
         session.output.parts(
             fields,
@@ -142,6 +173,13 @@ def _rate(what: str, group: str | None, found: Statistic) -> Row:
 @click.option("--read-queues", type=QUEUE_COUNT, help="To read from; default as many.")
 @click.option("--perm", default="rw", show_default=True, help="Letters of r, w and x (inherited).")
 @click.option("--order", is_flag=True, help="Keep its queues in the route while a broker is away.")
+@click.option(
+    _DEDUPLICATE,
+    "deduplication",
+    callback=_window,
+    metavar="SECONDS[:KEYS]",
+    help=_DEDUPLICATE_HELP,
+)
 @click.option("--exist-ok", is_flag=True, help="Leave a topic that is there as it is.")
 @targeted
 @changes
@@ -155,6 +193,7 @@ def create(
     read_queues: int | None,
     perm: str,
     order: bool,
+    deduplication: DeduplicationWindow | Literal[False] | None,
     exist_ok: bool,
 ) -> None:
     """Create a topic and wait until the name servers tell clients of it."""
@@ -168,6 +207,7 @@ def create(
             read_queues=read_queues,
             perm=perm,
             order=order,
+            deduplication=deduplication or None,
             cluster=where.cluster,
             brokers=where.brokers,
             exist_ok=exist_ok,
@@ -186,6 +226,13 @@ def create(
 @click.option("--read-queues", type=QUEUE_COUNT, help="To read from; default as --queues.")
 @click.option("--perm", help="Letters of r, w and x (inherited), or '' for none.")
 @click.option("--order/--no-order", default=None, help="Keep its queues in the route, or not.")
+@click.option(
+    _DEDUPLICATE,
+    "deduplication",
+    callback=_window,
+    metavar="SECONDS[:KEYS]",
+    help=f"{_DEDUPLICATE_HELP} 0: no more.",
+)
 @targeted
 @changes
 @online
@@ -197,7 +244,8 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     if not wanted:
-        raise click.UsageError("nothing to change: give --queues, --read-queues, --perm or --order")
+        options = "--queues, --read-queues, --perm, --order or --deduplicate"
+        raise click.UsageError(f"nothing to change: give {options}")
 
     async def work(admin: Admin) -> None:
         before = (await admin.topic_route(topic)).settings
@@ -207,14 +255,23 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
             if where.cluster not in known:
                 raise NotFound(f"there is no cluster {where.cluster}; known: {', '.join(known)}")
             brokers = tuple(each.broker for each in before if each.broker in known[where.cluster])
-        asked = ", ".join(f"{name.replace('_', '-')}={value}" for name, value in wanted.items())
+        asked = ", ".join(f"{name.replace('_', '-')}={_shown(wanted[name])}" for name in wanted)
         if not change.allowed(f"set {asked} of the topic {topic} on {where} ({_now(before)})"):
             return
         await admin.update_topic(topic, brokers=brokers, **wanted)
-        fields = {"action": "updated", "topic": topic, "changes": wanted}
+        told = {name: _plain(value) for name, value in wanted.items()}
+        fields = {"action": "updated", "topic": topic, "changes": told}
         session.output.done(fields, f"topic {topic} has {asked} now")
 
     session.administer(work)
+
+
+def _plain(value: Any) -> Any:
+    return value._asdict() if isinstance(value, DeduplicationWindow) else value
+
+
+def _shown(value: Any) -> str:
+    return str(_window_text(_plain(value)) if isinstance(value, DeduplicationWindow) else value)
 
 
 def _now(settings: tuple[TopicSettings, ...]) -> str:

@@ -36,7 +36,10 @@ ANSWERS: dict[str, Names] = {
     "topic describe orders": (
         "groups[] message_count topic",
         ("queues[]", f"begin end last_stored_at {QUEUE}"),
-        ("settings[]", "broker filter_type order perm read_queues sys_flag write_queues"),
+        (
+            "settings[]",
+            "broker deduplication filter_type order perm read_queues sys_flag write_queues",
+        ),
     ),
     "topic groups orders": "[].group",
     "topic stats orders": (("[]", "broker day group hour minute minute_per_second what"),),

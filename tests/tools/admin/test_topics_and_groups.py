@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def taken(broker: SyncBroker, topic: str, group: str, count: int) -> None:
 def test_the_life_of_a_topic(shell: Shell) -> None:
     shell.ok("topic", "create", "t", "--queues", "3", "--broker", "broker-a")
     table = shell.ok("topic", "describe", "t", "-o", "table").out
-    assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no\n", table)
+    assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no +-\n", table)
     again = shell("topic", "create", "t")
     assert (again.code, again.errors) == (
         5, "error: topic t exists on broker-a. `skylarkmq topic update` changes it\n",
@@ -68,6 +69,23 @@ def test_the_life_of_a_topic(shell: Shell) -> None:
     shell.ok("topic", "delete", "t", "--yes")
     assert {"topic": "t"} not in shell.json("topic", "list")
     assert shell("topic", "describe", "t").code == 3
+
+
+def test_a_topic_gets_and_loses_a_deduplication_window(shell: Shell) -> None:
+    def window() -> Any:
+        return shell.json("topic", "describe", "once")["settings"][0]["deduplication"]
+
+    shell.ok("topic", "create", "once", "--deduplicate", "600")
+    assert window() == {"seconds": 600, "keys": 100_000}
+    asked = shell.ok("topic", "update", "once", "--deduplicate", "60:500", "--dry-run")
+    assert "would set deduplication=60 s, 500 keys" in asked.errors
+    shell.ok("topic", "update", "once", "--deduplicate", "60:500", "--yes")
+    assert window() == {"seconds": 60, "keys": 500}
+    assert "60 s, 500 keys" in shell.ok("topic", "describe", "once", "-o", "table").out
+    shell.ok("topic", "update", "once", "--deduplicate", "0", "--yes")
+    assert window() is None
+    wrong = shell("topic", "update", "once", "--deduplicate", "soon", "--yes")
+    assert wrong.code == 2 and "SECONDS:KEYS" in wrong.errors
 
 
 def test_a_topic_is_created_at_a_dry_run_only_in_words(shell: Shell) -> None:
