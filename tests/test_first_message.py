@@ -27,7 +27,7 @@ MARK = "Send a first message"
 @pytest.fixture
 def printed(tmp_path: Path) -> Iterator[list[str]]:
     """The indented lines behind the mark, of a broker that runs: commands, then the snippet."""
-    command = [sys.executable, "-m", "skylarkmq.cli", "serve"]
+    command = [sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "text"]
     for setting in (f"storePathRootDir={tmp_path / 'store'}", *SETTINGS):
         command += ["--set", setting]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
