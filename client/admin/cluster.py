@@ -117,9 +117,8 @@ class ClusterAdmin(AdminBase):
         return BrokerStatus(name, data.cluster, tuple(replicas))
 
     async def _ask_replica(self, broker_id: int, address: str) -> ReplicaStatus:
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
         try:
-            table = (await self._api.body(KVTable, self._dial(address), code)).table
+            table = await self._runtime(self._dial(address))
             failover = await self._ask_failover(address)
         except RocketMQError as error:
             return ReplicaStatus(broker_id, address, str(error))
@@ -207,8 +206,7 @@ class ClusterAdmin(AdminBase):
             if data is None or broker_id not in data.broker_addrs:
                 raise NotFound(f"no broker {broker} with the id {broker_id} is registered")
             address = self._dial(data.broker_addrs[broker_id])
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
-        return BrokerRuntime(broker, (await self._api.body(KVTable, address, code)).table)
+        return BrokerRuntime(broker, await self._runtime(address))
 
     async def kept_texts(self, namespace: str) -> dict[str, str]:
         """Return what the name servers keep in a namespace, by key; nothing is no error.

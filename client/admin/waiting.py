@@ -28,7 +28,7 @@ from skylarkmq.client.admin.reading import MessageScan, StoredMessage
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.errors import BrokerError, TopicNotExist
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.bodies.route import KVTable, TopicRouteData
+from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import (
     RMQ_SYS_SCHEDULE_TOPIC,
@@ -134,9 +134,8 @@ class WaitingAdmin(MessageAdmin):
         self, broker: str, address: str, topic: str | None, limit: int
     ) -> list[DelayedMessage]:
         """Read what waits for the delay levels."""
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
         delivered: dict[MessageQueue, int] = {}
-        for key, text in (await self._api.body(KVTable, address, code)).table.items():
+        for key, text in (await self._runtime(address)).items():
             number, begin = key.removeprefix(LEVEL_KEY), text.split(",")[0]
             if key.startswith(LEVEL_KEY) and number.isdigit() and begin.isdigit():
                 queue = MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, int(number) - 1)

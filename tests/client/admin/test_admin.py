@@ -21,7 +21,7 @@ from skylarkmq.client import (
     RequestTimeout,
 )
 from skylarkmq.client.instance import services_of
-from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo
+from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode
 from tests.client.admin.support import Site, site, two_brokers
@@ -162,6 +162,32 @@ async def test_a_topic_that_no_name_server_hears_of_costs_a_time_out() -> None:
         with pytest.raises(RequestTimeout):
             await silent
     assert clock.pending_count == 0
+
+
+async def test_a_broker_that_has_just_started_is_asked_again() -> None:
+    """RocketMQ's refuses its runtime table until it has counted for the first time."""
+    cluster, clock = FakeCluster(), ManualClock()
+    broker = cluster.network.listen(cluster.broker("a").address)
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    remark = "java.util.NoSuchElementException, java.util.LinkedList.getLast(LinkedList.java:261)"
+    broker.on(code, lambda request: request.reply(1, remark))
+    client = Client(NAMESRV, network=cluster.network, clock=clock, codec="json")
+    async with client, Admin(client=client) as admin:
+        asking = asyncio.create_task(admin.broker_runtime("a"))
+        await advance_async(clock, 0.6)
+        assert not asking.done()
+        body = encode_body(KVTable(table={"brokerVersionDesc": "V4_9_7"}))
+        broker.on(code, lambda request: request.reply(0, body=body))
+        await advance_async(clock, 0.3)
+        assert (await asking).version == "V4_9_7"
+        broker.on(code, lambda request: request.reply(1, "another reason"))
+        with pytest.raises(BrokerError, match="another reason"):
+            await admin.broker_runtime("a")
+        broker.on(code, lambda request: request.reply(1, remark))
+        asking = asyncio.create_task(admin.broker_runtime("a"))
+        await advance_async(clock, 6.0)
+        with pytest.raises(BrokerError, match="getLast"):
+            await asking
 
 
 async def test_a_topic_is_created_once_every_name_server_that_answers_knows_it() -> None:
