@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -20,7 +21,7 @@ from skylarkmq.tools.connection import (
     targeted,
 )
 from skylarkmq.tools.output import Columns, Row
-from skylarkmq.tools.running import EXIT_CODES
+from skylarkmq.tools.running import EXIT_CODES, REFUSED, fail
 from skylarkmq.tools.secret_options import masked, pairs_of
 
 VALUES: Final[Columns] = {"OF": "of", "KEY": "key", "VALUE": "value"}
@@ -95,18 +96,19 @@ def set_settings(
     """Change settings while servers run; they write them into their own files.
 
     A key that takes effect at the next start is taken all the same. One that may not be changed, or
-    that is not known, is refused by SkylarkMQ; RocketMQ takes unknown keys without a word.
+    that is not known, is refused by SkylarkMQ. RocketMQ says nothing of such a key or of a bad
+    value, so the settings are read again: exit code 5 when one is not as it was wanted.
     """
     wanted = pairs_of(settings, "KEY=VALUE")
     named = [where.brokers is not None, where.cluster is not None, everywhere, name_servers]
     if sum(named) != 1:
         raise click.UsageError("give one of --broker, --cluster, --all and --name-servers")
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> int:
         before = await _settings(admin, where, name_servers)
         servers = [*dict.fromkeys(row["of"] for row in before)]
         old = {(row["of"], row["key"]): row["value"] for row in before}
-        rows: list[Row] = [
+        rows: list[dict[str, Any]] = [
             {
                 "of": server,
                 "key": key,
@@ -120,7 +122,7 @@ def set_settings(
             f"{row['key']} of {row['of']}: {row['before']} -> {row['value']}" for row in rows
         )
         if not change.allowed(f"set {told}"):
-            return
+            return 0
         if name_servers:
             await admin.set_name_server_config(wanted)
         else:
@@ -131,10 +133,37 @@ def set_settings(
                     changed = ", ".join(servers[:count]) or "none"
                     click.echo(f"{server} failed; changed before it: {changed}", err=True)
                     raise
+        after = {
+            (row["of"], row["key"]): row["value"]
+            for row in await _settings(admin, where, name_servers)
+        }
+        ignored = [row for row in rows if is_ignored(row, after.get((row["of"], row["key"])))]
+        for row in ignored:
+            row["value"] = row["before"]
         columns = {"OF": "of", "KEY": "key", "BEFORE": "before", "NOW": "value"}
         session.output.rows(rows, columns)
+        if ignored:
+            named = ", ".join(f"{row['key']} of {row['of']}" for row in ignored)
+            return fail(
+                f"not changed: {named}. The server did not refuse it, and did not take it: is it a "
+                "setting there, and the value one of its kind?",
+                REFUSED,
+            )
+        return 0
 
     session.administer(work)
+
+
+def is_ignored(row: Row, after: str | None) -> bool:
+    """Return whether a server that refused nothing has left a setting as it was."""
+    return after is None or (after == row["before"] and not _is_same(after, str(row["value"])))
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Return whether two texts are one value, as servers write it in a form of their own."""
+    with contextlib.suppress(ValueError):
+        return float(one) == float(other)
+    return one.casefold() == other.casefold()
 
 
 @config.command("kv-list", epilog=EXIT_CODES)

@@ -210,9 +210,19 @@ def test_doctor_top_bench(shell: Shell, apache: Broker) -> None:
     assert found["meter"]["kind"] == "lag_without_members"
     assert {one["kind"] for one in found.values()} <= {"lag_without_members", "disk_nearly_full",
                                                         "slow_disk"}  # fmt: skip
-    (seen,) = shell("top", "--every", "10ms", "--count", "1", "--groups", "meter").lines
+    (seen,) = shell("top", "--every", "10ms", "--times", "1", "--groups", "meter").lines
     (lag,) = [row["lag"] for row in seen["groups"] if row["topic"] == "benched"]
     assert lag == 50
+
+
+def test_a_setting_that_it_does_not_take_is_told(shell: Shell) -> None:
+    """Its answer to an unknown key, or to a bad value, is that of success."""
+    said = shell("config", "set", "defaultQueryMaxNum=33", "--all", "--yes").json
+    assert [row["value"] for row in said] == ["33"]
+    for setting in ("noSuchKey=1", "flushDiskType=NONSENSE"):
+        said = shell("config", "set", setting, "--all", "--yes", code=REFUSED)
+        assert [row["value"] == row["before"] for row in said.json] == [True]
+        assert f"not changed: {setting.partition('=')[0]} of " in said.err
 
 
 def test_doctor_finds_members_that_differ(shell: Shell, apache: Broker) -> None:

@@ -9,6 +9,7 @@ import pytest
 from skylarkmq.client import Message, StartFrom
 from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.testing import SyncBroker
+from skylarkmq.tools.config import is_ignored
 from skylarkmq.tools.secret_options import MASK, masked
 from tests.support.patience import LIMIT_S
 from tests.tools.admin.support import Shell
@@ -84,6 +85,19 @@ def test_secrets_among_settings_are_masked() -> None:
     assert masked("secretKey", "open sesame") == MASK
     assert masked("tlsServerKeyPassword", "") == ""
     assert masked("flushDiskType", "ASYNC_FLUSH") == "ASYNC_FLUSH"
+
+
+def test_a_setting_that_a_server_took_no_notice_of_is_told() -> None:
+    """RocketMQ's answer is the same as for one that it took."""
+
+    def ignored(before: str | None, wanted: str, after: str | None) -> bool:
+        return is_ignored({"before": before, "value": wanted}, after)
+
+    assert ignored(None, "1", None)
+    assert ignored("ASYNC_FLUSH", "nonsense", "ASYNC_FLUSH")
+    assert not ignored("32", "64", "64")
+    assert not ignored("64", "64", "64") and not ignored("0.75", "0.750", "0.75")
+    assert not ignored("true", "TRUE", "true"), "it is so already"
 
 
 def test_who_is_connected(shell: Shell, broker: SyncBroker) -> None:
