@@ -19,7 +19,7 @@ CLIENTS: Final[Columns] = {
 QUEUES: Final[Columns] = {
     "GROUP": "group",
     "TOPIC": lambda row: row["queue"]["topic"],
-    "BROKER": lambda row: row["queue"]["broker_name"],
+    "BROKER": lambda row: row["queue"]["broker"],
     "QUEUE": lambda row: row["queue"]["queue_id"],
     "COMMITTED": lambda row: row["values"].get("commitOffset"),
     "CACHED": lambda row: row["values"].get("cachedMsgCount"),

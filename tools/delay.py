@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
 import click
@@ -14,11 +15,12 @@ from skylarkmq.client.producer.send_result import SendResult, SendStatus
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import age_text, now
-from skylarkmq.tools.output import Columns
+from skylarkmq.tools.output import Columns, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, fail
 
 COLUMNS: Final[Columns] = {
-    "DUE": "due_at", "IN": "in", "TOPIC": "topic", "BROKER": "broker",
+    "DUE": moment("due_at"), "IN": lambda row: age_text(timedelta(seconds=row["due_in_s"])),
+    "TOPIC": "topic", "BROKER": "broker",
     "LEVEL": lambda row: row["level"] or None, "TAG": "tags",
     "KEYS": lambda row: row["keys"] or None, "SIZE": "size", "MESSAGE ID": "msg_id",
 }  # fmt: skip
@@ -46,7 +48,10 @@ def list_delayed(session: Session, topic: str | None, limit: int) -> None:
         async with Admin(client=client, timeout=session.timeout) as admin:
             found = await admin.delayed(topic=topic, limit=limit)
         at = now(client)
-        rows = [{**one.to_json(), "in": age_text(one.due_at - at)} for one in found]
+        rows = [
+            {**one.to_json(), "due_in_s": round((one.due_at - at).total_seconds(), 1)}
+            for one in found
+        ]
         session.output.rows(rows, COLUMNS, none="no message waits")
 
     session.run(work)

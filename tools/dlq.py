@@ -13,11 +13,11 @@ a second time: at least once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -25,13 +25,13 @@ from typing import Any, Final, TextIO
 import click
 
 from skylarkmq.client.admin import Admin, MessageScan, ReplayOutcome, ReplayTarget, StoredMessage
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import BrokerError, NotFound
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import Moment, instant
-from skylarkmq.tools.output import Columns, ProgressBar, as_json
+from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
 from skylarkmq.tools.showing import (
     FIELD_COLUMNS,
@@ -44,7 +44,7 @@ from skylarkmq.tools.showing import (
 )
 
 LIST_COLUMNS: Final[Columns] = {
-    "GIVEN UP": "stored_at",
+    "GIVEN UP": moment("stored_at"),
     "TOPIC": "origin_topic",
     "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
     "OFFSET": "queue_offset",
@@ -87,7 +87,10 @@ def list_letters(
                 rows.append(row_of(letter, letter.queue, form))
                 if len(rows) == limit:
                     break
-        session.output.rows(rows, LIST_COLUMNS, none=f"{group} has no dead letters")
+            if not rows:
+                await _require_group(admin, group)
+        none = f"{group} has no dead letters"
+        session.output.rows(rows, LIST_COLUMNS, none=none, fits=True)
 
     session.run(work)
 
@@ -164,6 +167,7 @@ def replay(
                 run = _Replay(client, admin, kept, group, target, rate)
                 letters = await run.count(_letters(client, admin, group, since, until), limit)
                 if not letters:
+                    await _require_group(admin, group)
                     click.echo(f"{group} has no dead letter to replay", err=True)
                 where = f"the group {group}" if target == "group" else "their first topics"
                 what = f"replay {letters} dead letters of {group} to {where}"
@@ -200,6 +204,8 @@ def export(
                     stream.write(as_json(row_of(letter, letter.queue, form), indent=None) + "\n")
                     count += 1
                     progress("export", scan.progress.scanned, scan.progress.total)
+                if not count:
+                    await _require_group(admin, group)
         click.echo(f"{count} dead letters written", err=True)
         return 0 if count else NOT_FOUND
 
@@ -214,7 +220,7 @@ class Ledger:
         self.done = done
 
     @classmethod
-    @contextmanager
+    @contextlib.contextmanager
     def open(
         cls, path: Path, group: str, target: str, namesrv: str, *, write: bool
     ) -> Generator[Ledger]:
@@ -339,6 +345,12 @@ def _letters(client: Client, admin: Admin, group: str, since: Time, until: Time)
     return admin.dead_letters(group, start=instant(since, client), stop=instant(until, client))
 
 
+async def _require_group(admin: Admin, group: str) -> None:
+    """Raise NotFound where no letters are found, as there is no such group: its name is wrong."""
+    with contextlib.suppress(BrokerError):  # the account may not ask
+        await admin.describe_group(group)
+
+
 def _place(letter: StoredMessage) -> tuple[str, int, int]:
     queue: MessageQueue = letter.queue
     return queue.broker_name, queue.queue_id, letter.queue_offset
@@ -373,7 +385,7 @@ def _read_ledger(path: Path, head: dict[str, str]) -> set[tuple[str, int, int]]:
     return done
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(file: str) -> Generator[TextIO]:
     if file == "-":
         yield sys.stdout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import click
 
 from skylarkmq.client.admin import Admin, GroupProgress, OffsetReset
 from skylarkmq.client.errors import NotFound
+from skylarkmq.client.instance import Client
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import (
     Change,
@@ -20,6 +21,7 @@ from skylarkmq.tools.connection import (
     online,
     targeted,
 )
+from skylarkmq.tools.moments import Moment, now
 from skylarkmq.tools.output import Columns, Output, Parts, ProgressBar, Row, moment, version_text
 from skylarkmq.tools.running import EXIT_CODES
 from skylarkmq.tools.watching import Watch, watched
@@ -36,7 +38,7 @@ MEMBERS: Final[Columns] = {
 SUBSCRIPTIONS: Final[Columns] = {"TOPIC": "topic", "KIND": "kind", "EXPRESSION": "expression"}
 LAGS: Final[Columns] = {
     "TOPIC": lambda row: row["queue"]["topic"],
-    "BROKER": lambda row: row["queue"]["broker_name"],
+    "BROKER": lambda row: row["queue"]["broker"],
     "QUEUE": lambda row: row["queue"]["queue_id"],
     "COMMITTED": "committed", "END": "end", "LAG": "lag", "CONSUMED UP TO": moment("consumed_at"),
 }  # fmt: skip
@@ -44,7 +46,7 @@ TOTALS: Final[Columns] = {
     "GROUP": "group", "MEMBERS": "members", "LAG": "lag", "A SECOND": "tps",
 }  # fmt: skip
 RESETS: Final[Columns] = {
-    "BROKER": lambda row: row["queue"]["broker_name"],
+    "BROKER": lambda row: row["queue"]["broker"],
     "QUEUE": lambda row: row["queue"]["queue_id"],
     "FROM": "before", "TO": "after", "MOVED": "moved", "HOW": "how",
 }  # fmt: skip
@@ -167,20 +169,17 @@ async def _all_lags(admin: Admin) -> list[Row]:
 # Where a group stands
 
 
-def _target(_context: click.Context, _option: click.Parameter, text: str | None) -> To | None:
+def _target(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> To | timedelta | None:
     if text is None:
         return None
     if text in ENDS:
         return ENDS[text]
     try:
-        if text.isascii() and text.isdigit():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError, OSError) as error:
-        raise click.BadParameter(
-            f"{text!a} is no time; use first, last, ms since the epoch, or 2026-01-31T12:00:00Z"
-        ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return Moment().convert(text, None, None)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{error.message}; or first, or last") from error
 
 
 @group.command("reset", epilog=EXIT_CODES)
@@ -188,14 +187,19 @@ def _target(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.argument("topic")
 @click.option(
     "--to", metavar="TIME", callback=_target,
-    help="To the first message stored then or later: ISO 8601 (UTC where it names no zone) or ms; "
-    "or first, or last.",
+    help="To the first message stored then or later: a time, or 10m for ten minutes ago; or first, "
+    "or last.",
 )  # fmt: skip
 @click.option("--offset", type=click.IntRange(0), help="To this offset of every queue.")
 @changes
 @online
 def reset(
-    session: Session, change: Change, group: str, topic: str, to: To | None, offset: int | None
+    session: Session,
+    change: Change,
+    group: str,
+    topic: str,
+    to: To | timedelta | None,
+    offset: int | None,
 ) -> None:
     """Move a group to another place in a topic, with or without members at work.
 
@@ -204,12 +208,20 @@ def reset(
     """
     if (to is None) == (offset is None):
         raise click.UsageError("give one of --to and --offset")
-    place = _place(to) if to is not None else f"offset {offset}"
-    what = f"move the group {group} in the topic {topic} to {place}"
-    _move(
-        session, change, what,
-        lambda admin, dry: admin.reset_offset(group, topic, when=to, offset=offset, dry_run=dry),
-    )  # fmt: skip
+
+    async def work(client: Client) -> None:
+        when = now(client).replace(microsecond=0) - to if isinstance(to, timedelta) else to
+        place = _place(when) if when is not None else f"offset {offset}"
+        what = f"move the group {group} in the topic {topic} to {place}"
+        async with Admin(client=client, timeout=session.timeout) as admin:
+            await _moved(
+                session, change, what,
+                lambda dry: admin.reset_offset(
+                    group, topic, when=when, offset=offset, dry_run=dry
+                ),
+            )  # fmt: skip
+
+    session.run(work)
 
 
 @group.command("skip", epilog=EXIT_CODES)
@@ -267,6 +279,18 @@ def _move(
     what: str,
     reset_offset: Callable[[Admin, bool], Awaitable[OffsetReset]],
 ) -> None:
+    async def work(admin: Admin) -> None:
+        await _moved(session, change, what, lambda dry: reset_offset(admin, dry))
+
+    session.administer(work)
+
+
+async def _moved(
+    session: Session,
+    change: Change,
+    what: str,
+    reset_offset: Callable[[bool], Awaitable[OffsetReset]],
+) -> None:
     """Show the plan, ask, move, and show what became of it."""
 
     def show(result: OffsetReset) -> None:
@@ -274,14 +298,11 @@ def _move(
         fields = {**result.to_json(), "queues": rows}
         session.output.parts(fields, {f"{result.group} in {result.topic}": (rows, RESETS)})
 
-    async def work(admin: Admin) -> None:
-        asks = not change.yes and not change.dry_run
-        if change.dry_run or (asks and session.output.is_table):
-            show(await reset_offset(admin, True))
-        if change.allowed(what):
-            show(await reset_offset(admin, False))
-
-    session.administer(work)
+    asks = not change.yes and not change.dry_run
+    if change.dry_run or (asks and session.output.is_table):
+        show(await reset_offset(True))
+    if change.allowed(what):
+        show(await reset_offset(False))
 
 
 @group.command("clone", epilog=EXIT_CODES)

@@ -29,7 +29,12 @@ def health(address: str) -> None:
     try:
         status, text = ask(PageRequest(host, port, PATH))
     except OSError as error:
-        click.echo(f"error: {address}: {error}", err=True)
+        click.echo(
+            f"error: {address}: {error.strerror or error}. This asks the metrics page of one "
+            "SkylarkMQ broker: is it running there (--address)? `skylarkmq cluster health` asks a "
+            "whole cluster, RocketMQ's too",
+            err=True,
+        )
         sys.exit(UNREACHABLE)
     click.echo(text.rstrip())
     sys.exit(0 if status == http.client.OK else NOT_READY)

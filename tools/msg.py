@@ -106,7 +106,7 @@ def query(
                 topic, key=key, msg_id=msg_id, start=start, stop=stop, limit=limit
             )
         rows = [row_of(message, message.queue, form) for message in found]
-        session.output.rows(rows, LIST_COLUMNS, none="no such message")
+        session.output.rows(rows, LIST_COLUMNS, none="no such message", fits=True)
         return 0 if rows else NOT_FOUND
 
     session.run(work)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ Parts = Mapping[str, tuple[Iterable[Row], Columns | None]]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
+LAST_MIN: Final = 16
 FIRST_REGULAR_VERSION: Final = 212
 
 
@@ -43,19 +45,30 @@ class Output:
         """Whether a person reads it."""
         return self.form == "table"
 
-    def rows(self, rows: Iterable[Row], columns: Columns | None = None, *, none: str = "") -> None:
+    def rows(
+        self,
+        rows: Iterable[Row],
+        columns: Columns | None = None,
+        *,
+        none: str = "",
+        fits: bool = False,
+    ) -> None:
         """Print a list.
 
         Args:
             columns: of the table; all of the first row's keys when not given.
             none: what a person reads on standard error when the list is empty.
+            fits: cut the last column, a text, to the width of the terminal.
         """
         found = list(rows)
         if not self.is_table:
             self._programs(found)
         elif found:
             columns = columns or {key.upper(): key for key in found[0]}
-            for line in table([*columns], [_cells(row, columns) for row in found]):
+            lines = table([*columns], [_cells(row, columns) for row in found])
+            if fits and sys.stdout.isatty():
+                lines = fitting(lines, lines[0].rindex([*columns][-1]))
+            for line in lines:
                 click.echo(line)
         elif none:
             click.echo(none, err=True)
@@ -125,7 +138,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the lines of a table; columns of numbers are aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    right = [all(_is_number(row[i]) for row in cells) and bool(cells) for i in range(len(headers))]
+    right = [
+        all(_is_number(row[i]) for row in cells) and any(row[i] != "-" for row in cells)
+        for i in range(len(headers))
+    ]
     return [
         "  ".join(
             text.rjust(width) if leans else text.ljust(width)
@@ -133,6 +149,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
         ).rstrip()
         for row in [[*headers], *cells]
     ]
+
+
+def fitting(lines: list[str], begin: int) -> list[str]:
+    """Return lines cut to the terminal's width, but not before LAST_MIN of what begins there."""
+    width = max(shutil.get_terminal_size().columns, begin + LAST_MIN)
+    return [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
 
 
 def when(timestamp_ms: int) -> str:

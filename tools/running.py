@@ -40,6 +40,7 @@ COMMAND_OF: Final = {
     "update_group": "skylarkmq group update",
     "update_topic": "skylarkmq topic update",
 }
+NO_TOPIC: Final = "`skylarkmq topic list` shows the topics, `skylarkmq topic create` makes one"
 _CALL: Final = re.compile(rf"\b({'|'.join(COMMAND_OF)})\b")
 EXIT_CODES: Final = (
     "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused."
@@ -63,6 +64,8 @@ def run(work: Callable[[], Coroutine[Any, Any, int | None]], *, asked: str = "")
         code = fail(error, exit_code(error))
         if code == UNREACHABLE and asked:
             click.echo(f"hint: asked {asked}", err=True)
+        if code == NOT_FOUND and isinstance(error, RouteNotFound):
+            click.echo(f"hint: {NO_TOPIC}", err=True)
     except BrokenPipeError:
         # The reader of the output has left; nothing may be flushed into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

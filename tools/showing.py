@@ -21,7 +21,7 @@ from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import RESERVED_NAMES
-from skylarkmq.tools.output import Columns, Row
+from skylarkmq.tools.output import Columns, Row, moment
 
 BodyForm = Literal["auto", "text", "json", "hex", "base64", "none"]
 HEX_WIDTH: Final = 16
@@ -147,14 +147,14 @@ def visible(text: str) -> str:
 
 def line_of(row: Row) -> str:
     """Return a message as one line for a person."""
-    marks = [row["stored_at"], f"{row['broker']}/{row['queue_id']}@{row['queue_offset']}"]
+    marks = [moment("stored_at")(row), f"{row['broker']}/{row['queue_id']}@{row['queue_offset']}"]
     marks += [f"[{visible(row['tags'])}]"] if row["tags"] else []
     marks += [f"({visible(row['keys'])})"] if row["keys"] else []
     return f"{' '.join(marks)} {brief(row)}"
 
 
 LIST_COLUMNS: Final[Columns] = {
-    "STORED": "stored_at",
+    "STORED": moment("stored_at"),
     "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
     "OFFSET": "queue_offset",
     "TAG": lambda row: visible(row["tags"] or "") or None,
@@ -170,8 +170,8 @@ FIELD_COLUMNS: Final[Columns] = {
     "queue": lambda row: f"{row['broker']}/{row['queue_id']} at {row['queue_offset']}",
     "tag": "tags",
     "keys": lambda row: row["keys"] or None,
-    "born": lambda row: f"{row['born_at']} at {row['born_host']}",
-    "stored": lambda row: f"{row['stored_at']} at {row['store_host']}",
+    "born": lambda row: f"{moment('born_at')(row)} at {row['born_host']}",
+    "stored": lambda row: f"{moment('stored_at')(row)} at {row['store_host']}",
     "handed back": lambda row: f"{row['reconsume_times']} times",
     "size": "size",
     "properties": lambda row: (

@@ -148,7 +148,7 @@ def peek(
             else:
                 found = sorted([message async for message in scan], key=_stored)[-count:]
         rows = [row_of(message, message.queue, form) for message in found]
-        session.output.rows(rows, LIST_COLUMNS, none="no message there")
+        session.output.rows(rows, LIST_COLUMNS, none="no message there", fits=True)
         return 0 if rows else NOT_FOUND
 
     session.run(work)

@@ -57,7 +57,7 @@ class Look:
 @click.command(epilog=EXIT_CODES)
 @click.option("--every", type=Span(), default="2s", show_default=True, metavar="SPAN",
               help="Time between two looks.")  # fmt: skip
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N snapshots.")
+@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
 @click.option("--sort", type=click.Choice([*SORTS.values()]), default="lag", show_default=True)
 @click.option("--topics", "pattern", metavar="REGEX", help="Only topics with this in their name.")
 @click.option("--groups", "group_pattern", metavar="REGEX", help="Only groups with this in their "
@@ -66,7 +66,7 @@ class Look:
 def top(
     session: Session,
     every: timedelta,
-    count: int | None,
+    times: int | None,
     sort: str,
     pattern: str | None,
     group_pattern: str | None,
@@ -83,7 +83,7 @@ def top(
             clock = services_of(client).clock
             screen = Screen(session.output, sort, every)
             before = await look(admin, clock, topics, groups)
-            left = count or sys.maxsize
+            left = times or sys.maxsize
             with screen.keys():
                 while left and await screen.wait(every.total_seconds()):
                     left -= 1
@@ -108,7 +108,7 @@ async def look(
         for each in broker.replicas:
             seen.brokers.append(
                 {
-                    "name": broker.name, "id": each.broker_id, "address": each.address,
+                    "broker": broker.name, "broker_id": each.broker_id, "address": each.address,
                     "version": each.version, "disk_used": each.disk_used,
                     "behind": broker.behind(each), "error": each.error,
                 }
@@ -149,7 +149,8 @@ def _note_group(seen: Look, group: str, progress: GroupProgress) -> None:
 def snapshot(before: Look, now: Look) -> Row:
     """Return the rates between two looks, for programs.
 
-    A group's `out` is what it committed, a topic's and a broker's is that of all groups together.
+    A group's `out_per_s` is what it committed, a topic's and a broker's is that of all groups
+    together.
     """
     passed_s = max(now.at_s - before.at_s, 1e-9)
     stored = _sums(
@@ -163,21 +164,21 @@ def snapshot(before: Look, now: Look) -> Row:
     groups = [
         {
             "group": group, "topic": topic, "members": now.members.get(group, 0),
-            "out": round(done.get((group, topic), 0) / passed_s, 1), "lag": lag,
+            "out_per_s": round(done.get((group, topic), 0) / passed_s, 1), "lag": lag,
         }
         for (group, topic), lag in now.lags.items()
         if not (is_retry_topic(topic) and lag == 0)
     ]  # fmt: skip
     groups += [
-        {"group": name, "topic": None, "members": now.members[name], "out": 0.0, "lag": 0}
+        {"group": name, "topic": None, "members": now.members[name], "out_per_s": 0.0, "lag": 0}
         for name in names
     ]
     outs = _sums((topic, count) for (_, topic), count in done.items())
     lags = _sums((topic, lag) for (_, topic), lag in now.lags.items())
     topics = [
         {
-            "topic": topic, "in": round(count / passed_s, 1),
-            "out": round(outs.get(topic, 0) / passed_s, 1), "lag": lags.get(topic, 0),
+            "topic": topic, "in_per_s": round(count / passed_s, 1),
+            "out_per_s": round(outs.get(topic, 0) / passed_s, 1), "lag": lags.get(topic, 0),
             "messages": sum(end for queue, end in now.ends.items() if queue.topic == topic),
         }
         for topic, count in stored.items()
@@ -194,13 +195,12 @@ def _brokers(before: Look, now: Look, passed_s: float) -> list[Row]:
                 for queue, end in now.ends.items())  # fmt: skip
     outs = _sums((key[1].broker_name, _grown(before.committed, key, offset))
                  for key, offset in now.committed.items())  # fmt: skip
+
+    def rate(counts: Mapping[str, int], row: Row) -> float | None:
+        return None if row["broker_id"] else round(counts.get(row["broker"], 0) / passed_s, 1)
+
     return [
-        {
-            **row,
-            "in": None if row["id"] else round(ins.get(row["name"], 0) / passed_s, 1),
-            "out": None if row["id"] else round(outs.get(row["name"], 0) / passed_s, 1),
-        }
-        for row in now.brokers
+        {**row, "in_per_s": rate(ins, row), "out_per_s": rate(outs, row)} for row in now.brokers
     ]
 
 
@@ -289,8 +289,8 @@ def screen_lines(seen: Row, sort: str, room: int = sys.maxsize) -> list[str]:
     """
     brokers = [
         [
-            f"{row['name']} ({row['id']})", row["address"], row["version"] or None,
-            row["in"], row["out"],
+            f"{row['broker']} ({row['broker_id']})", row["address"], row["version"] or None,
+            row["in_per_s"], row["out_per_s"],
             None if row["disk_used"] is None else f"{row['disk_used']:.0%}", row["behind"],
             row["error"] or "ok",
         ]
@@ -308,19 +308,20 @@ def screen_lines(seen: Row, sort: str, room: int = sys.maxsize) -> list[str]:
         "",
         *table(
             ["TOPIC", "IN/S", "OUT/S", "LAG"],
-            [[row["topic"], row["in"], row["out"], row["lag"]] for row in topics],
+            [[row["topic"], row["in_per_s"], row["out_per_s"], row["lag"]] for row in topics],
         ),
         "",
         *table(
             ["GROUP", "TOPIC", "MEMBERS", "OUT/S", "LAG"],
-            [[row["group"], row["topic"], row["members"], row["out"], row["lag"]]
+            [[row["group"], row["topic"], row["members"], row["out_per_s"], row["lag"]]
              for row in groups],
         ),
     ]  # fmt: skip
 
 
 def _order(sort: str, name: str) -> Callable[[Row], tuple[float, str]]:
-    return lambda row: (0.0 if sort == "name" else -float(row[sort]), str(row[name]))
+    key = {"in": "in_per_s", "out": "out_per_s"}.get(sort, sort)
+    return lambda row: (0.0 if sort == "name" else -float(row[key]), str(row[name]))
 
 
 def _regex(pattern: str | None, option: str) -> re.Pattern[str]:

@@ -21,7 +21,7 @@ SETTINGS: Final[Columns] = {
     "DEDUPLICATION": lambda row: _window_text(row["deduplication"]),
 }  # fmt: skip
 QUEUES: Final[Columns] = {
-    "BROKER": lambda row: row["queue"]["broker_name"],
+    "BROKER": lambda row: row["queue"]["broker"],
     "QUEUE": lambda row: row["queue"]["queue_id"],
     "FIRST": "begin", "END": "end",
     "MESSAGES": lambda row: row["end"] - row["begin"],

@@ -11,11 +11,11 @@ from skylarkmq.client.admin import Admin
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.moments import Span, age_text, now
-from skylarkmq.tools.output import Columns
+from skylarkmq.tools.output import Columns, moment
 from skylarkmq.tools.running import EXIT_CODES
 
 COLUMNS: Final[Columns] = {
-    "BORN": "born_at", "AGE": lambda row: age_text(timedelta(seconds=row["age_s"])),
+    "BORN": moment("born_at"), "AGE": lambda row: age_text(timedelta(seconds=row["age_s"])),
     "TOPIC": "topic", "PRODUCER GROUP": "group", "CHECKS": "checks", "BROKER": "broker",
     "KEYS": lambda row: row["keys"] or None, "MESSAGE ID": "msg_id",
 }  # fmt: skip

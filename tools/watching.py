@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Final, TypeVar
 
@@ -13,9 +14,10 @@ import click
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.tools.connection import Command, Session
+from skylarkmq.tools.moments import Span
 from skylarkmq.tools.output import Output
 
-EVERY_S: Final = 2.0
+EVERY: Final = "2s"
 T = TypeVar("T")
 
 
@@ -69,17 +71,21 @@ class Watch:
 def watched(command: Command) -> Command:
     """Add --watch, --every and --times; the command gets `watch`."""
 
-    def with_watch(watch: bool, every: float, times: int | None, **options: Any) -> None:
-        command(watch=Watch(watch, every, times), **options)
+    def with_watch(watch: bool, every: timedelta, times: int | None, **options: Any) -> None:
+        if every <= timedelta():
+            raise click.BadParameter("it is above 0", param_hint="--every")
+        command(watch=Watch(watch, every.total_seconds(), times), **options)
 
     update_wrapper(with_watch, command)
     options = (
         click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C."),
         click.option(
-            "--every", type=click.FloatRange(min=0, min_open=True), default=EVERY_S,
-            show_default=True, help="With --watch: seconds between two looks.",
+            "--every", type=Span(), default=EVERY, show_default=True, metavar="SPAN",
+            help="With --watch: time between two looks.",
         ),
-        click.option("--times", type=click.IntRange(1), help="With --watch: end after so many."),
+        click.option(
+            "--times", type=click.IntRange(1), help="With --watch: end after so many looks."
+        ),
     )  # fmt: skip
     for option in reversed(options):
         with_watch = option(with_watch)

@@ -1,7 +1,7 @@
 """What administrators are told: frozen, and each with a form for JSON that stays as it is.
 
 All offsets are queue offsets, all times UTC. `to_json()` uses the attributes' names; a time is text
-in ISO 8601, a queue an object of topic, broker_name and queue_id, bytes are text in base64.
+in ISO 8601, a queue an object of topic, broker and queue_id, bytes are text in base64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def as_json(value: object) -> JsonValue:
     """Return any result's attribute in the form for JSON."""
     if isinstance(value, MessageQueue):
         return {
-            "topic": value.topic, "broker_name": value.broker_name, "queue_id": value.queue_id
+            "topic": value.topic, "broker": value.broker_name, "queue_id": value.queue_id
         }  # fmt: skip
     if isinstance(value, Enum):
         return as_json(value.value)
@@ -53,7 +53,7 @@ def as_json(value: object) -> JsonValue:
     if isinstance(value, Result):
         return value.to_json()
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.isoformat(timespec="milliseconds")
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")
     if isinstance(value, Mapping):

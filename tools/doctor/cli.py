@@ -92,5 +92,10 @@ def _print(session: Session, wanted: tuple[str, ...], found: list[Finding]) -> N
         mark = click.style(one.severity, fg="red" if one.severity == "critical" else "yellow")
         click.echo(f"{mark} {one.kind}: {one.subject}\n  cause: {one.cause}\n  cure:  {one.cure}")
     counts = {name: sum(one.severity == name for one in found) for name in ORDER}
-    text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    many = {"critical": "critical", "warning": "warnings"}
+    text = ", ".join(
+        f"{count} {name if count == 1 else many.get(name, name)}"
+        for name, count in counts.items()
+        if count
+    )
     click.echo(f"looked at {', '.join(wanted)}: {text or 'all is well'}")

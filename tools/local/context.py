@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from skylarkmq.client.instance import Client
 from skylarkmq.tools.local.contexts import (
     Context,
     Contexts,
@@ -63,6 +64,10 @@ def add(
     The secret of --access-key comes from --ask-secret, --secret-stdin or --secret-env, and is kept
     in a file that only you can read.
     """
+    try:
+        Client(given["namesrv"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--namesrv") from error
     contexts = load_contexts()
     if name in contexts.by_name and not replaces:
         raise click.UsageError(f"there is a context {name}; --replace takes its place")

@@ -236,7 +236,7 @@ async def test_results_have_a_form_for_json(tmp_path: Path) -> None:
                     assert json.loads(json.dumps(one.to_json())) == one.to_json(), name
         progress = (await it.admin.progress("billing", "orders")).to_json()
         row = progress["queues"][0]
-        assert row["queue"] == {"topic": "orders", "broker_name": "broker-a", "queue_id": 0}
+        assert row["queue"] == {"topic": "orders", "broker": "broker-a", "queue_id": 0}
         assert (row["lag"], progress["lag"], progress["group"]) == (1, 2, "billing")
 
 

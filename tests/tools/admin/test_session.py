@@ -10,7 +10,7 @@ import pytest
 
 from skylarkmq.client import ConnectionFailed
 from skylarkmq.tools.connection import Change, Session
-from skylarkmq.tools.output import Output
+from skylarkmq.tools.output import Output, fitting
 from skylarkmq.tools.running import run
 from skylarkmq.tools.watching import Watch
 
@@ -70,3 +70,11 @@ async def test_a_first_look_that_fails_ends_a_watch(watch: Watch) -> None:
 
     with pytest.raises(ConnectionFailed):
         await watch.look(SESSION, ask, show)
+
+
+def test_the_last_column_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["ID  BODY", "12  " + "x" * 60, "13  short"]
+    monkeypatch.setenv("COLUMNS", "30")
+    assert fitting(lines, 4) == ["ID  BODY", "12  " + "x" * 23 + "...", "13  short"]
+    monkeypatch.setenv("COLUMNS", "5")
+    assert fitting(lines, 4)[1] == "12  " + "x" * 13 + "...", "some of it is always shown"

@@ -15,7 +15,7 @@ from skylarkmq.tools.connection import changes, online, targeted
 from skylarkmq.tools.watching import watched
 from tests.tools.admin.support import GROUP, TOPIC, Shell, paths
 
-QUEUE = "queue.broker_name queue.queue_id queue.topic"
+QUEUE = "queue.broker queue.queue_id queue.topic"
 GROUP_SETTINGS = (
     "broker broker_id broker_id_when_slow broadcast_enabled consume_enabled from_min_enabled"
     " max_retries notify_members retry_queues"

@@ -106,6 +106,8 @@ def test_a_group_is_moved_while_nobody_is_there(shell: Shell, own_broker: SyncBr
     assert shell.json("group", "lag", "g")["lag"] == 4
     shell.ok("group", "reset", "g", "moves", "--offset", "3", "--yes")
     assert shell.json("group", "lag", "g")["lag"] == 1
+    shell.ok("group", "reset", "g", "moves", "--to", "365d", "--yes")
+    assert shell.json("group", "lag", "g")["lag"] == 4
     shell.ok("group", "reset", "g", "moves", "--to", "2020-01-01T00:00:00Z", "--yes")
     assert shell.json("group", "lag", "g")["lag"] == 4
     seek = ("group", "seek", "g", "moves", "--broker", "broker-a", "--queue")
@@ -161,6 +163,13 @@ def test_watching_prints_a_line_each_time(shell: Shell, own_broker: SyncBroker) 
     words = ("group", "lag", "w", "--watch", "--every", "0.001", "--times", "3")
     assert len(shell.ok(*words).out.splitlines()) == 3
     assert shell.ok(*words, "-o", "table").out.count("lag 0, ") == 3
+    assert len(shell.ok("group", "lag", "--watch", "--every", "1ms", "--times", "2").out) > 0
+    assert shell("group", "lag", "w", "--watch", "--every", "0").code == 2
+
+
+def test_a_topic_that_is_not_there_is_told_with_a_cure(shell: Shell) -> None:
+    said = shell("peek", "no-such-topic")
+    assert said.code == 3 and "`skylarkmq topic create` makes one" in said.errors
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -46,21 +46,21 @@ def test_snapshots_of_a_cluster_at_work(shell: Shell, broker: SyncBroker) -> Non
 
     def at_work() -> bool:
         nonlocal rows
-        rows = shell("top", "--every", "50ms", "--count", "2", "--topics", "busy").lines
+        rows = shell("top", "--every", "50ms", "--times", "2", "--topics", "busy").lines
         assert len(rows) == 2
         (topic,) = rows[1]["topics"]
-        return bool(topic["in"] > 0 and of_worker(rows[1])["out"] > 0)
+        return bool(topic["in_per_s"] > 0 and of_worker(rows[1])["out_per_s"] > 0)
 
     with beside(work()):
         broker.wait_members("worker")
         until_sync(at_work)  # a look must fall between two commits
     (topic,) = rows[1]["topics"]
     group = of_worker(rows[1])
-    assert topic["out"] == group["out"]
+    assert topic["out_per_s"] == group["out_per_s"]
     assert (group["group"], group["members"]) == ("worker", 1)
     (seen,) = rows[1]["brokers"]
-    assert (seen["name"], seen["id"], seen["error"]) == ("broker-a", 0, None)
-    table = shell("top", "--every", "1ms", "--count", "1", "-o", "table").out
+    assert (seen["broker"], seen["broker_id"], seen["error"]) == ("broker-a", 0, None)
+    table = shell("top", "--every", "1ms", "--times", "1", "-o", "table").out
     assert "quiet" in table and "worker" in table and "broker-a (0)" in table
     shell("top", "--topics", "(", code=USAGE)
 
@@ -74,25 +74,33 @@ def look(at_s: float, end: int, committed: int, lag: int) -> Look:
 
 def test_rates_of_brokers_are_those_of_their_queues() -> None:
     before, now = look(10, 100, 50, 50), look(12, 110, 90, 20)
-    now.brokers = [{"name": "b", "id": 0}, {"name": "b", "id": 1}, {"name": "c", "id": 0}]
+    now.brokers = [
+        {"broker": "b", "broker_id": 0},
+        {"broker": "b", "broker_id": 1},
+        {"broker": "c", "broker_id": 0},
+    ]
     rows = snapshot(before, now)["brokers"]
-    assert [(row["in"], row["out"]) for row in rows] == [(5, 20), (None, None), (0, 0)]
+    assert [(row["in_per_s"], row["out_per_s"]) for row in rows] == [(5, 20), (None, None), (0, 0)]
 
 
 def test_rates_are_those_between_two_looks() -> None:
     seen = snapshot(look(10, 100, 50, 50), look(12, 110, 90, 20))
     assert seen["interval_s"] == 2
-    assert seen["topics"] == [{"topic": "t", "in": 5, "out": 20, "lag": 20, "messages": 110}]
-    assert seen["groups"] == [{"group": "g", "topic": "t", "members": 2, "out": 20, "lag": 20}]
+    assert seen["topics"] == [
+        {"topic": "t", "in_per_s": 5, "out_per_s": 20, "lag": 20, "messages": 110}
+    ]
+    assert seen["groups"] == [
+        {"group": "g", "topic": "t", "members": 2, "out_per_s": 20, "lag": 20}
+    ]
     # A group that was moved back has done nothing, and a new topic is not a flood.
     seen = snapshot(look(10, 100, 50, 50), look(12, 100, 0, 100))
-    assert seen["groups"][0]["out"] == 0
-    assert snapshot(Look(10), look(12, 100, 0, 100))["topics"][0]["in"] == 0
+    assert seen["groups"][0]["out_per_s"] == 0
+    assert snapshot(Look(10), look(12, 100, 0, 100))["topics"][0]["in_per_s"] == 0
 
 
 async def test_keys_change_the_order_and_end_it(capsys: pytest.CaptureFixture[str]) -> None:
     def group(name: str, out: int, lag: int) -> dict[str, Any]:
-        return {"group": name, "topic": "t", "members": 0, "out": out, "lag": lag}
+        return {"group": name, "topic": "t", "members": 0, "out_per_s": out, "lag": lag}
 
     groups = [group("a", 1, 1), group("b", 3, 2), group("c", 2, 3)]
     seen = {"brokers": [], "topics": [], "groups": groups}
