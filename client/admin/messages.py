@@ -613,6 +613,9 @@ def header_of_copy(
         born_timestamp=born_ms,
         flag=flag,
         properties=encode_properties(properties),
+        # Without a number the group's own counts, and a group with 0 retries would make it a dead
+        # letter at once.
+        max_reconsume_times=1 if queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else None,
         broker_name=queue.broker_name,
     )
 

@@ -34,6 +34,18 @@ async def test_a_copy_is_like_the_message(tmp_path: Path) -> None:
         assert (again.topic, again.sharding_key, again.reconsume_times) == ("orders", "s", 0)
 
 
+async def test_a_group_without_retries_gets_its_letter_again(tmp_path: Path) -> None:
+    """By the group's own number, 0, the copy would be a dead letter before anybody saw it."""
+    async with site(tmp_path) as it:
+        await it.admin.create_group("billing", max_retries=0)
+        ids = await with_letters(it, 1)
+        (outcome,) = [one async for one in it.admin.replay_dead_letters("billing")]
+        assert (outcome.status, outcome.target) == ("replayed", "%RETRY%billing")
+        async with Consumer("orders", client=it.client, group="billing") as member:
+            assert (await member.getone(30)).msg_id == ids[0]
+        assert [one.msg_id async for one in it.admin.dead_letters("billing")] == ids
+
+
 async def test_to_the_topic_all_groups_get_it(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         ids = await with_letters(it, 2)
