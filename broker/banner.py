@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -80,6 +81,8 @@ def tls_text(config: TlsConfig) -> str:
         certificate = str(config.tls_server_cert_path)
     elif config.tls_test_mode_enable:
         certificate = "a certificate for this run, made when a client asks"
+        if find_spec("cryptography") is None:
+            certificate = "no certificate (the extra tls makes one): refused"
     clients = config.tls_server_need_client_auth
     asked = "" if clients == "none" else f"; certificates of clients: {clients}"
     return f"{config.tls_server_mode}, {certificate}{asked}"
@@ -125,6 +128,8 @@ def ready_fields(
         "event": "ready",
         "version": __version__,
         "broker": config.broker_name,
+        "brokerId": config.broker_id,
+        "role": _role(config),
         "brokerAddr": str(controller.advertised),
         "listenAddr": text_of(controller.listen_address),
     }
@@ -141,6 +146,12 @@ def ready_fields(
     if without_effect:
         fields["withoutEffect"] = without_effect
     return fields
+
+
+def _role(config: BrokerConfig) -> str:
+    if config.is_replica:
+        return "replica"
+    return "slave" if config.store.is_slave else "master"
 
 
 def banner(controller: BrokerController, ready_s: float, without_effect: list[str]) -> str:

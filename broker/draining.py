@@ -365,9 +365,9 @@ class Draining:
 
     def _drained(self, why: str) -> None:
         self._note(Phase.DRAINED)
-        self.state = DrainState(
-            Phase.DRAINED, (), self.state.stays, self.state.stay_count, self.state.moved, why
-        )
+        state = self.state
+        stays = ((), 0) if why else (state.stays, state.stay_count)  # others have all of it, then
+        self.state = DrainState(Phase.DRAINED, (), *stays, state.moved, why)
         log.warning("drained%s", f": {why}" if why else ": it can be stopped")
 
     def _impossible(self, why: str) -> None:

@@ -129,8 +129,10 @@ def drain(session: Session, change: Change, broker: str, broker_id: int | None) 
     """Take the load off a broker before its process or machine is worked on.
 
     Of replicas that elect their master, another one leads then. Of other brokers, Apache's too,
-    name servers tell producers not to send to the master, which they know within 30 s; consumers
-    go on reading. `undrain` takes it back.
+    name servers tell producers not to send to the master, which they know within 30 s. A broker of
+    SkylarkMQ whose topics are on others, too, moves its consumers then. `undrain` takes it back.
+
+    It does not wait. `skylarkmq drain`, on the broker's machine, does: use that before a stop.
     """
     if not change.allowed(f"take the load off {broker}"):
         return
@@ -140,7 +142,9 @@ def drain(session: Session, change: Change, broker: str, broker_id: int | None) 
         texts = {
             "switched_over": f"{done.master} leads {broker} now",
             "writes_stopped": f"producers are told not to send to {broker} "
-            f"({done.topic_count} topics); `skylarkmq cluster undrain {broker}` takes it back",
+            f"({done.topic_count} topics), which they know within 30 s; stop it when groups have "
+            f"read it to its end, or its page /drainz says drained. "
+            f"`skylarkmq cluster undrain {broker}` takes it back",
             "nothing_to_do": f"this process of {broker} is no master: it has no load to give away",
         }
         session.output.done({"action": "drained", **done.to_json()}, texts[done.how])

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -50,6 +51,8 @@ async def test_the_banner_says_where_everything_is(tmp_path: Path) -> None:
 def test_who_may_speak_tls() -> None:
     assert tls_text(TlsConfig(tls_server_mode="disabled")) == "disabled"
     assert tls_text(TlsConfig()).startswith("permissive, a certificate for this run")
+    with patch("skylarkmq.broker.banner.find_spec", return_value=None):  # without the extra `tls`
+        assert "no certificate" in tls_text(TlsConfig())
     assert tls_text(TlsConfig(tls_test_mode_enable=False)) == "permissive, no certificate: refused"
     known = TlsConfig(
         tls_server_mode="enforcing",
@@ -70,6 +73,8 @@ async def test_the_machine_form_holds_the_same(tmp_path: Path) -> None:
         assert fields == {
             "event": "ready",
             "broker": "broker-a",
+            "brokerId": 0,
+            "role": "master",
             "brokerAddr": f"127.0.0.1:{port}",
             "listenAddr": f"127.0.0.1:{port}",
             "namesrvAddr": namesrv_of(broker),

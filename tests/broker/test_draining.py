@@ -290,6 +290,7 @@ async def test_a_replica_that_leads_hands_over(rig: Rig) -> None:
     rig.replica = Replica(State.MASTER)
     await rig.start()
     assert (rig.drain.state.phase, rig.replica.switched) == (Phase.DRAINED, [""])
+    assert (rig.drain.state.stays, rig.drain.state.stay_count) == ((), 0), "the others have all"
     rig.replica = Replica(State.MASTER, RemoteProtocolError(14, "nobody is in sync"))
     await rig.drain.undo()
     await rig.start()

@@ -78,6 +78,18 @@ class Findings:
         return not (self.counts[Severity.ERROR] or self.counts[Severity.WARNING])
 
     @property
+    def verdict(self) -> str:
+        """What all of it means, in one line for humans."""
+        if self.counts[Severity.ERROR]:
+            return "the store is not sound"
+        if self.counts[Severity.WARNING]:
+            return (
+                "no errors: a broker can start on this store. Warnings are what it repairs by "
+                "itself, or works around; after its clean stop verify tells what is left of them"
+            )
+        return "the store is sound"
+
+    @property
     def left_off(self) -> int:
         """Findings that were counted and not kept."""
         return self.counts.total() - len(self.kept)

@@ -209,7 +209,7 @@ class Verification:
             text += ["", *table(("kind", "count"), sorted(found.kinds.items()))]
         if found.left_off:
             text.append(f"{found.left_off} findings are not shown; --limit shows more of a kind")
-        return [*text, "the store is sound" if found.is_sound else "the store is not sound"]
+        return [*text, found.verdict]
 
 
 KNOWN: Final = frozenset(

@@ -427,8 +427,8 @@ class ReplicaState:
     def _refuse_hello(self, event: Received) -> None:
         view, message = self._engine.view, event.message
         term = 0 if view is None or view.state is None else view.state.term
-        refused = Refused(term, message.session, f"{self._me} leads no term")
-        self._send(event.sender, refused)
+        why = f"{self._me} does not lead yet, or no more; it is asked again"
+        self._send(event.sender, Refused(term, message.session, why))
 
     def _take_welcome(self, session: _Session, message: Welcome) -> None:
         if session.is_cut or session.lineage:

@@ -217,6 +217,14 @@ def test_a_torn_tail_is_a_warning_after_an_unclean_stop_and_else_an_error(sample
     assert (tail["severity"], tail["position"]) == ("warning", position)
 
 
+def test_warnings_alone_are_no_reason_not_to_start(sample: Sample) -> None:
+    (sample.root / "abort").touch()
+    result = run("verify", sample.root)
+    assert result.exit_code == 1
+    assert "no errors: a broker can start on this store" in result.stdout
+    assert "not sound" not in result.stdout
+
+
 def test_limit_and_text(sample: Sample) -> None:
     for number in (3, 5, 7):
         flip(*_body(sample, number))
