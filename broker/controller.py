@@ -128,6 +128,7 @@ class BrokerController:
         self._host = ""
         self.store_host = b""  # packed; in the records of this broker
         self._started_at_ms = 0
+        self.since_ms = 0  # when this process first served; a replica gives it to its next life
 
     @property
     def namesrv_address(self) -> tuple[str, int] | None:
@@ -275,6 +276,7 @@ class BrokerController:
             )
             self._slave_sync.start()
         self._started_at_ms = clock.now_ms()
+        self.since_ms = self.since_ms or self._started_at_ms
 
     def _find_draining(self) -> draining.Draining | None:
         """Return what moves clients away; None before the start is over."""
@@ -356,7 +358,7 @@ class BrokerController:
             self.registration.register_again()
 
     def _started_at(self) -> int:
-        return self._started_at_ms
+        return self.since_ms if self._started_at_ms else 0
 
     def _connection_counts(self) -> dict[str, int]:
         counts = self.parts.client_counts()

@@ -299,7 +299,9 @@ class ReplicaBroker:
 
     async def _begin_life(self, progress: Progress | None = None) -> None:
         if self.life.ended is not None or self.life.config is not self.config:
+            since_ms = self.life.since_ms
             self.life = self._make_life(self.config)
+            self.life.since_ms = since_ms
         life = self.life
         await life.open(progress)
         store = life.parts.store
@@ -335,6 +337,7 @@ class ReplicaBroker:
 
     async def _next_life(self) -> None:
         """End this life, and begin another one with what the disk has."""
+        log.info("its broker stops and begins anew in this process, to follow")
         await self._end_life()
         await self._begin_life()
         self._begun(self.life)

@@ -210,7 +210,7 @@ class BrokerCollector:
         if started_at_ms := sources.started_at_ms():
             yield ours.gauge(
                 "skylarkmq_start_time_seconds",
-                "Unix time at which the broker began to serve.",
+                "Unix time at which the process began to serve.",
                 started_at_ms / 1000,
             )
         yield ours.gauges(

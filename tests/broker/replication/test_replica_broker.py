@@ -124,6 +124,8 @@ async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) 
 async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
         first = await replicas.three()
+        life = replicas.replicas[first].life
+        since_ms = life.since_ms
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"0"))
             sending = asyncio.ensure_future(_send_many(sends, 200))
@@ -136,6 +138,8 @@ async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
         await replicas.same_logs()
         old = replicas.replicas[first]
         await until(lambda: len(bodies_of(old)) == 201, "a follower shows what is confirmed")
+        assert old.life is not life
+        assert old.life.since_ms == since_ms, "no restart of the process, which alerts count"
 
 
 async def _send_many(sends: Producer, count: int) -> list[SendResult]:
