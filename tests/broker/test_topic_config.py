@@ -169,7 +169,7 @@ async def test_rocketmqs_file_is_read_and_its_names_are_checked_again() -> None:
     )
     manager, _ = _manager(Tables({PATH: text}))
     assert manager.table["TopicTest"] == TopicConfig(
-        topic_name="TopicTest", order=True, read_queue_nums=4, write_queue_nums=4
+        topic_name="TopicTest", order=True, read_queue_nums=4, write_queue_nums=4, attributes={}
     )
     assert manager.table["Other"].topic_name == "Other"
     assert "../../etc" not in manager.table and "TBW102" in manager.table

@@ -95,7 +95,7 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (
         topic.CreateTopicRequestHeader,
         "topic! defaultTopic! readQueueNums! writeQueueNums! perm! topicFilterType!"
-        " topicSysFlag order",
+        " topicSysFlag order attributes",
     ),
     (route.GetRouteInfoRequestHeader, "topic! acceptStandardJsonOnly"),
     (
