@@ -15,8 +15,10 @@ may come again, none is passed over. Files that expire meanwhile are left out.
     BACKUP/backup.json           what belongs to it, with SHA-256 of each file; written last
     BACKUP/backup.json.before    of the backup that is being brought up to date
 
-A backup that is made again copies only files that have changed. `skylarkmq/replica` stays behind:
-a copy of a replica has not confirmed what the replica has confirmed since, so it is another one.
+A backup that is made again copies only files that have changed: with another size or time, or with
+a time so shortly before the last backup began that later writes may not show in it.
+`skylarkmq/replica` stays behind: a copy of a replica has not confirmed what the replica has
+confirmed since, so it is another one.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ _BEFORE: Final = "backup.json.before"
 _FILES: Final = "store"
 _LOG: Final = "commitlog"
 _CHUNK: Final = 1 << 20
+_YOUNG_NS: Final = 60 * 1_000_000_000
+"""Writes through mapped memory change a file's time once until they are synced, which is sooner."""
 _ZEROS: Final = bytes(_CHUNK)
 _LAST: Final = ("topics.json", "subscriptionGroup.json")
 
@@ -75,6 +79,7 @@ class Backup:
         self._target = target
         self._progress = progress
         self._before: dict[str, Copied] = {}
+        self._old_ns = 0  # files of `_before` that are older are as they were
         self._files: dict[str, Copied] = {}
         self._kept: set[str] = set()
         self._size = self._total = 0
@@ -143,7 +148,8 @@ class Backup:
                 raise StoreError(f"{target} is neither empty nor a backup: choose another folder")
             target.mkdir(parents=True, exist_ok=True)
             before.write_text(as_json({"format": FORMAT, "files": {}}))
-        self._before = _read_manifest(before)[1]
+        manifest_before, self._before = _read_manifest(before)
+        self._old_ns = manifest_before.get("began_ms", 0) * 1_000_000 - _YOUNG_NS
         (target / _FILES).mkdir(exist_ok=True)
 
     def _small_files(self) -> Iterator[Path]:
@@ -169,6 +175,7 @@ class Backup:
         if (
             old is not None
             and (old.size, old.modified_ns) == (status.st_size, status.st_mtime_ns)
+            and old.modified_ns < self._old_ns
             and target.exists()
             and target.stat().st_size == old.size
         ):
@@ -225,8 +232,9 @@ class Restore:
         """Copy, compare with what was written, and return what was done. Blocks.
 
         Raises:
-            StoreError: no finished backup is there, a file of it is missing or differs, or the
-                target is not empty. What was restored until then stays for a look.
+            StoreError: no finished backup is there, a file of it is missing or differs, it names a
+                file outside of a store, or the target is not empty. What was restored until then
+                stays for a look.
             OSError: a file cannot be read or written.
         """
         target = self._target
@@ -318,7 +326,13 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Copied]]:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         if manifest["format"] != FORMAT:
             raise StoreError(f"{path} has format {manifest['format']}; this version knows {FORMAT}")
-        return manifest, {name: Copied(**each) for name, each in manifest["files"].items()}
+        files = {name: Copied(**each) for name, each in manifest["files"].items()}
+        for name in files:
+            place = Path(name)
+            if place.is_absolute() or ".." in place.parts or not place.parts:
+                why = "is no file of a store: do not restore from it"
+                raise StoreError(f"{path} names {name!r}, which {why}")
+        return manifest, files
     except FileNotFoundError as error:
         why = "no backup, or one that was not finished: make it again"
         raise StoreError(f"{path} does not exist: {path.parent} is {why}") from error

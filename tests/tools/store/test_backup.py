@@ -27,6 +27,12 @@ def tree(root: Path) -> dict[str, bytes]:
     }
 
 
+def write_long_ago(root: Path) -> None:
+    """Let the files of a store look as if nobody had written to them for long."""
+    for path in root.rglob("*"):
+        os.utime(path, (1_000_000, 1_000_000))
+
+
 def test_a_stopped_store_comes_back_byte_for_byte(sample: Sample, tmp_path: Path) -> None:
     (sample.root / "skylarkmq" / "replica").write_bytes(b"who I am")
     made = run_json("backup", sample.root, tmp_path / "b")
@@ -39,6 +45,7 @@ def test_a_stopped_store_comes_back_byte_for_byte(sample: Sample, tmp_path: Path
 
 
 def test_a_second_backup_copies_what_has_changed(sample: Sample, tmp_path: Path) -> None:
+    write_long_ago(sample.root)
     first = run_json("backup", sample.root, tmp_path / "b")
     (sample.root / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     (sample.root / "config" / "consumerOffset.json").unlink()
@@ -47,6 +54,32 @@ def test_a_second_backup_copies_what_has_changed(sample: Sample, tmp_path: Path)
     assert second["files"] == first["files"] - 1
     run_json("restore", tmp_path / "b", tmp_path / "new")
     assert tree(tmp_path / "new") == tree(sample.root)
+
+
+def test_a_write_that_its_time_does_not_show_is_copied(sample: Sample, tmp_path: Path) -> None:
+    """As through mapped memory: of the writes between two syncs the first sets the file's time."""
+    run_json("backup", sample.root, tmp_path / "b")
+    status = sample.log(0).stat()
+    flip(sample.log(0), 100)
+    os.utime(sample.log(0), ns=(status.st_atime_ns, status.st_mtime_ns))
+    run_json("backup", sample.root, tmp_path / "b")
+    run_json("restore", tmp_path / "b", tmp_path / "new")
+    assert tree(tmp_path / "new") == tree(sample.root)
+
+
+@pytest.mark.parametrize("name", ["../../mine", "config/../../../mine", "/mine", "", "."])
+def test_a_backup_that_leads_out_of_its_folder_is_refused(
+    sample: Sample, tmp_path: Path, name: str
+) -> None:
+    run_json("backup", sample.root, tmp_path / "b")
+    manifest = json.loads((tmp_path / "b" / "backup.json").read_text())
+    name = str(tmp_path / "mine") if name == "/mine" else name
+    manifest["files"][name] = manifest["files"]["config/topics.json"]
+    (tmp_path / "b" / "backup.json").write_text(json.dumps(manifest))
+    (tmp_path / "mine").write_text("keep")
+    refused = run("restore", tmp_path / "b", tmp_path / "deep" / "new")
+    assert refused.exit_code == 2 and "is no file of a store" in refused.output
+    assert (tmp_path / "mine").read_text() == "keep" and not (tmp_path / "deep").exists()
 
 
 def test_a_hole_stays_a_hole(tmp_path: Path) -> None:
@@ -62,6 +95,7 @@ def test_a_hole_stays_a_hole(tmp_path: Path) -> None:
 def test_an_unfinished_backup_is_not_restored(
     sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_long_ago(sample.root)
     run_json("backup", sample.root, tmp_path / "b")
     os.utime(sample.log(0))
 
