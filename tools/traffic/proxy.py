@@ -125,6 +125,7 @@ class Proxy:
         except (OSError, ValueError) as error:
             click.echo(f"connection {number} to {to}: {error}", err=True)
         finally:
+            self._recorder.closed(number)
             for each in (writer, server):
                 if each is not None:
                     each.close()

@@ -63,6 +63,7 @@ def record(
         clock = SystemClock(asyncio.get_running_loop())
         try:
             number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+            os.fchmod(number, PRIVATE)  # one that was there before
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror}") from error
         with os.fdopen(number, "w", encoding="utf-8") as stream:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TextIO
 import click
 
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand
+from skylarkmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.access import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
@@ -72,7 +72,7 @@ class Recorder:
         if is_answer:
             other: Side = "server" if side == "client" else "client"
             code = self._asked.pop((connection, other, command.opaque), -1)
-        elif len(self._asked) < WAITING_MAX:
+        elif not command.flag & ONEWAY_FLAG and len(self._asked) < WAITING_MAX:
             self._asked[(connection, side, command.opaque)] = code
         self.counts["answers" if is_answer else "requests"] += 1
         name = name_of(code)
@@ -99,6 +99,11 @@ class Recorder:
             }
         )
         return code
+
+    def closed(self, connection: int) -> None:
+        """Forget the requests of a connection that nobody answered."""
+        for asked in [each for each in self._asked if each[0] == connection]:
+            del self._asked[asked]
 
     def _masked(self, fields: dict[str, str]) -> dict[str, str]:
         key = fields.get(ACCESS_KEY)

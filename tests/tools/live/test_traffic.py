@@ -15,9 +15,10 @@ from skylarkmq.client import Admin, Client, Credentials, Message, Producer
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.errors import BrokerError
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from skylarkmq.testing import Account, SyncBroker, run_broker_sync
 from skylarkmq.tools.running import FAILED, UNREACHABLE, USAGE
+from skylarkmq.tools.traffic import recording
 from skylarkmq.tools.traffic.proxy import Proxy
 from skylarkmq.tools.traffic.recording import Recorder, read
 from skylarkmq.tools.traffic.replay import command_of
@@ -157,6 +158,29 @@ def test_what_passes_is_not_changed_where_it_cannot_be_read(
     assert file.read_text() == ""
 
 
+def test_requests_without_an_answer_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or one-way offsets of a long recording would leave no room for what is answered."""
+    monkeypatch.setattr(recording, "WAITING_MAX", 2)
+    code = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    with (tmp_path / "recording").open("w") as stream:
+        recorder = Recorder(stream, False)
+
+        def add(connection: int, *, oneway: bool = False) -> RemotingCommand:
+            command = RemotingCommand.request(code, {}, b"", oneway=oneway)
+            recorder.add(0, connection, "client", "h:1", command)
+            return command
+
+        for _ in range(5):
+            add(1, oneway=True)
+        for _ in range(2):
+            add(1)
+        recorder.closed(1)
+        answer = RemotingCommand(0, flag=RESPONSE_FLAG, opaque=add(2).opaque)
+        assert recorder.add(0, 2, "server", "h:1", answer) == code
+
+
 def test_record_as_a_command(shell: Shell, broker: SyncBroker, tmp_path: Path) -> None:
     file, (port,) = tmp_path / "recording", free_ports()
 
@@ -172,6 +196,7 @@ def test_record_as_a_command(shell: Shell, broker: SyncBroker, tmp_path: Path) -
         await until(is_there)
         await send(f"127.0.0.1:{port}", Message("recorded", BODY))
 
+    file.touch(0o644)
     with beside(work()):
         options = ("--listen", f"127.0.0.1:{port}", "--brokers", "--count", "4")
         said = shell("record", str(file), *options)
