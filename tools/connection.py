@@ -36,6 +36,8 @@ from skylarkmq.tools.running import run
 
 Command = Callable[..., Any]
 TIMEOUT_S: Final = 5.0
+ASKED_AT_ONCE: Final = 8
+"""Topics or groups of a cluster that one look asks for at the same time."""
 
 
 @dataclass(frozen=True, slots=True)

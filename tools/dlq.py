@@ -34,12 +34,11 @@ from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
 from skylarkmq.tools.showing import (
-    FIELD_COLUMNS,
     BodyForm,
     body_option,
-    body_text,
     brief,
     row_of,
+    show_message,
     visible,
 )
 
@@ -111,12 +110,7 @@ def show(session: Session, group: str, msg_id: str, form: BodyForm) -> None:
             raise NotFound(
                 f"{group} has no dead letter {msg_id}", hint="`skylarkmq dlq list` shows them"
             )
-        row = row_of(letter, letter.queue, form)
-        if session.output.is_table:
-            session.output.one(row, FIELD_COLUMNS)
-            click.echo(f"\n{body_text(row)}")
-        else:
-            session.output.one(row)
+        show_message(session.output, letter, form)
 
     session.administer(work)
 

@@ -28,6 +28,7 @@ from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import Message
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
+from skylarkmq.tools.showing import result_row
 
 READ_SIZE: Final = 65_536
 LINES_AHEAD: Final = 4
@@ -197,17 +198,7 @@ async def _input_lines() -> AsyncGenerator[bytes]:
 
 
 def _print_result(result: SendResult) -> None:
-    _print(
-        {
-            "status": result.status.value,
-            "msg_id": result.msg_id,
-            "offset_msg_id": result.offset_msg_id,
-            "topic": result.queue.topic,
-            "broker": result.queue.broker_name,
-            "queue_id": result.queue.queue_id,
-            "queue_offset": result.queue_offset,
-        }
-    )
+    _print(result_row(result))
 
 
 def _fields_of(message: ReceivedMessage) -> dict[str, object]:

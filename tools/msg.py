@@ -19,13 +19,13 @@ from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, fail
 from skylarkmq.tools.showing import (
-    FIELD_COLUMNS,
     LIST_COLUMNS,
     BodyForm,
     body_option,
-    body_text,
     own_properties,
+    result_row,
     row_of,
+    show_message,
 )
 
 TRACE_COLUMNS: Final = {
@@ -60,12 +60,7 @@ def get(session: Session, msg_id: str, topic: str | None, form: BodyForm, body_o
         if body_only:
             click.echo(message.body, nl=False)
             return
-        row = row_of(message, message.queue, form)
-        if session.output.is_table:
-            session.output.one(row, FIELD_COLUMNS)
-            click.echo(f"\n{body_text(row)}")
-        else:
-            session.output.one(row)
+        show_message(session.output, message, form)
 
     session.administer(work)
 
@@ -177,18 +172,7 @@ def resend(
             return
         async with Producer(client=client, send_timeout=session.timeout) as producer:
             result = await producer.send(copy_of(message, to))
-        session.output.one(
-            {
-                "status": result.status.value,
-                "msg_id": result.msg_id,
-                "offset_msg_id": result.offset_msg_id,
-                "topic": result.queue.topic,
-                "broker": result.queue.broker_name,
-                "queue_id": result.queue.queue_id,
-                "queue_offset": result.queue_offset,
-                "copy_of": message.msg_id,
-            }
-        )
+        session.output.one({**result_row(result), "copy_of": message.msg_id})
 
     session.run(work)
 

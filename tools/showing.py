@@ -12,30 +12,22 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 import click
 
 from skylarkmq.client.admin import StoredMessage
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import RESERVED_NAMES
-from skylarkmq.tools.output import Columns, Row, moment
+from skylarkmq.tools.output import Columns, Output, Row, moment
 
 BodyForm = Literal["auto", "text", "json", "hex", "base64", "none"]
 HEX_WIDTH: Final = 16
 CUT: Final = 60
 _PRINTABLE: Final = range(0x20, 0x7F)
-
-
-class Shown(Protocol):
-    """A stored message with its queue: of a scan, a reader, a consumer."""
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue that holds it."""
-        ...
 
 
 body_option: Final[Callable[..., Any]] = click.option(
@@ -73,6 +65,19 @@ def row_of(message: StoredView, queue: MessageQueue, form: BodyForm) -> dict[str
         except (RocketMQError, ValueError) as error:
             row["body_error"] = str(error)
     return row
+
+
+def result_row(result: SendResult) -> dict[str, Any]:
+    """Return what became of a send as a program reads it."""
+    return {
+        "status": result.status.value,
+        "msg_id": result.msg_id,
+        "offset_msg_id": result.offset_msg_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue_id": result.queue.queue_id,
+        "queue_offset": result.queue_offset,
+    }
 
 
 def encoded(body: bytes, form: BodyForm) -> tuple[str, Any]:
@@ -115,7 +120,15 @@ def body_text(row: Row) -> str:
         case "hex":
             return "\n".join(hex_lines(bytes.fromhex(row["body"])))
         case _:
-            return str(row["body"])
+            return visible(str(row["body"]), "\n\t")
+
+
+def show_message(output: Output, message: StoredMessage, form: BodyForm) -> None:
+    """Print one message: for a person its fields and its body, for programs its row."""
+    row = row_of(message, message.queue, form)
+    output.one(row, FIELD_COLUMNS)
+    if output.is_table:
+        click.echo(f"\n{body_text(row)}")
 
 
 def hex_lines(body: bytes) -> list[str]:
@@ -140,9 +153,9 @@ def brief(row: Row) -> str:
     return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
 
 
-def visible(text: str) -> str:
+def visible(text: str, kept: str = "") -> str:
     """Return text without line ends and control characters, which could write over a terminal."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(each if each.isprintable() or each in kept else " " for each in text)
 
 
 def line_of(row: Row) -> str:
@@ -153,12 +166,20 @@ def line_of(row: Row) -> str:
     return f"{' '.join(marks)} {brief(row)}"
 
 
+def _tag(row: Row) -> str | None:
+    return visible(row["tags"] or "") or None
+
+
+def _keys(row: Row) -> str | None:
+    return visible(row["keys"]) or None
+
+
 LIST_COLUMNS: Final[Columns] = {
     "STORED": moment("stored_at"),
     "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
     "OFFSET": "queue_offset",
-    "TAG": lambda row: visible(row["tags"] or "") or None,
-    "KEYS": lambda row: visible(row["keys"]) or None,
+    "TAG": _tag,
+    "KEYS": _keys,
     "MESSAGE ID": "msg_id",
     "BODY": brief,
 }
@@ -168,8 +189,8 @@ FIELD_COLUMNS: Final[Columns] = {
     "topic": "topic",
     "sent to first": "origin_topic",
     "queue": lambda row: f"{row['broker']}/{row['queue_id']} at {row['queue_offset']}",
-    "tag": "tags",
-    "keys": lambda row: row["keys"] or None,
+    "tag": _tag,
+    "keys": _keys,
     "born": lambda row: f"{moment('born_at')(row)} at {row['born_host']}",
     "stored": lambda row: f"{moment('stored_at')(row)} at {row['store_host']}",
     "handed back": lambda row: f"{row['reconsume_times']} times",

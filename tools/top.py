@@ -15,23 +15,23 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from skylarkmq.client.admin import Admin, GroupProgress, TopicDescription
+from skylarkmq.client.admin import Admin, GroupProgress, TopicDescription, base
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.tools.connection import Session, online
+from skylarkmq.tools.connection import ASKED_AT_ONCE, Session, online
 from skylarkmq.tools.moments import Span
 from skylarkmq.tools.output import Output, table
 from skylarkmq.tools.running import EXIT_CODES
 
 SORTS: Final = {"i": "in", "o": "out", "l": "lag", "n": "name"}
-CALLS_MAX: Final = 8
 KEYS_MAX: Final = 64
 HEADS: Final = 6
 """Lines of the screen that are no rows: three heads, two between, the one with the keys."""
@@ -113,24 +113,21 @@ async def look(
                     "behind": broker.behind(each), "error": each.error,
                 }
             )  # fmt: skip
-    places = asyncio.Semaphore(CALLS_MAX)
 
     async def topic(name: str) -> None:
-        async with places:
-            with contextlib.suppress(RocketMQError):
-                _note_topic(seen, await admin.describe_topic(name))
+        with contextlib.suppress(RocketMQError):
+            _note_topic(seen, await admin.describe_topic(name))
 
     async def group(name: str) -> None:
-        async with places:
-            with contextlib.suppress(RocketMQError):
-                members = await admin.consumers(name)
-                _note_group(seen, name, await admin.progress(name))
-                seen.members[name] = len(members.members)
+        with contextlib.suppress(RocketMQError):
+            members = await admin.consumers(name)
+            _note_group(seen, name, await admin.progress(name))
+            seen.members[name] = len(members.members)
 
-    topic_names = [name for name in await admin.list_topics() if topics.search(name)]
-    group_names = [name for name in await admin.list_groups() if groups.search(name)]
+    questions = [partial(topic, name) for name in await admin.list_topics() if topics.search(name)]
+    questions += [partial(group, name) for name in await admin.list_groups() if groups.search(name)]
     seen.at_s = clock.monotonic()
-    await asyncio.gather(*map(topic, topic_names), *map(group, group_names))
+    await base.each(lambda ask: ask(), questions, ASKED_AT_ONCE)
     return seen
 
 

@@ -305,8 +305,10 @@ def from_ms(instant_ms: int) -> datetime | None:
     return datetime.fromtimestamp(instant_ms / 1000, UTC) if instant_ms > 0 else None
 
 
-async def each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """Return what `work` gives for each item, in their order; CALLS_MAX at the same time.
+async def each(
+    work: Callable[[T], Awaitable[R]], items: Iterable[T], at_once: int = CALLS_MAX
+) -> list[R]:
+    """Return what `work` gives for each item, in their order; so many at the same time.
 
     The first error ends it: calls under way end first, no further one begins, then it is raised.
     Cancelled, it cancels the calls.
@@ -328,7 +330,7 @@ async def each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]
                 return
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(CALLS_MAX, len(listed))):
+        for _ in range(min(at_once, len(listed))):
             group.create_task(worker(), name="skylarkmq-admin-call")
     if errors:
         raise errors[0]

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.results import BrokerRuntime
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.common.clock import Clock
@@ -23,6 +25,7 @@ POINTS_MAX: Final = 240
 SERIES_MAX: Final = 1_000
 """Groups and brokers together; of more, the ones looked at longest ago are forgotten."""
 ASKED_AT_ONCE: Final = 4
+"""Half of what a page asks for: nobody waits for a look."""
 
 
 class Sample(NamedTuple):
@@ -67,32 +70,28 @@ async def look(admin: Admin, history: History, clock: Clock) -> None:
         RocketMQError: the cluster does not answer.
     """
     groups = await admin.list_groups()
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def of_group(group: str) -> None:
-        async with room:
-            try:
-                progress = await admin.progress(group)
-            except RocketMQError as error:  # deleted meanwhile; or nothing that it may see
-                log.debug("no lag of group %s: %s", group, error)
-                return
+        try:
+            progress = await admin.progress(group)
+        except RocketMQError as error:  # deleted meanwhile; or nothing that it may see
+            log.debug("no lag of group %s: %s", group, error)
+            return
         history.add("group", group, Sample(clock.now_ms(), progress.lag, progress.tps))
 
     async def of_broker(broker: str) -> None:
-        async with room:
-            try:
-                runtime = await admin.broker_runtime(broker)
-            except RocketMQError as error:
-                log.debug("no rates of broker %s: %s", broker, error)
-                return
+        try:
+            runtime = await admin.broker_runtime(broker)
+        except RocketMQError as error:
+            log.debug("no rates of broker %s: %s", broker, error)
+            return
         put, got = rates_of(runtime)
         history.add("broker", broker, Sample(clock.now_ms(), put, got))
 
     brokers = (await admin.cluster()).brokers
-    await asyncio.gather(
-        *(of_group(group) for group in groups[:SERIES_MAX]),
-        *(of_broker(broker.name) for broker in brokers),
-    )
+    questions = [partial(of_group, group) for group in groups[:SERIES_MAX]]
+    questions += [partial(of_broker, broker.name) for broker in brokers]
+    await each(lambda ask: ask(), questions, ASKED_AT_ONCE)
 
 
 async def keep_looking(admin: Admin, history: History, clock: Clock, pause_s: float) -> None:

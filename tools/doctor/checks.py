@@ -26,17 +26,17 @@ from skylarkmq.client.admin import (
     GroupMembers,
     ReplicaStatus,
     TopicSettings,
+    base,
 )
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
-from skylarkmq.tools.connection import Session
+from skylarkmq.tools.connection import ASKED_AT_ONCE, Session
 from skylarkmq.tools.doctor.findings import CRITICAL_KINDS, Finding, Severity
 
 Report = Callable[[str, int, int], None]
 """What is done, how much of it, of how much."""
 DIAL_S: Final = 3.0
-CALLS_MAX: Final = 8
 DISK_CRITICAL: Final = 0.9
 SLOW_MS: Final = 100
 SLOW_SHARE: Final = 0.01
@@ -264,24 +264,23 @@ class Examination:
         self, what: str, names: list[str], look: Callable[[str], Awaitable[list[Finding]]]
     ) -> list[Finding]:
         """Look at each name, some at the same time; who has gone meanwhile is left out."""
-        places = asyncio.Semaphore(CALLS_MAX)
         done, refusals = 0, dict[str, RocketMQError]()
 
         async def one(name: str) -> list[Finding]:
             nonlocal done
-            async with places:
-                found: list[Finding] = []
-                try:
-                    found = await look(name)
-                except (NotFound, RouteNotFound, TopicNotExist):
-                    pass
-                except RocketMQError as error:
-                    refusals[name] = error
+            found: list[Finding] = []
+            try:
+                found = await look(name)
+            except (NotFound, RouteNotFound, TopicNotExist):
+                pass
+            except RocketMQError as error:
+                refusals[name] = error
             done += 1
             self.report(what, done, len(names))
             return found
 
-        findings = [each for found in await asyncio.gather(*map(one, names)) for each in found]
+        answers = await base.each(one, names, ASKED_AT_ONCE)
+        findings = [each for found in answers for each in found]
         for name, error in [*refusals.items()][:1]:
             count = f"{len(refusals)} of {len(names)} could not be looked at"
             findings.append(not_looked_at(what, f"{count}, such as {name}: {error}"))

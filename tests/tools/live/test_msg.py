@@ -30,6 +30,14 @@ def test_a_message_is_found_by_each_of_its_ids(shell: Shell) -> None:
     assert "color=red" in table and table.endswith("\nGrüße\n")
 
 
+def test_a_message_cannot_write_over_the_terminal(shell: Shell) -> None:
+    sent = shell.send("escapes", "a\x1b[2Jb\n\tc\r", "--tags", "t\x1b[31m")
+    table = shell("msg", "get", sent["offset_msg_id"], "-o", "table").out
+    assert "t [31m" in table and table.endswith("\na [2Jb\n\tc \n")
+    assert "\x1b" not in table and "\r" not in table
+    assert "\x1b[2J" in shell("msg", "get", sent["offset_msg_id"], "--body-only").out
+
+
 def test_a_producer_s_id_without_a_topic_says_what_is_missing(shell: Shell) -> None:
     sent = shell.send("ids", "x")
     said = shell("msg", "get", sent["msg_id"], code=NOT_FOUND)

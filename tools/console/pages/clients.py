@@ -9,11 +9,12 @@ from typing import Final
 from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.results import Connection, GroupMembers
 from skylarkmq.client.errors import NotSupported, RocketMQError
+from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.visit import Visit
 
-ASKED_AT_ONCE: Final = 8
 GROUPS_MAX: Final = 500
 
 
@@ -45,17 +46,14 @@ async def clients(visit: Visit) -> Response:
 
 
 async def _consumers(admin: Admin) -> list[ClientRow]:
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
-
     async def members(group: str) -> GroupMembers:
-        async with room:
-            try:
-                return await admin.consumers(group)
-            except RocketMQError:  # it went away; the page of the group says more
-                return GroupMembers(group, ())
+        try:
+            return await admin.consumers(group)
+        except RocketMQError:  # it went away; the page of the group says more
+            return GroupMembers(group, ())
 
     names = await admin.list_groups()
-    found = await asyncio.gather(*map(members, names[:GROUPS_MAX]))
+    found = await each(members, names[:GROUPS_MAX], ASKED_AT_ONCE)
     return [ClientRow(one.group, each, one.model) for one in found for each in one.members]
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin, ReplayOutcome, ReplayTarget
+from skylarkmq.client.admin.base import each
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.pages.messages import Found, latest
 from skylarkmq.tools.console.text import BadInput
@@ -23,7 +25,6 @@ RESENT_MAX: Final = 1_000
 """Of one click; the page says what is left."""
 GROUPS_MAX: Final = 200
 TARGETS: Final[dict[str, ReplayTarget]] = {"group": "group", "topic": "topic"}
-ASKED_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,7 @@ async def dead_letters(visit: Visit) -> Response:
         for name in topics
         if name.startswith(DLQ_GROUP_TOPIC_PREFIX)
     ]
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
-
-    async def row(group: str) -> LetterRow:
-        async with room:
-            return await _row(admin, group)
-
-    rows = await asyncio.gather(*map(row, groups[:GROUPS_MAX]))
+    rows = await each(partial(_row, admin), groups[:GROUPS_MAX], ASKED_AT_ONCE)
     rows.sort(key=lambda one: (-(one.count or 0), one.group))
     return visit.page("dead_letters.html", rows=rows)
 

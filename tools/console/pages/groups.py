@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.results import GroupProgress, QueueProgress
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
+from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.text import BadInput, parse_number, parse_time, segment
 from skylarkmq.tools.console.visit import Visit
 
-ASKED_AT_ONCE: Final = 8
 ROWS_MAX: Final = 500
 OFFSET_MAX: Final = (1 << 63) - 1
 PLACES: Final = {
@@ -43,13 +45,7 @@ async def groups(visit: Visit) -> Response:
     """List the groups, those with the most lag first."""
     admin, wanted = await visit.admin(), visit.asked("q").casefold()
     names = [name for name in await admin.list_groups() if wanted in name.casefold()]
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
-
-    async def row(name: str) -> GroupRow:
-        async with room:
-            return await _row(admin, name)
-
-    rows = await asyncio.gather(*map(row, names[:ROWS_MAX]))
+    rows = await each(partial(_row, admin), names[:ROWS_MAX], ASKED_AT_ONCE)
     rows.sort(key=lambda one: (-(one.lag or 0), one.name))
     return visit.page(
         "groups.html", rows=rows, left=len(names) - len(rows), history=visit.access.history,
