@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.client.admin import Admin
@@ -81,8 +82,15 @@ class Accesses:
             self._by_account[credentials] = found
         return found
 
-    async def forget(self, credentials: Credentials | None) -> None:
-        """Stop an access that no session uses any more."""
+    async def keep(self, is_used: Callable[[Credentials], bool]) -> None:
+        """Stop the accesses of accounts that no session uses any more."""
+        for credentials in list(self._by_account):
+            if credentials is None or credentials == self._settings.credentials:
+                continue  # the console's own
+            if not is_used(credentials):
+                await self._forget(credentials)
+
+    async def _forget(self, credentials: Credentials | None) -> None:
         access = self._by_account.pop(credentials, None)
         if access is not None:
             await access.stop()
@@ -90,7 +98,7 @@ class Accesses:
     async def stop(self) -> None:
         """Stop all."""
         for credentials in list(self._by_account):
-            await self.forget(credentials)
+            await self._forget(credentials)
 
 
 async def check_account(settings: Settings, credentials: Credentials) -> None:

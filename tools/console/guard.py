@@ -9,7 +9,6 @@ headers   scripts, styles and pictures from this site alone, none inside a page;
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -81,7 +80,7 @@ class Guard:
         if scope["method"] in READING:
             return None
         origin = headers.get("origin", "")
-        if urlsplit(origin).netloc.lower() != host.lower():
+        if origin.lower().partition("://")[2] != host.lower():
             return PlainTextResponse(
                 "This request comes from another site, and was not carried out. Change things on "
                 "the console's own pages.\n",

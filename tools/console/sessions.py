@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,11 +58,10 @@ class Sessions:
         found = self._by_key.get(key)
         if found is None:
             return Session(key)
-        now_s = self._clock.monotonic()
-        if now_s - found.used_s > IDLE_MAX_S or now_s - found.made_s > AGE_MAX_S:
+        if self._is_over(found):
             del self._by_key[key]
             return None
-        found.used_s = now_s
+        found.used_s = self._clock.monotonic()
         self._by_key.move_to_end(key)
         return found
 
@@ -81,7 +81,10 @@ class Sessions:
 
     def uses(self, credentials: Credentials) -> bool:
         """Return whether a session of an account is left."""
-        return any(each.credentials == credentials for each in self._by_key.values())
+        return any(
+            each.credentials == credentials and not self._is_over(each)
+            for each in self._by_key.values()
+        )
 
     def cookie(self, session: Session) -> str:
         """Return what the browser keeps."""
@@ -105,9 +108,20 @@ class Sessions:
             return False
         return self._clock.monotonic() - failures[0] < FAILURES_WINDOW_S
 
-    def failed(self) -> None:
-        """Note a login that failed."""
-        self._failures.append(self._clock.monotonic())
+    def trying(self) -> float:
+        """Count a login as failed until `succeeded`: many at the same time are guesses, too."""
+        now_s = self._clock.monotonic()
+        self._failures.append(now_s)
+        return now_s
+
+    def succeeded(self, trial: float) -> None:
+        """Take back what `trying` counted."""
+        with suppress(ValueError):
+            self._failures.remove(trial)
+
+    def _is_over(self, session: Session) -> bool:
+        now_s = self._clock.monotonic()
+        return now_s - session.used_s > IDLE_MAX_S or now_s - session.made_s > AGE_MAX_S
 
     def _sign(self, purpose: str, key: str) -> str:
         text = f"{purpose}:{key}".encode()

@@ -220,7 +220,8 @@ class Visit:
                 self.console.sessions.cookie(self.session),
                 httponly=True,
                 samesite="strict",
-                secure=self.request.url.scheme == "https",
+                # Behind a proxy with TLS; the login's form has an Origin, a page has none.
+                secure=self.request.headers.get("origin", "").startswith("https://"),
                 path="/",
             )
         return response

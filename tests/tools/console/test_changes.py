@@ -108,7 +108,7 @@ async def test_a_form_of_somebody_else_changes_nothing() -> None:
         assert answer.status_code == 403 and "not of your session" in words(answer.text)
         answer = await browser.post(path, {"token": "0" * 64, **fields})
         assert answer.status_code == 403
-        for origin in ("http://evil.example", "null", "", "http://127.0.0.1:1"):
+        for origin in ("http://evil.example", "null", "", "http://127.0.0.1:1", "http://["):
             answer = await browser.send(path, fields, Origin=origin)
             assert answer.status_code == 403 and "another site" in answer.text, origin
         token = re.search(r'name="token" value="(\w+)"', await browser.page(path))

@@ -94,6 +94,16 @@ async def test_accounts_log_in_and_out() -> None:
         assert (await browser.get("/topics")).url.path == "/login"
 
 
+async def test_behind_a_proxy_with_tls_the_session_stays_there() -> None:
+    async with run_broker(accounts=[ADMIN]) as broker, of(broker, needs_login=True) as browser:
+        fields = {"access_key": "operator", "secret_key": SECRET}
+        for scheme, is_secure in (("http", False), ("https", True)):
+            origin = browser.address.rstrip("/").replace("http", scheme)
+            answer = await browser.send("/login", fields, Origin=origin)
+            cookie = answer.history[0].headers["set-cookie"].lower()
+            assert ("secure" in cookie) == is_secure, cookie
+
+
 async def test_a_cluster_with_accounts_asks_for_one_by_itself() -> None:
     async with run_broker(accounts=[ADMIN]) as broker, of(broker) as browser:
         assert (await browser.get("/groups")).url.path == "/login"

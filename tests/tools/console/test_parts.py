@@ -9,14 +9,18 @@ import pytest
 
 from skylarkmq.client.admin.reading import StoredMessage
 from skylarkmq.client.config import Credentials
+from skylarkmq.client.errors import IllegalState
+from skylarkmq.client.instance import Client
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.tools.console import text
+from skylarkmq.tools.console.access import ACCESSES_MAX, Accesses
 from skylarkmq.tools.console.bodies import HEX_SIZE_MAX, SHOWN_MAX, body_of, preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.history import POINTS_MAX, SERIES_MAX, History, Sample
-from skylarkmq.tools.console.sessions import IDLE_MAX_S, SESSIONS_MAX, Sessions
+from skylarkmq.tools.console.sessions import FAILURES_MAX, IDLE_MAX_S, SESSIONS_MAX, Sessions
+from skylarkmq.tools.console.settings import Settings
 from tests.support.manual_clock import ManualClock
 
 
@@ -105,6 +109,35 @@ def test_sessions_end_and_are_bounded() -> None:
         sessions.new(account)
     after = sessions.read(sessions.cookie(first))
     assert after is None or after.credentials is None
+
+
+async def test_an_account_whose_sessions_are_over_takes_no_place() -> None:
+    def connect(credentials: Credentials | None) -> Client:
+        return Client("127.0.0.1:1", credentials=credentials)
+
+    clock, own = ManualClock(), Credentials("own", "secret")
+    sessions = Sessions(clock)
+    accesses = Accesses(Settings("127.0.0.1:1", connect, credentials=own), clock)
+    accounts = [Credentials(f"account-{number}", "secret") for number in range(ACCESSES_MAX - 1)]
+    before = [accesses.of(account) for account in (own, *accounts)]
+    for account in accounts:
+        sessions.new(account)
+    with pytest.raises(IllegalState, match="which is the limit"):
+        accesses.of(Credentials("one-more", "secret"))
+    clock.advance(IDLE_MAX_S + 1)
+    sessions.new(accounts[0])
+    await accesses.keep(sessions.uses)
+    after = [accesses.of(account) for account in (own, *accounts[:2])]
+    assert [a is b for a, b in zip(before, after, strict=False)] == [True, True, False]
+    await accesses.stop()
+
+
+def test_logins_at_the_same_time_are_guesses_until_one_succeeds() -> None:
+    sessions = Sessions(ManualClock())
+    trials = [sessions.trying() for _ in range(FAILURES_MAX)]
+    assert sessions.is_guessed_at
+    sessions.succeeded(trials[0])
+    assert not sessions.is_guessed_at
 
 
 def test_numbers_and_times_for_people() -> None:

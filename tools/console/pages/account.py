@@ -25,17 +25,20 @@ async def do_login(visit: Visit) -> Response:
     key, secret = await visit.field("access_key"), (await visit.form()).get("secret_key", [""])[0]
     if sessions.is_guessed_at:
         raise NotAllowed("Too many logins failed.", "Wait a minute, and try again.", 429)
+    trial = sessions.trying()
     try:
         credentials = Credentials(key, secret)
         await check_account(settings, credentials)
     except (AuthError, ValueError, RocketMQError) as error:
-        sessions.failed()
         failure = explained(error, settings)
         if isinstance(error, ValueError):
             failure = explained(ValueError("Access key and secret key are wanted."), settings)
         return visit.page("login.html", 403, target=target, failure=failure, key=key)
+    sessions.succeeded(trial)
+    sessions.end(visit.session)
     visit.session = sessions.new(credentials)
     visit.is_new = True  # an id from before the login is worth nothing
+    await visit.console.accesses.keep(sessions.uses)
     return visit.go(target, done="welcome" if "?" not in target else "")
 
 
@@ -44,8 +47,7 @@ async def logout(visit: Visit) -> Response:
     await visit.form()
     session, console = visit.session, visit.console
     console.sessions.end(session)
-    if session.credentials is not None and not console.sessions.uses(session.credentials):
-        await console.accesses.forget(session.credentials)
+    await console.accesses.keep(console.sessions.uses)
     answer = visit.go("/login", done="bye")
     answer.delete_cookie(cookie_name(visit.request), path="/")
     return answer

@@ -57,7 +57,6 @@ class Tails:
         reader = PeekReader(
             topic, client=access.client, start=starts or StartFrom.NOW, selector=selector
         )
-        await reader.start()
         events = self._events(reader, access.clock, visit)
         return StreamingResponse(
             events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
@@ -66,6 +65,7 @@ class Tails:
     async def _events(self, reader: PeekReader, clock: Clock, visit: Visit) -> AsyncGenerator[str]:
         self._open += 1
         try:
+            await reader.start()
             yield "retry: 3000\n\n"
             async for event in events_of(reader, clock):
                 yield event
