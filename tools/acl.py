@@ -22,6 +22,7 @@ ACCOUNTS: Final[Columns] = {
     "GROUPS": lambda row: _rights_text(row["group_rights"], row["default_group_right"]),
     "WITHOUT SIGNATURE FROM": "white_address",
 }  # fmt: skip
+RIGHT_COLUMNS: Final = ("TOPICS", "GROUPS")
 FILES: Final[Columns] = {
     "BROKER": "broker", "FILE": "path", "CHANGES": "change_count",
     "LAST CHANGE": moment("changed_at"),
@@ -81,7 +82,10 @@ def show(session: Session, where: Where, account: str) -> None:
         ]
         fields: Row = {"access_key": account, "accounts": rows}
         parts: Parts = {
-            "Account": (rows, {name: of for name, of in ACCOUNTS.items() if name[-1] != "S"}),
+            "Account": (
+                rows,
+                {name: of for name, of in ACCOUNTS.items() if name not in RIGHT_COLUMNS},
+            ),
             "Rights": (rights, None),
         }
         session.output.parts(fields, parts)

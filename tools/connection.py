@@ -260,8 +260,8 @@ def _session(timeout: float, output: Output, /, context: str | None, **given: An
         (DEFAULT_NAMESRV_ADDR, "the default; --namesrv names others"),
     )
     namesrv, origin = next((servers, who) for servers, who in named_by if servers)
-    access_key = given["access_key"] or saved.access_key
-    secret_key = given["secret_key"] or saved.secret_key
+    account = given["access_key"], given["secret_key"]
+    access_key, secret_key = account if any(account) else (saved.access_key, saved.secret_key)
     if (access_key is None) != (secret_key is None):
         raise click.UsageError("--access-key and --secret-key go together")
     ca, certificate = given["tls_ca"] or saved.tls_ca, given["tls_cert"] or saved.tls_cert

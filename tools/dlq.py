@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Generator
 from datetime import datetime, timedelta
@@ -30,6 +29,7 @@ from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.tools.local.private_file import private_file
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
@@ -385,7 +385,7 @@ def _opened(file: str) -> Generator[TextIO]:
         yield sys.stdout
         return
     try:
-        stream = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w")
+        stream = private_file(Path(file))
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     with stream:

@@ -18,6 +18,8 @@ from typing import Any, cast
 import click
 import yaml
 
+from skylarkmq.tools.local.private_file import private_file
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -104,7 +106,7 @@ def save_contexts(contexts: Contexts, path: Path | None = None) -> None:
     beside = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with private_file(beside) as file:
             yaml.safe_dump(document, file, sort_keys=False, allow_unicode=True)
         beside.replace(path)
     except OSError as error:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
 
 import click
 
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.tools.connection import Session, online
+from skylarkmq.tools.local.private_file import private_file
 from skylarkmq.tools.moments import Span
 from skylarkmq.tools.running import EXIT_CODES, run
 from skylarkmq.tools.traffic.proxy import Proxy
 from skylarkmq.tools.traffic.recording import Recorder
-
-PRIVATE: Final = 0o600
 
 
 @click.command(epilog=EXIT_CODES)
@@ -62,11 +59,10 @@ def record(
     async def work() -> None:
         clock = SystemClock(asyncio.get_running_loop())
         try:
-            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-            os.fchmod(number, PRIVATE)  # one that was there before
+            opened = private_file(file)
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror}") from error
-        with os.fdopen(number, "w", encoding="utf-8") as stream:
+        with opened as stream:
             recorder = Recorder(stream, bodies)
             recorder.head(target)
             proxy = Proxy(

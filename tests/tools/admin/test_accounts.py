@@ -112,6 +112,8 @@ def test_a_context_keeps_a_secret_and_shows_it_to_nobody(
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
 
     shell.ok("topic", "list")  # as the chosen context
+    said = shell("topic", "list", "--access-key", "somebody")  # who does not sign with its secret
+    assert said.code == 2 and "go together" in said.errors
     shell.ok("context", "add", "away", "--namesrv", "127.0.0.1:1")
     assert shell.json("context", "show")["name"] == "ours"  # the first one was chosen
     away = shell("topic", "list", "--context", "away", "--timeout", "0.2")
