@@ -18,7 +18,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask, read_address
+from skylarkmq.tools.local.addresses import host_and_port
+from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask
 
 NOT_IN_TIME: Final = 1
 NOBODY_TO_MOVE_TO: Final = 3
@@ -60,7 +61,7 @@ def drain(
     Producers send elsewhere, consumers confirm what is there and read elsewhere. Exit codes: 0
     drained, 1 not in time, 3 there is nobody to move to, 4 unreachable, 5 refused.
     """
-    host, port = read_address(address)
+    host, port = host_and_port(address, "--address")
     headers = {}
     if token_file is not None:
         headers["Authorization"] = f"Bearer {token_file.read_text('utf-8').strip()}"

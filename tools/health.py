@@ -11,7 +11,8 @@ from typing import Final
 
 import click
 
-from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask, read_address
+from skylarkmq.tools.local.addresses import host_and_port
+from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask
 
 NOT_READY: Final = 1
 PATH: Final = "/readyz"
@@ -25,7 +26,7 @@ def health(address: str) -> None:
     Asks its metrics page, with TLS where the broker wants it. Exit codes: 0 ready, 1 not ready, 4
     unreachable.
     """
-    host, port = read_address(address)
+    host, port = host_and_port(address, "--address")
     try:
         status, text = ask(PageRequest(host, port, PATH))
     except OSError as error:

@@ -23,7 +23,7 @@ Columns = Mapping[str, str | Callable[[Row], Any]]
 Parts = Mapping[str, tuple[Iterable[Row], Columns | None]]
 """Title -> the rows of a table, and its columns."""
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
 LAST_MIN: Final = 16
 FIRST_REGULAR_VERSION: Final = 212

@@ -32,18 +32,6 @@ class PageRequest(NamedTuple):
     limit_s: float = 3.0
 
 
-def read_address(address: str) -> tuple[str, int]:
-    """Return host and port.
-
-    Raises:
-        BadParameter: it is something else.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="--address")
-    return host.strip("[]"), int(port)
-
-
 def ask(asked: PageRequest) -> tuple[int, str]:
     """Return the status and the text of a page.
 

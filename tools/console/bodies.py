@@ -12,15 +12,14 @@ from typing import Final, Literal
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
+from skylarkmq.tools.showing import hex_lines
 
 Form = Literal["json", "text", "hex"]
 FORMS: Final[tuple[Form, ...]] = ("json", "text", "hex")
 JSON_SIZE_MAX: Final = 512 << 10
 SHOWN_MAX: Final = 128 << 10
 HEX_SIZE_MAX: Final = 4 << 10
-HEX_ROW: Final = 16
 PREVIEW_MAX: Final = 160
-PRINTED: Final = range(0x20, 0x7F)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ def body_of(message: StoredView, form: str = "") -> Body:
     text = _text(data, lossy=form == "text")
     if text is not None and form != "hex":
         return _shown("text", text, data, stored_size)
-    return Body("hex", _hex(data[:HEX_SIZE_MAX]), len(data), stored_size, len(data) > HEX_SIZE_MAX)
+    lines = "\n".join(hex_lines(data[:HEX_SIZE_MAX]))
+    return Body("hex", lines, len(data), stored_size, len(data) > HEX_SIZE_MAX)
 
 
 def preview(message: StoredView) -> str:
@@ -93,12 +93,3 @@ def _text(data: bytes, *, lossy: bool) -> str | None:
             return None
         text = data[: error.start].decode("utf-8")
     return None if any(char < " " and char not in "\t\r\n" for char in text) else text
-
-
-def _hex(data: bytes) -> str:
-    rows: list[str] = []
-    for at in range(0, len(data), HEX_ROW):
-        row = data[at : at + HEX_ROW]
-        letters = "".join(chr(byte) if byte in PRINTED else "." for byte in row)
-        rows.append(f"{at:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {letters}")
-    return "\n".join(rows)

@@ -20,7 +20,8 @@ import click
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, connected
-from skylarkmq.tools.console.settings import DEFAULT_HOST, DEFAULT_PORT, Settings, is_loopback
+from skylarkmq.tools.console.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
+from skylarkmq.tools.local.addresses import is_loopback
 
 MISSING: Final = "the console needs its libraries: pip install 'skylarkmq[console]'"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final
 
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.instance import Client
+from skylarkmq.tools.local.addresses import is_address
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8080
@@ -46,17 +46,3 @@ class Settings:
             name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
         )
         return name in self.names or name in ("localhost", self.host.lower()) or is_address(name)
-
-
-def is_address(text: str) -> bool:
-    """Return whether a text is an IP address."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a listener on `host`."""
-    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-UNIT_SIZE: Final = 1024
+from skylarkmq.tools.output import size_text
+
 SHORT_ID: Final = 14
 UNKNOWN: Final = "\N{EN DASH}"
 AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -37,14 +37,7 @@ def rate(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Return bytes in the unit that fits."""
-    if value is None:
-        return UNKNOWN
-    unit = 0
-    while value >= UNIT_SIZE and unit < len(UNITS) - 1:
-        value, unit = value / UNIT_SIZE, unit + 1
-    return (
-        f"{value:.0f} {UNITS[unit]}" if unit == 0 or value >= 100 else f"{value:.1f} {UNITS[unit]}"
-    )
+    return UNKNOWN if value is None else size_text(round(value))
 
 
 def percent(value: float | None) -> str:

@@ -17,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from typing import Final
 
 from skylarkmq.client.admin import (
@@ -33,6 +32,7 @@ from skylarkmq.client.instance import Client, services_of
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import ASKED_AT_ONCE, Session
 from skylarkmq.tools.doctor.findings import CRITICAL_KINDS, Finding, Severity
+from skylarkmq.tools.local.addresses import is_loopback
 
 Report = Callable[[str, int, int], None]
 """What is done, how much of it, of how much."""
@@ -89,12 +89,12 @@ class Examination:
         servers = [*(await self.admin.cluster()).name_servers]
         brokers = await self.brokers()
         places = [(broker, each) for broker in brokers for each in broker.replicas]
-        is_remote = not all(_is_loopback(server) for server in servers)
+        is_remote = not all(is_loopback(_host(server)) for server in servers)
         found: list[Finding] = []
         for number, (broker, each) in enumerate(places):
             self.report("addresses", number, len(places))
             subject = f"{broker.name} ({each.broker_id})"
-            if is_remote and _is_loopback(each.address):
+            if is_remote and is_loopback(_host(each.address)):
                 found.append(
                     Finding(
                         "loopback_advertised", "critical", subject,
@@ -441,12 +441,8 @@ def size_of(text: str) -> int:
     return int(float(found[1]) * 1024 ** _UNITS.index(found[2].upper() or " "))
 
 
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _float(text: str | None) -> float:

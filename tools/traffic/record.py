@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.tools.connection import Session, online
+from skylarkmq.tools.local.addresses import host_and_port, is_loopback
 from skylarkmq.tools.local.private_file import private_file
 from skylarkmq.tools.moments import Span
 from skylarkmq.tools.running import EXIT_CODES, run
@@ -48,9 +48,9 @@ def record(
     recorded. With --tls the server is spoken to over TLS; clients speak plain text to the proxy.
     """
     target = to or session.namesrv.split(";")[0].strip()
-    host, port = _place(listen, "--listen")
-    _place(target, "--to")
-    if not _is_loopback(host):
+    host, port = host_and_port(listen, "--listen")
+    host_and_port(target, "--to")
+    if not is_loopback(host):
         raise click.BadParameter(
             f"{host} is not on loopback: whoever reaches the proxy reaches the server",
             param_hint="--listen",
@@ -86,17 +86,3 @@ def record(
             raise click.ClickException(f"{file}: {proxy.failure.strerror}")
 
     run(work)
-
-
-def _place(text: str, option: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT", param_hint=option)
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -21,6 +21,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.tools.local.addresses import host_and_port
 from skylarkmq.tools.output import Columns, ProgressBar
 from skylarkmq.tools.running import EXIT_CODES, FAILED
 from skylarkmq.tools.traffic.recording import MASK, SIGNED_BY, Recorded, name_of, read
@@ -124,9 +125,7 @@ def _places(targets: tuple[str, ...], recorded: list[str]) -> dict[str, str]:
     places: dict[str, str] = {}
     for text in targets:
         before, equals, target = text.rpartition("=")
-        host, _, port = target.rpartition(":")
-        if not host or not port.isdigit():
-            raise click.BadParameter(f"{target!r} is not HOST:PORT", param_hint="--to")
+        host_and_port(target, "--to")
         if not equals and len(recorded) > 1:
             raise click.BadParameter(
                 f"the recording is of several servers ({', '.join(recorded)}): write "
