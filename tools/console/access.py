@@ -7,6 +7,7 @@ what another account was shown.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -16,10 +17,15 @@ from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import AuthError, BrokerError, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.common.clock import Clock
-from skylarkmq.tools.console.history import History, keep_looking
+from skylarkmq.tools.console.history import History, keep_looking, sleep
+from skylarkmq.tools.console.sessions import Sessions
 from skylarkmq.tools.console.settings import Settings
 
+log = logging.getLogger(__name__)
+
 ACCESSES_MAX: Final = 32
+FORGET_S: Final = 60.0
+"""How often sessions that are over are looked for."""
 
 
 class Access:
@@ -99,6 +105,17 @@ class Accesses:
         """Stop all."""
         for credentials in list(self._by_account):
             await self._forget(credentials)
+
+
+async def forget_in_time(sessions: Sessions, accesses: Accesses, clock: Clock) -> None:
+    """Let accounts go whose sessions are over; the root of a task."""
+    while True:
+        await sleep(clock, FORGET_S)
+        sessions.forget_ended()
+        try:
+            await accesses.keep(sessions.uses)
+        except Exception:
+            log.exception("the connections of an account did not end cleanly")
 
 
 async def check_account(settings: Settings, credentials: Credentials) -> None:

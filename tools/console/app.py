@@ -20,7 +20,7 @@ from skylarkmq import __version__
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console import visit as visiting
-from skylarkmq.tools.console.access import Accesses
+from skylarkmq.tools.console.access import Accesses, forget_in_time
 from skylarkmq.tools.console.guard import Guard
 from skylarkmq.tools.console.pages import (
     account,
@@ -80,10 +80,14 @@ def make_app(settings: Settings, make_clock: Callable[[], Clock] | None = None) 
     async def life(app: Starlette) -> AsyncGenerator[None]:
         clock = make_clock() if make_clock else SystemClock(asyncio.get_running_loop())
         accesses = Accesses(settings, clock)
-        app.state.console = Console(settings, clock, accesses, Sessions(clock), pages, __version__)
+        sessions = Sessions(clock)
+        app.state.console = Console(settings, clock, accesses, sessions, pages, __version__)
+        forgetting = asyncio.create_task(forget_in_time(sessions, accesses, clock))
         try:
             yield
         finally:
+            forgetting.cancel()
+            await asyncio.gather(forgetting, return_exceptions=True)
             await accesses.stop()
 
     return Starlette(

@@ -103,10 +103,11 @@ async def keep_looking(admin: Admin, history: History, clock: Clock, pause_s: fl
             log.info("the lag of this moment is not known: %s", error)
         except Exception:
             log.exception("a look at the cluster failed; the next one follows")
-        await _sleep(clock, pause_s)
+        await sleep(clock, pause_s)
 
 
-async def _sleep(clock: Clock, seconds: float) -> None:
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Return after so many seconds on a clock."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_at(clock.monotonic() + seconds, over.set_result, None)
     try:

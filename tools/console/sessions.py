@@ -79,6 +79,11 @@ class Sessions:
         """Forget a session."""
         self._by_key.pop(session.key, None)
 
+    def forget_ended(self) -> None:
+        """Forget the sessions whose time is over, and so the keys of their accounts."""
+        for key in [key for key, each in self._by_key.items() if self._is_over(each)]:
+            del self._by_key[key]
+
     def uses(self, credentials: Credentials) -> bool:
         """Return whether a session of an account is left."""
         return any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from datetime import UTC, datetime, timedelta
 
@@ -15,13 +16,14 @@ from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.tools.console import text
-from skylarkmq.tools.console.access import ACCESSES_MAX, Accesses
+from skylarkmq.tools.console.access import ACCESSES_MAX, Accesses, forget_in_time
 from skylarkmq.tools.console.bodies import HEX_SIZE_MAX, SHOWN_MAX, body_of, preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.history import POINTS_MAX, SERIES_MAX, History, Sample
 from skylarkmq.tools.console.sessions import FAILURES_MAX, IDLE_MAX_S, SESSIONS_MAX, Sessions
 from skylarkmq.tools.console.settings import Settings
 from tests.support.manual_clock import ManualClock
+from tests.support.patience import until
 
 
 def stored(body: bytes, sys_flag: int = 0) -> StoredMessage:
@@ -124,11 +126,14 @@ async def test_an_account_whose_sessions_are_over_takes_no_place() -> None:
         sessions.new(account)
     with pytest.raises(IllegalState, match="which is the limit"):
         accesses.of(Credentials("one-more", "secret"))
+    forgetting = asyncio.create_task(forget_in_time(sessions, accesses, clock))
+    await until(lambda: clock.pending_count, "the first look")
     clock.advance(IDLE_MAX_S + 1)
     sessions.new(accounts[0])
-    await accesses.keep(sessions.uses)
+    await until(lambda: clock.pending_count, "the next look")
     after = [accesses.of(account) for account in (own, *accounts[:2])]
     assert [a is b for a, b in zip(before, after, strict=False)] == [True, True, False]
+    forgetting.cancel()
     await accesses.stop()
 
 
