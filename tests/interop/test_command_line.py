@@ -115,9 +115,9 @@ def test_a_drained_broker_gets_no_message(place: Place) -> None:
 
 def test_what_apache_does_not_know_is_refused_with_the_reason(place: Place) -> None:
     said = place.shell("cluster", "failover", "broker-a", "--yes")
-    assert said.code == 5 and "controllerEndpoints" in said.errors
+    assert said.code == 5 and "controllerEndpoints" in said.err
     said = place.shell("acl", "list", "--timeout", "1")
-    assert said.code == 5 and "aclEnable is false" in said.errors
+    assert said.code == 5 and "aclEnable is false" in said.err
 
 
 # Beside Java's

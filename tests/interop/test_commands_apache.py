@@ -26,7 +26,8 @@ from tests.interop.conftest import Start
 from tests.interop.servers import Broker
 from tests.support.patience import until_sync
 from tests.support.ports import free_ports
-from tests.tools.live.shell import Said, Shell, beside
+from tests.tools.command import Said
+from tests.tools.live.shell import Shell, beside
 
 pytestmark = pytest.mark.interop
 

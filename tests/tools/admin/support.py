@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from click.testing import CliRunner
-
-from skylarkmq.cli import main
+from tests.tools.command import Said, say
 
 TOPIC, GROUP, COUNT = "orders", "billing", 6
 """On the shared broker: a topic, a group that has taken all of it, and how many messages."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    errors: str
-
-    @property
-    def json(self) -> Any:
-        """Its output as a value."""
-        return json.loads(self.out)
 
 
 @dataclass
@@ -47,12 +30,7 @@ class Shell:
             "XDG_CONFIG_HOME": str(self.home),
             **self.variables,
         }
-        ended = CliRunner().invoke(
-            main, [*words, *self.words], input=stdin, env=variables, prog_name="skylarkmq"
-        )
-        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        return Said(ended.exit_code, ended.stdout, ended.stderr)
+        return say([*words, *self.words], stdin, variables)
 
     def ok(self, *words: str, stdin: str | None = None) -> Said:
         """Run a command that must end well."""

@@ -65,7 +65,7 @@ def test_the_life_of_an_account(shell: Shell) -> None:
         | {"SKYLARKMQ_ACCESS_KEY": "alice-of-sales", "SKYLARKMQ_SECRET_KEY": SECRET},
     )
     refused = as_alice("topic", "create", "t")
-    assert refused.code == 5 and SECRET not in refused.errors
+    assert refused.code == 5 and SECRET not in refused.err
     shell.ok("acl", "put", "alice-of-sales", "--admin", "--yes")  # the secret is kept
     as_alice.ok("topic", "create", "t")
 
@@ -106,18 +106,18 @@ def test_a_context_keeps_a_secret_and_shows_it_to_nobody(
     assert shell(*add, "--access-key", ADMIN.access_key).code == 2  # without its secret
     said = shell.ok(*add, "--access-key", ADMIN.access_key, "--secret-env", "MY_SECRET")
     answers = [said, shell.ok("context", "list"), shell.ok("context", "show", "-o", "table")]
-    assert not any(ADMIN.secret_key in each.out + each.errors for each in answers)
+    assert not any(ADMIN.secret_key in each.out + each.err for each in answers)
     (file,) = tmp_path.rglob("contexts.yaml")
     assert ADMIN.secret_key in file.read_text()
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
 
     shell.ok("topic", "list")  # as the chosen context
     said = shell("topic", "list", "--access-key", "somebody")  # who does not sign with its secret
-    assert said.code == 2 and "go together" in said.errors
+    assert said.code == 2 and "go together" in said.err
     shell.ok("context", "add", "away", "--namesrv", "127.0.0.1:1")
     assert shell.json("context", "show")["name"] == "ours"  # the first one was chosen
     away = shell("topic", "list", "--context", "away", "--timeout", "0.2")
-    assert away.code == 4 and "(context away)" in away.errors
+    assert away.code == 4 and "(context away)" in away.err
     shell.ok("context", "use", "away")
     assert shell("topic", "list", "--timeout", "0.2").code == 4
     assert shell(*add).code == 2
@@ -132,5 +132,5 @@ def test_a_secret_is_asked_for_twice(tmp_path: Path) -> None:
     assert "no host:port" in shell("context", "add", "x", "--namesrv", "ns").errors
     add = ("context", "add", "x", "--namesrv", "ns:1", "--access-key", "somebody", "--ask-secret")
     said = shell.ok(*add, stdin=f"{SECRET}\n{SECRET}\n")
-    assert SECRET not in said.out + said.errors
+    assert SECRET not in said.out + said.err
     assert shell(*add, "--replace", stdin=f"{SECRET}\nelse\n").code != 0

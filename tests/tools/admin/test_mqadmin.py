@@ -245,17 +245,17 @@ def test_every_command(place: Place) -> None:
 )
 def test_what_is_refused(place: Place, words: str, code: int, error: str) -> None:
     said = place.shell("mqadmin", *place.words(words))
-    assert said.code == code and re.search(error, said.errors), said
+    assert said.code == code and re.search(error, said.err), said
 
 
 def test_nothing_changes_at_a_dry_run(place: Place) -> None:
     said = place.shell.ok("mqadmin", "updateTopic", "-c", C, "-t", "T_dry", "--dry-run")
-    assert said.errors == f"would update or create the topic (-c {C}, -t T_dry)\n"
+    assert said.err == f"would update or create the topic (-c {C}, -t T_dry)\n"
     assert place.shell("mqadmin", "topicRoute", "-t", "T_dry").code == 3
     secret = place.shell.ok(
         "mqadmin", "updateAclConfig", "-c", C, "-a", "somebody", "-s", "open sesame", "--dry-run"
     )
-    assert "open sesame" not in secret.errors
+    assert "open sesame" not in secret.err
 
 
 def test_help(place: Place) -> None:

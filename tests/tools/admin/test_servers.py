@@ -18,7 +18,7 @@ from tests.tools.admin.support import Shell
 def test_a_healthy_cluster(shell: Shell) -> None:
     health = ("cluster", "health", "--disk-max", "1")
     said = shell.ok(*health, "-o", "table")
-    assert (said.out, said.errors) == ("", "all is well\n")
+    assert (said.out, said.err) == ("", "all is well\n")
     assert shell.ok(*health, "--exit-when-ready", "--every", "0.001").out == ""
 
 
@@ -48,28 +48,28 @@ def test_load_is_taken_off_and_comes_back(shell: Shell, broker: SyncBroker) -> N
 
 def test_failover_is_for_brokers_that_elect_their_master(shell: Shell) -> None:
     said = shell("cluster", "failover", "broker-a", "--yes")
-    assert said.code == 5 and "controllerEndpoints" in said.errors
+    assert said.code == 5 and "controllerEndpoints" in said.err
     assert shell("cluster", "failover", "broker-a", "--accept-loss", "--yes").code == 2
     dry = shell.ok("cluster", "failover", "broker-a", "--to", "2", "--accept-loss", "--dry-run")
-    assert "would let replica 2 lead broker-a, although messages" in dry.errors
+    assert "would let replica 2 lead broker-a, although messages" in dry.err
 
 
 def test_settings(shell: Shell) -> None:
     (row,) = shell.json("config", "get", "brokerName", "--broker", "broker-a")
     assert row == {"of": "broker-a", "key": "brokerName", "value": "broker-a"}
     wrong = shell("config", "get", "brokrName")
-    assert wrong.code == 3 and "did you mean brokerName?" in wrong.errors
+    assert wrong.code == 3 and "did you mean brokerName?" in wrong.err
     name_servers = shell.json("config", "list", "--name-servers", "--match", "PORT")
     assert [row["key"] for row in name_servers] == ["listenPort"]
 
     change = ("config", "set", "maxErrorRateOfBloomFilter=21")
     assert shell(*change, "--yes").code == 2  # not said where
     dry = shell.ok(*change, "--all", "--dry-run")
-    assert "maxErrorRateOfBloomFilter of broker-a: 20 -> 21" in dry.errors
+    assert "maxErrorRateOfBloomFilter of broker-a: 20 -> 21" in dry.err
     refused = shell("config", "set", "noSuchKey=1", "--broker", "broker-a", "--yes")
     assert refused.code == 5
     restart = shell("config", "set", "orderMessageEnable=true", "--name-servers", "--yes")
-    assert restart.code == 5 and "take a restart" in restart.errors
+    assert restart.code == 5 and "take a restart" in restart.err
 
 
 def test_kept_texts(shell: Shell) -> None:

@@ -46,13 +46,13 @@ def test_the_life_of_a_topic(shell: Shell) -> None:
     table = shell.ok("topic", "describe", "t", "-o", "table").out
     assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no +-\n", table)
     again = shell("topic", "create", "t")
-    assert (again.code, again.errors) == (
+    assert (again.code, again.err) == (
         5, "error: topic t exists on broker-a. `skylarkmq topic update` changes it\n",
     )  # fmt: skip
     shell.ok("topic", "create", "t", "--exist-ok")
 
     dry = shell.ok("topic", "update", "t", "--queues", "2", "--dry-run")
-    assert dry.out == "" and "would set queues=2" in dry.errors and "queues=3" in dry.errors
+    assert dry.out == "" and "would set queues=2" in dry.err and "queues=3" in dry.err
     assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 3
     shell.ok("topic", "update", "t", "--queues", "2", "--yes")
     assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 2
@@ -61,10 +61,10 @@ def test_the_life_of_a_topic(shell: Shell) -> None:
     assert shell("topic", "update", "t").code == 2
 
     asked = shell("topic", "delete", "t")
-    assert asked.code == 2 and "needs --yes where nobody can be asked" in asked.errors
+    assert asked.code == 2 and "needs --yes where nobody can be asked" in asked.err
     shell.ok("topic", "delete", "t", "--dry-run")
     mixed = shell("topic", "delete", "t", "nope", "--yes")
-    assert mixed.code == 3 and "nothing is deleted" in mixed.errors
+    assert mixed.code == 3 and "nothing is deleted" in mixed.err
     assert {"topic": "t"} in shell.json("topic", "list")
     shell.ok("topic", "delete", "t", "--yes")
     assert {"topic": "t"} not in shell.json("topic", "list")
@@ -78,19 +78,19 @@ def test_a_topic_gets_and_loses_a_deduplication_window(shell: Shell) -> None:
     shell.ok("topic", "create", "once", "--deduplicate", "600")
     assert window() == {"seconds": 600, "keys": 100_000}
     asked = shell.ok("topic", "update", "once", "--deduplicate", "60:500", "--dry-run")
-    assert "would set deduplication=60 s, 500 keys" in asked.errors
+    assert "would set deduplication=60 s, 500 keys" in asked.err
     shell.ok("topic", "update", "once", "--deduplicate", "60:500", "--yes")
     assert window() == {"seconds": 60, "keys": 500}
     assert "60 s, 500 keys" in shell.ok("topic", "describe", "once", "-o", "table").out
     shell.ok("topic", "update", "once", "--deduplicate", "0", "--yes")
     assert window() is None
     wrong = shell("topic", "update", "once", "--deduplicate", "soon", "--yes")
-    assert wrong.code == 2 and "SECONDS:KEYS" in wrong.errors
+    assert wrong.code == 2 and "SECONDS:KEYS" in wrong.err
 
 
 def test_a_topic_is_created_at_a_dry_run_only_in_words(shell: Shell) -> None:
     dry = shell.ok("topic", "create", "never", "--dry-run")
-    assert dry.errors == "would create the topic never on all brokers\n"
+    assert dry.err == "would create the topic never on all brokers\n"
     assert shell("topic", "describe", "never").code == 3
 
 
@@ -146,15 +146,15 @@ def test_the_life_of_a_group(shell: Shell) -> None:
     (settings,) = shell.json("group", "describe", "made")["settings"]
     assert (settings["max_retries"], settings["broadcast_enabled"]) == (5, False)
     again = shell("group", "create", "made")
-    assert again.code == 5 and "`skylarkmq group update` changes it" in again.errors
+    assert again.code == 5 and "`skylarkmq group update` changes it" in again.err
     dry = shell.ok("group", "update", "made", "--no-consume", "--dry-run")
-    assert "consume_enabled=False of the group made" in dry.errors
-    assert "now broker-a: consume_enabled=True" in dry.errors
+    assert "consume_enabled=False of the group made" in dry.err
+    assert "now broker-a: consume_enabled=True" in dry.err
     shell.ok("group", "update", "made", "--no-consume", "--yes", "--broker", "broker-a")
     assert not shell.json("group", "describe", "made")["settings"][0]["consume_enabled"]
     shell.ok("group", "delete", "made", "--messages", "--yes")
     gone = shell("group", "members", "made")
-    assert gone.code == 3 and "`skylarkmq group create` has made it" in gone.errors
+    assert gone.code == 3 and "`skylarkmq group create` has made it" in gone.err
     assert shell("group", "delete", "made", "--yes").code == 3
 
 
@@ -175,4 +175,4 @@ def test_a_topic_that_is_not_there_is_told_with_a_cure(shell: Shell) -> None:
 def test_nobody_there(tmp_path: Path) -> None:
     said = Shell(tmp_path)("topic", "list", "--namesrv", "127.0.0.1:1", "--timeout", "0.2")
     assert said.code == 4
-    assert "hint: asked 127.0.0.1:1 (--namesrv)" in said.errors
+    assert "hint: asked 127.0.0.1:1 (--namesrv)" in said.err

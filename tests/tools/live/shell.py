@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections.abc import Coroutine, Generator
-from dataclasses import dataclass
 from typing import Any
 
-from click.testing import CliRunner
-
-from skylarkmq.cli import main
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Its answer."""
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        """Its answer, a JSON object a line."""
-        return [json.loads(line) for line in self.out.splitlines()]
+from tests.tools.command import Said, say
 
 
 class Shell:
@@ -45,10 +22,7 @@ class Shell:
 
     def any(self, *words: str, stdin: str | bytes = "") -> Said:
         """Run a command, whatever its exit code is."""
-        result = CliRunner().invoke(main, words, input=stdin)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Said(result.exit_code, result.stdout, result.stderr)
+        return say(words, stdin)
 
     def send(self, topic: str, body: str, *options: str) -> Any:
         """Send a message and return the send's result."""
