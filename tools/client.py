@@ -9,7 +9,7 @@ import click
 from skylarkmq.client.admin import Admin, Connection
 from skylarkmq.client.errors import NotFound
 from skylarkmq.tools.connection import Session, online
-from skylarkmq.tools.output import Columns, Parts, ProgressBar, Row, version_text
+from skylarkmq.tools.output import Columns, Parts, ProgressBar, Row, version_text, visible
 from skylarkmq.tools.running import EXIT_CODES
 
 CLIENTS: Final[Columns] = {
@@ -87,7 +87,7 @@ def show(session: Session, client_id: str, group: str | None, stack: bool) -> No
         session.output.parts(fields, parts)
         for one in told:
             if session.output.is_table and one["stack"]:
-                click.echo(f"\n{one['stack']}")
+                click.echo("\n" + visible(one["stack"], "\n\t"))
 
     session.administer(work)
 

@@ -22,7 +22,7 @@ COLUMNS: Final[Columns] = {
     "DUE": moment("due_at"), "IN": lambda row: age_text(timedelta(seconds=row["due_in_s"])),
     "TOPIC": "topic", "BROKER": "broker",
     "LEVEL": lambda row: row["level"] or None, "TAG": "tags",
-    "KEYS": lambda row: row["keys"] or None, "SIZE": "size", "MESSAGE ID": "msg_id",
+    "KEYS": "keys", "SIZE": "size", "MESSAGE ID": "msg_id",
 }  # fmt: skip
 LIMIT_MAX: Final = 100_000
 WAITING_MAX: Final = 1_000_000

@@ -39,7 +39,6 @@ from skylarkmq.tools.showing import (
     brief,
     row_of,
     show_message,
-    visible,
 )
 
 LIST_COLUMNS: Final[Columns] = {
@@ -47,13 +46,13 @@ LIST_COLUMNS: Final[Columns] = {
     "TOPIC": "origin_topic",
     "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
     "OFFSET": "queue_offset",
-    "KEYS": lambda row: visible(row["keys"]) or None,
+    "KEYS": "keys",
     "OFFSET ID": "offset_msg_id",
     "BODY": brief,
 }
 OUTCOME_COLUMNS: Final[Columns] = {
     "STATUS": "status", "TARGET": "target", "OFFSET ID": "offset_msg_id",
-    "ERROR": lambda row: row["error"] or None,
+    "ERROR": "error",
 }  # fmt: skip
 since_option = click.option(
     "--since", type=Moment(), help="Given up then or later: a time, or 10m for ten minutes ago."

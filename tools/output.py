@@ -208,8 +208,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"  # pyright: ignore[reportUnknownArgumentType]
-    return str(value)
+        listed = ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+        return visible(listed) or "-"
+    return visible(str(value))
+
+
+def visible(text: str, kept: str = "") -> str:
+    """Return text without line ends and control characters, which could write over a terminal."""
+    return "".join(each if each.isprintable() or each in kept else " " for each in text)
 
 
 def _is_number(text: str) -> bool:

@@ -22,7 +22,7 @@ from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import RESERVED_NAMES
-from skylarkmq.tools.output import Columns, Output, Row, moment
+from skylarkmq.tools.output import Columns, Output, Row, moment, visible
 
 BodyForm = Literal["auto", "text", "json", "hex", "base64", "none"]
 HEX_WIDTH: Final = 16
@@ -153,11 +153,6 @@ def brief(row: Row) -> str:
     return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
 
 
-def visible(text: str, kept: str = "") -> str:
-    """Return text without line ends and control characters, which could write over a terminal."""
-    return "".join(each if each.isprintable() or each in kept else " " for each in text)
-
-
 def line_of(row: Row) -> str:
     """Return a message as one line for a person."""
     marks = [moment("stored_at")(row), f"{row['broker']}/{row['queue_id']}@{row['queue_offset']}"]
@@ -166,20 +161,12 @@ def line_of(row: Row) -> str:
     return f"{' '.join(marks)} {brief(row)}"
 
 
-def _tag(row: Row) -> str | None:
-    return visible(row["tags"] or "") or None
-
-
-def _keys(row: Row) -> str | None:
-    return visible(row["keys"]) or None
-
-
 LIST_COLUMNS: Final[Columns] = {
     "STORED": moment("stored_at"),
     "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
     "OFFSET": "queue_offset",
-    "TAG": _tag,
-    "KEYS": _keys,
+    "TAG": "tags",
+    "KEYS": "keys",
     "MESSAGE ID": "msg_id",
     "BODY": brief,
 }
@@ -189,14 +176,14 @@ FIELD_COLUMNS: Final[Columns] = {
     "topic": "topic",
     "sent to first": "origin_topic",
     "queue": lambda row: f"{row['broker']}/{row['queue_id']} at {row['queue_offset']}",
-    "tag": _tag,
-    "keys": _keys,
+    "tag": "tags",
+    "keys": "keys",
     "born": lambda row: f"{moment('born_at')(row)} at {row['born_host']}",
     "stored": lambda row: f"{moment('stored_at')(row)} at {row['store_host']}",
     "handed back": lambda row: f"{row['reconsume_times']} times",
     "size": "size",
     "properties": lambda row: (
-        " ".join(f"{name}={visible(value)}" for name, value in own_properties(row).items()) or None
+        " ".join(f"{name}={value}" for name, value in own_properties(row).items()) or None
     ),
 }
 

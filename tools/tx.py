@@ -17,7 +17,7 @@ from skylarkmq.tools.running import EXIT_CODES
 COLUMNS: Final[Columns] = {
     "BORN": moment("born_at"), "AGE": lambda row: age_text(timedelta(seconds=row["age_s"])),
     "TOPIC": "topic", "PRODUCER GROUP": "group", "CHECKS": "checks", "BROKER": "broker",
-    "KEYS": lambda row: row["keys"] or None, "MESSAGE ID": "msg_id",
+    "KEYS": "keys", "MESSAGE ID": "msg_id",
 }  # fmt: skip
 
 

@@ -37,6 +37,17 @@ def test_ctrl_c_ends_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code in (0, 7)  # the loop may hear of the signal, too
 
 
+def test_names_of_others_cannot_write_over_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"client_id": "me\x1b[2J\r", "brokers": ["a\n", "b\x9b"], "none": ""}
+    Output("table").rows([row])
+    Output("table").one(row)
+    shown = capsys.readouterr().out
+    assert shown.count("me [2J") == 2 and shown.count("a , b ") == 2
+    assert not any(each in shown for each in "\x1b\r\x9b") and shown.count("\n") == 2 + 3
+
+
 async def test_a_watch_goes_on_while_a_server_is_started_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_message_cannot_write_over_the_terminal(shell: Shell) -> None:
     sent = shell.send("escapes", "a\x1b[2Jb\n\tc\r", "--tags", "t\x1b[31m")
     table = shell("msg", "get", sent["offset_msg_id"], "-o", "table").out
     assert "t [31m" in table and table.endswith("\na [2Jb\n\tc \n")
+    table += shell("msg", "query", "escapes", "--id", sent["msg_id"], "-o", "table").out
     assert "\x1b" not in table and "\r" not in table
     assert "\x1b[2J" in shell("msg", "get", sent["offset_msg_id"], "--body-only").out
 
