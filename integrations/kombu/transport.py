@@ -292,7 +292,11 @@ class Transport(virtual.Transport):
         """
         if not self._joined:
             settings, options = self._settings(), self.client.transport_options
-            key = tuple((name, repr(value)) for name, value in sorted(settings.items()))
+            key = tuple(
+                # An account's text has no secret, and another secret is another connection.
+                (name, value if isinstance(value, Credentials) else repr(value))
+                for name, value in sorted(settings.items())
+            )
             queues = options.get("queues", QUEUES)
             consumer = options.get("consumer", {})
             self.hub = join((key, queues, repr(consumer)), lambda: Hub(settings, queues, consumer))

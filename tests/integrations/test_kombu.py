@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Any
 
@@ -91,6 +91,18 @@ def test_the_next_cluster_takes_over(skylarkmq_broker_sync: SyncBroker) -> None:
     with kombu.Connection(urls) as connection:
         connection.ensure_connection(max_retries=3, interval_start=0)
         assert connection.connected
+
+
+def test_another_secret_is_another_connection(skylarkmq_broker_sync: SyncBroker) -> None:
+    """Or who has a wrong one would send with the right one of somebody else in this process."""
+    address = skylarkmq_broker_sync.namesrv_addr
+    urls = [f"skylarkmq://shop-key:{secret}@{address}" for secret in ("one", "other", "one")]
+    with ExitStack() as opened:
+        hubs = [
+            opened.enter_context(kombu.Connection(url)).ensure_connection().transport.hub
+            for url in urls
+        ]
+    assert hubs[0] is hubs[2] and hubs[0] is not hubs[1]
 
 
 @pytest.mark.skylarkmq(accounts=[Account("shop-key", "shop-secret", admin=True)])
