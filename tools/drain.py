@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.tools.local.addresses import host_and_port
+from skylarkmq.tools.local.addresses import host_and_port, is_loopback
 from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask
 
 NOT_IN_TIME: Final = 1
@@ -45,7 +45,11 @@ AGAIN_S: Final = 0.5
 )  # fmt: skip
 @click.option(
     "--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Has the token of drainTokenFile: for a broker on another machine.",
+    help="Has the token of drainTokenFile: for a broker on another machine; needs --tls-ca there.",
+)  # fmt: skip
+@click.option(
+    "--tls-ca", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Ask by TLS, and check that this issuer, PEM, has signed the broker's certificate.",
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Let clients come back.")
 def drain(
@@ -54,6 +58,7 @@ def drain(
     refresh_s: float,
     leaving: str,
     token_file: Path | None,
+    tls_ca: Path | None,
     undo: bool,
 ) -> None:
     """Move clients away from a broker, so that nobody sees its stop.
@@ -64,12 +69,14 @@ def drain(
     host, port = host_and_port(address, "--address")
     headers = {}
     if token_file is not None:
+        if tls_ca is None and not is_loopback(host):
+            raise click.UsageError("a token goes to another machine by TLS alone: name --tls-ca")
         headers["Authorization"] = f"Bearer {token_file.read_text('utf-8').strip()}"
     query = urllib.parse.urlencode({"refresh": refresh_s, "leaving": leaving})
     limit_s = time.monotonic() + wait_s
     told: tuple[str, ...] = ()
     try:  # first whether it is there at all: it may be away for a moment later
-        ask(PageRequest(host, port, "/drainz", limit_s=ANSWER_LIMIT_S))
+        ask(PageRequest(host, port, "/drainz", limit_s=ANSWER_LIMIT_S, issuer=tls_ca))
     except OSError as error:
         _end(UNREACHABLE, f"{address}: {error}")
     while True:  # until it is over, or the time is
@@ -77,7 +84,7 @@ def drain(
         path = f"/drainz?{query}&wait={min(SLICE_S, left_s):.1f}"
         asked = PageRequest(
             host, port, "/drainz" if undo else path, "DELETE" if undo else "POST", headers,
-            SLICE_S + ANSWER_LIMIT_S,
+            SLICE_S + ANSWER_LIMIT_S, tls_ca,
         )  # fmt: skip
         try:
             status, text = ask(asked)

@@ -1,7 +1,8 @@
 """Asks a page of a broker's metrics port, in plain text, and with TLS where that gets no answer.
 
-The certificate is not checked: it is for this machine's own broker, whose certificate has the name
-that clients know, and nothing secret is sent but to an address that the user has named.
+The certificate is not checked then: it is for this machine's own broker, whose certificate has the
+name that clients know. What is secret goes to another machine by TLS alone, with its certificate
+checked: name the issuer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -30,6 +32,8 @@ class PageRequest(NamedTuple):
     method: str = "GET"
     headers: Mapping[str, str] = {}
     limit_s: float = 3.0
+    issuer: Path | None = None
+    """Of the certificate to expect, PEM: TLS alone, checked."""
 
 
 def ask(asked: PageRequest) -> tuple[int, str]:
@@ -39,6 +43,11 @@ def ask(asked: PageRequest) -> tuple[int, str]:
         OSError: nobody answers, or who answers is no broker.
     """
     host, port, limit_s = asked.host, asked.port, asked.limit_s
+    if asked.issuer is not None:
+        trusted = ssl.create_default_context(cafile=asked.issuer)
+        return _ask(
+            http.client.HTTPSConnection(host, port, timeout=limit_s, context=trusted), asked
+        )
     try:
         return _ask(http.client.HTTPConnection(host, port, timeout=limit_s), asked)
     except (http.client.RemoteDisconnected, ConnectionResetError):  # it wants TLS

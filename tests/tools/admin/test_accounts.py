@@ -129,7 +129,7 @@ def test_a_context_keeps_a_secret_and_shows_it_to_nobody(
 
 def test_a_secret_is_asked_for_twice(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
-    assert "no host:port" in shell("context", "add", "x", "--namesrv", "ns").errors
+    assert "no host:port" in shell("context", "add", "x", "--namesrv", "ns").err
     add = ("context", "add", "x", "--namesrv", "ns:1", "--access-key", "somebody", "--ask-secret")
     said = shell.ok(*add, stdin=f"{SECRET}\n{SECRET}\n")
     assert SECRET not in said.out + said.err

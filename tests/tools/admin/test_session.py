@@ -21,7 +21,9 @@ def test_ctrl_c_ends_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's own handler would take the signal and wait for the answer all the same."""
 
     def asked(*_: object, **__: object) -> None:
-        signal.raise_signal(signal.SIGINT)
+        handler = signal.getsignal(signal.SIGINT)
+        assert callable(handler)
+        handler(signal.SIGINT, None)  # as the signal would, but here and nowhere else
         pytest.fail("the question goes on")
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -34,7 +36,7 @@ def test_ctrl_c_ends_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(SystemExit) as ended:
         run(work)
-    assert ended.value.code in (0, 7)  # the loop may hear of the signal, too
+    assert ended.value.code == 7
 
 
 def test_names_of_others_cannot_write_over_the_terminal(

@@ -169,7 +169,7 @@ def test_watching_prints_a_line_each_time(shell: Shell, own_broker: SyncBroker) 
 
 def test_a_topic_that_is_not_there_is_told_with_a_cure(shell: Shell) -> None:
     said = shell("peek", "no-such-topic")
-    assert said.code == 3 and "`skylarkmq topic create` makes one" in said.errors
+    assert said.code == 3 and "`skylarkmq topic create` makes one" in said.err
 
 
 def test_nobody_there(tmp_path: Path) -> None:
