@@ -40,6 +40,7 @@ from skylarkmq.broker.logs import LogFormatOption, chosen_format, set_up_logs
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.first_use import on_first_use
+from skylarkmq.protocol.flags import MASTER_ID
 
 if TYPE_CHECKING:
     import skylarkmq.broker.fleet.run as fleet
@@ -205,7 +206,8 @@ def _run_broker(
     is_member, is_fleet = link is not None, link is None and config.brokers > 1
     name = "supervisor" if is_fleet else config.broker_name
     log_format = chosen_format(wanted["log_format"])
-    set_up_logs(log_format, config.log_level, name, shares_stream=is_member or is_fleet)
+    number = MASTER_ID if is_fleet else config.broker_id
+    set_up_logs(log_format, config.log_level, name, number, shares_stream=is_member or is_fleet)
     if not is_member:
         _tell_oddities(loaded)
         _tell_unserved(config)

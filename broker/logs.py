@@ -4,6 +4,9 @@
     {"ts":"2024-01-31T12:00:00.123Z","level":"INFO","logger":"skylarkmq.store","msg":"...",
      "broker":"broker-a", ...}
 
+Replicas and slaves share the name of their broker, so their lines name the id too: `"brokerId":2`
+after the name, and `broker-a:2` in the text form.
+
 Of lines that differ in their values alone, at most 20 a second are written: a peer that provokes
 warnings shall not fill the disk. Fields of a record's `extra={"fields": {...}}` follow in the JSON
 form. Bodies, keys and secrets are never logged.
@@ -21,6 +24,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
+
+from skylarkmq.protocol.flags import MASTER_ID
 
 LogFormat = Literal["text", "json"]
 LogFormatOption = Literal["auto", "text", "json"]
@@ -63,10 +68,11 @@ class RateLimit(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a record, keys in a fixed order."""
 
-    def __init__(self, broker: str = "") -> None:
-        """Name the broker in every line; an empty name is left out."""
+    def __init__(self, broker: str = "", broker_id: int = MASTER_ID) -> None:
+        """Name the broker in every line; an empty name and a master's id are left out."""
         super().__init__()
         self._broker = broker
+        self._broker_id = broker_id
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -78,6 +84,8 @@ class JsonFormatter(logging.Formatter):
         }
         if self._broker:
             line["broker"] = self._broker
+            if self._broker_id != MASTER_ID:
+                line["brokerId"] = self._broker_id
         fields: Mapping[str, Any] | None = getattr(record, FIELDS, None)
         if fields:
             line.update(fields)
@@ -139,21 +147,28 @@ def set_levels(text: str) -> None:
 
 
 def set_up_logs(
-    log_format: LogFormat, levels: str, broker: str = "", *, shares_stream: bool = False
+    log_format: LogFormat,
+    levels: str,
+    broker: str = "",
+    broker_id: int = MASTER_ID,
+    *,
+    shares_stream: bool = False,
 ) -> None:
     """Send the logs of this process to stderr; the JSON form names the broker in each line.
 
     Args:
         levels: as `parse_levels` reads them.
+        broker_id: as it is configured; with another one than a master's, both forms name it,
+            the text form together with `broker`.
         shares_stream: other processes write there too, so the text form names `broker` as well.
     """
     handler = ServerHandler(sys.stderr)
     handler.addFilter(RateLimit())
     text_format = TEXT_FORMAT
-    if shares_stream:
-        text_format = TEXT_FORMAT.replace("%(name)s", f"{broker.replace('%', '%%')} %(name)s")
-    handler.setFormatter(
-        JsonFormatter(broker) if log_format == "json" else TextFormatter(text_format)
-    )
+    name = broker if broker_id == MASTER_ID else f"{broker}:{broker_id}"
+    if shares_stream or broker_id != MASTER_ID:
+        text_format = TEXT_FORMAT.replace("%(name)s", f"{name.replace('%', '%%')} %(name)s")
+    json_formatter = JsonFormatter(broker, broker_id)
+    handler.setFormatter(json_formatter if log_format == "json" else TextFormatter(text_format))
     logging.getLogger().handlers[:] = [handler]
     set_levels(levels)

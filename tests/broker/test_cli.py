@@ -93,6 +93,17 @@ def test_serve_tells_where_it_is_and_stops_cleanly(tmp_path: Path, number: signa
     assert not (root / "abort").exists()
 
 
+def test_every_line_of_a_slave_names_its_id(tmp_path: Path) -> None:
+    role = ("brokerName=b", "brokerRole=SLAVE", "brokerId=2")
+    settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS, *role)
+    with _running("broker", *_arguments(settings)) as (child, fields):
+        child.send_signal(signal.SIGTERM)
+        _, rest = child.communicate(timeout=LIMIT_S)
+    lines = [fields, *map(json.loads, rest.splitlines())]
+    assert len(lines) > 1
+    assert {(line["broker"], line["brokerId"]) for line in lines} == {("b", 2)}, rest
+
+
 def test_a_second_broker_on_one_store_is_refused_with_one_line(tmp_path: Path) -> None:
     settings = _arguments((f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS))
     with _running("serve", *settings):

@@ -49,6 +49,11 @@ def test_without_a_broker_its_name_is_left_out() -> None:
     assert "broker" not in json.loads(JsonFormatter().format(_record("x")))
 
 
+def test_the_line_of_a_replica_names_its_id_after_the_broker() -> None:
+    line = json.loads(JsonFormatter("broker-a", 2).format(_record("x", **{FIELDS: {"code": 34}})))
+    assert list(line.items())[-3:] == [("broker", "broker-a"), ("brokerId", 2), ("code", 34)]
+
+
 def test_an_exception_stays_within_its_line() -> None:
     record = _record("failed")
     try:
@@ -86,6 +91,24 @@ def test_logs_go_to_stderr(log_format: LogFormat, capsys: pytest.CaptureFixture[
     assert captured.out == ""
     assert "loud" in captured.err and "quiet" not in captured.err
     assert captured.err.startswith("{") is (log_format == "json")
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize(
+    ("broker_id", "shares_stream", "named"),
+    [
+        (0, False, "INFO     skylarkmq.x: hello"),
+        (0, True, "INFO     a%d skylarkmq.x: hello"),
+        (2, False, "INFO     a%d:2 skylarkmq.x: hello"),
+        (2, True, "INFO     a%d:2 skylarkmq.x: hello"),
+    ],
+)
+def test_the_text_form_names_a_broker_that_is_one_of_several(
+    broker_id: int, shares_stream: bool, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs("text", "INFO", "a%d", broker_id, shares_stream=shares_stream)
+    logging.getLogger("skylarkmq.x").info("hello")
+    assert capsys.readouterr().err.endswith(f" {named}\n")
 
 
 def test_a_flood_of_one_kind_is_cut_and_counted() -> None:
