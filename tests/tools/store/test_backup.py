@@ -58,11 +58,14 @@ def test_a_second_backup_copies_what_has_changed(sample: Sample, tmp_path: Path)
 
 def test_a_write_that_its_time_does_not_show_is_copied(sample: Sample, tmp_path: Path) -> None:
     """As through mapped memory: of the writes between two syncs the first sets the file's time."""
-    run_json("backup", sample.root, tmp_path / "b")
-    status = sample.log(0).stat()
-    flip(sample.log(0), 100)
-    os.utime(sample.log(0), ns=(status.st_atime_ns, status.st_mtime_ns))
-    run_json("backup", sample.root, tmp_path / "b")
+    write_long_ago(sample.root)
+    os.utime(sample.log(0), (2_000_000, 2_000_000))
+    soon_ms = 2_000_000_000 + 59_000
+    for _ in range(2):
+        backups.Backup(StorePaths(sample.root), tmp_path / "b", lambda: soon_ms).run()
+        flip(sample.log(0), 100)
+        os.utime(sample.log(0), (2_000_000, 2_000_000))
+    flip(sample.log(0), 100)  # as it was when it was copied
     run_json("restore", tmp_path / "b", tmp_path / "new")
     assert tree(tmp_path / "new") == tree(sample.root)
 
