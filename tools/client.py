@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import click
 
 from skylarkmq.client.admin import Admin, Connection
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import BrokerError, NotFound
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.output import Columns, Parts, ProgressBar, Row, version_text, visible
 from skylarkmq.tools.running import EXIT_CODES
@@ -37,7 +38,10 @@ def client() -> None:
 @click.option("--role", type=click.Choice(["producer", "consumer"]), help="Of this kind only.")
 @online
 def list_clients(session: Session, group: str | None, role: str | None) -> None:
-    """List the producers and consumers that are connected, with the brokers that know them."""
+    """List the producers and consumers that are connected, with the brokers that know them.
+
+    Exit code 3: there is no consumer group --group, and no producer of it is connected.
+    """
 
     async def work(admin: Admin) -> None:
         rows: list[Row] = []
@@ -45,6 +49,8 @@ def list_clients(session: Session, group: str | None, role: str | None) -> None:
             rows += await _producers(admin, group)
         if role != "producer":
             rows += await _consumers(admin, group)
+        if group is not None and not rows:
+            await _require_group(admin, group, role)
         session.output.rows(rows, CLIENTS, none="no clients")
 
     session.administer(work)
@@ -90,6 +96,16 @@ def show(session: Session, client_id: str, group: str | None, stack: bool) -> No
                 click.echo("\n" + visible(one["stack"], "\n\t"))
 
     session.administer(work)
+
+
+async def _require_group(admin: Admin, group: str, role: str | None) -> None:
+    """Raise NotFound where no clients are found, as there is no such group: its name is wrong."""
+    if role == "producer":  # such a group is known only while a producer is connected
+        raise NotFound(f"no producer of the group {group} is connected")
+    if role == "consumer" and await admin.producers(group):
+        return
+    with contextlib.suppress(BrokerError):  # the account may not ask
+        await admin.describe_group(group)
 
 
 async def _producers(admin: Admin, group: str | None) -> list[Row]:

@@ -41,12 +41,15 @@ def delay() -> None:
 def list_delayed(session: Session, topic: str | None, limit: int) -> None:
     """List the messages that wait, the next one first: delay levels, and times of their own.
 
-    A time of its own needs SkylarkMQ or RocketMQ 5; level 0 marks it in JSON.
+    A time of its own needs SkylarkMQ or RocketMQ 5; level 0 marks it in JSON. Exit code 3: there is
+    no such topic.
     """
 
     async def work(client: Client) -> None:
         async with Admin(client=client, timeout=session.timeout) as admin:
             found = await admin.delayed(topic=topic, limit=limit)
+            if topic is not None and not found:
+                await admin.topic_route(topic)  # which says so when there is no such topic
         at = now(client)
         rows = [
             {**one.to_json(), "due_in_s": round((one.due_at - at).total_seconds(), 1)}

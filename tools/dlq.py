@@ -24,12 +24,12 @@ from typing import Any, Final, TextIO
 import click
 
 from skylarkmq.client.admin import Admin, MessageScan, ReplayOutcome, ReplayTarget, StoredMessage
-from skylarkmq.client.errors import BrokerError, NotFound
+from skylarkmq.client.errors import BrokerError, NotFound, RocketMQError
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import Change, Session, changes, online
-from skylarkmq.tools.local.private_file import private_file
+from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
@@ -184,7 +184,8 @@ def export(
 ) -> None:
     """Write the dead letters of GROUP to FILE, a JSON object a line; - is standard output.
 
-    Without --body, or with --body base64, a program can read every body back. Exit code 3 when
+    Without --body, or with --body base64, a program can read every body back. FILE is
+    replaced when all letters are written, and stays as it was after an error. Exit code 3 when
     there is none.
     """
 
@@ -384,8 +385,9 @@ def _opened(file: str) -> Generator[TextIO]:
         yield sys.stdout
         return
     try:
-        stream = private_file(Path(file))
+        with replaced_file(Path(file)) as stream:
+            yield stream
+    except RocketMQError:  # one of which is an OSError, too
+        raise
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
-    with stream:
-        yield stream

@@ -341,7 +341,10 @@ def _settings_options(command: Command) -> Command:
     """Add the settings of a group, each None when not given."""
     options = (
         click.option("--retry-queues", type=click.IntRange(0), help="Of its retry topic."),
-        click.option("--max-retries", type=click.IntRange(0), help="Before a dead letter."),
+        click.option("--max-retries", type=click.IntRange(0),
+                     help="Before a dead letter: the limit for consumers that do not send their "
+                     "own. Consumers of this SDK and of Java send theirs (max_reconsume, 16 by "
+                     "default), which then counts."),
         click.option("--consume/--no-consume", "consume_enabled", default=None,
                      help="Whether it may consume."),
         click.option("--broadcast/--no-broadcast", "broadcast_enabled", default=None,

@@ -1,16 +1,19 @@
 """Results as aligned tables for humans, as JSON and YAML for programs, and the progress bar.
 
-JSON has the same keys in every release; new ones may come. Tables show times in UTC.
+JSON has the same keys in every release; new ones may come. Tables show times in UTC. On a terminal
+that is too narrow for a table, times and ids become shorter, or each field gets a line.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, TextIO
 
@@ -26,6 +29,11 @@ Parts = Mapping[str, tuple[Iterable[Row], Columns | None]]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
 LAST_MIN: Final = 16
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\.\d{3}Z")
+_ID: Final = re.compile(r"[0-9A-Fa-f]{24,}")
+_ID_HEAD: Final = 4
+_ID_TAIL: Final = 8
+"""Of an id that is cut in its middle: what differs most is at its end."""
 FIRST_REGULAR_VERSION: Final = 212
 
 
@@ -65,9 +73,12 @@ class Output:
             self._programs(found)
         elif found:
             columns = columns or {key.upper(): key for key in found[0]}
-            lines = table([*columns], [_cells(row, columns) for row in found])
-            if fits and sys.stdout.isatty():
-                lines = fitting(lines, lines[0].rindex([*columns][-1]))
+            cells = [_cells(row, columns) for row in found]
+            if sys.stdout.isatty():
+                width = shutil.get_terminal_size().columns
+                lines = narrow([*columns], cells, width, fits=fits)
+            else:
+                lines = table([*columns], cells)
             for line in lines:
                 click.echo(line)
         elif none:
@@ -151,10 +162,62 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     ]
 
 
-def fitting(lines: list[str], begin: int) -> list[str]:
-    """Return lines cut to the terminal's width, but not before LAST_MIN of what begins there."""
-    width = max(shutil.get_terminal_size().columns, begin + LAST_MIN)
-    return [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
+def narrow(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    width: int,
+    *,
+    fits: bool = False,
+) -> list[str]:
+    """Return the lines of a table for a terminal of this width.
+
+    Where it is too wide, times become shorter, then ids lose their middle: a day that all times
+    have is told once, above. When that is not enough, each row becomes a block of lines, one for
+    each field that is not empty.
+
+    Args:
+        fits: the last column may be cut, to LAST_MIN.
+    """
+    full = [[_cell(value) for value in row] for row in rows]
+    days = {time[1] for row in full for text in row if (time := _TIME.fullmatch(text))}
+    of_one_day = [f"times of {day}, UTC" for day in days] if len(days) == 1 else []
+    cells = full
+    for shorter in (str, partial(_short_time, with_day=not of_one_day), _short_id):
+        cells = [[shorter(text) for text in row] for row in cells]
+        lines = table(headers, cells)
+        begin = lines[0].rindex(headers[-1]) if fits else width
+        if max(map(len, lines)) <= width or begin + LAST_MIN <= width:
+            above = of_one_day if cells != full else []
+            return [*above, *(_cut(line, width) for line in lines)]
+    return _blocks(headers, full)
+
+
+def _short_time(text: str, *, with_day: bool) -> str:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return text
+    return f"{found[1]} {found[2]}Z" if with_day else f"{found[2]}Z"
+
+
+def _short_id(text: str) -> str:
+    return f"{text[:_ID_HEAD]}...{text[-_ID_TAIL:]}" if _ID.fullmatch(text) else text
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    title = max(map(len, headers))
+    lines: list[str] = []
+    for row in rows:
+        lines += [""] if lines else []
+        lines += [
+            f"{header:<{title}}  {text}"
+            for header, text in zip(headers, row, strict=True)
+            if text != "-"
+        ]
+    return lines
 
 
 def when(timestamp_ms: int) -> str:

@@ -29,6 +29,7 @@ from skylarkmq.client.errors import (
     TopicNotExist,
 )
 from skylarkmq.protocol.errors import WireError
+from skylarkmq.tools.output import visible
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -109,7 +110,10 @@ def exit_code(error: RocketMQError) -> int:
 
 
 def fail(error: Exception | str, code: int) -> int:
-    """Print an error and return the exit code; cures that name a call name the command."""
+    """Print an error and return the exit code; cures that name a call name the command.
+
+    A server may have written the text: its control characters do not reach the terminal.
+    """
     text = _CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error))
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"error: {visible(text)}", err=True)
     return code

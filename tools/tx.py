@@ -37,12 +37,15 @@ def list_open(session: Session, topic: str | None, older: timedelta | None, limi
     """List the transactions that are neither committed nor rolled back, the oldest first.
 
     CHECKS says how often the broker has asked the producer group how it ended; a group that does
-    not answer has no producer with a check running, or an old one.
+    not answer has no producer with a check running, or an old one. Exit code 3: there is
+    no such topic.
     """
 
     async def work(client: Client) -> None:
         async with Admin(client=client, timeout=session.timeout) as admin:
             found = await admin.open_transactions(topic=topic, limit=limit)
+            if topic is not None and not found:
+                await admin.topic_route(topic)  # which says so when there is no such topic
         at = now(client)
         rows = [
             {**one.to_json(), "age_s": round((at - one.born_at).total_seconds(), 1)}

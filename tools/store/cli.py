@@ -156,8 +156,10 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
     help="How bodies are shown; raw prints them alone, byte by byte.",
 )
 @click.option(
-    "--json", is_flag=True, expose_value=False, help="No effect: the output is JSON already."
-)
+    "-o", "--output", type=click.Choice(["json"]), expose_value=False,
+    help="No effect: the output is JSON already.",
+)  # fmt: skip
+@click.option("--json", is_flag=True, expose_value=False, help="The same as -o json.")
 def cat(
     opened: StoppedStore,
     message_id: str | None,

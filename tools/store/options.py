@@ -94,7 +94,21 @@ def time_option(*names: str, text: str) -> Callable[[Command], Command]:
     return click.option(*names, metavar="TIME", callback=_moment, help=text)
 
 
-json_option = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
+def json_option(command: Command) -> Command:
+    """The options for the form of the output: the command gets `json_output`."""
+
+    def run(*values: Any, as_json: bool, form: str | None, **options: Any) -> None:
+        if as_json and form == "table":
+            raise click.UsageError("--json or --output table, not both")
+        command(*values, json_output=as_json or form == "json", **options)
+
+    update_wrapper(run, command)
+    wrapped: Command = run
+    wrapped = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")(wrapped)
+    return click.option(
+        "-o", "--output", "form", type=click.Choice(["table", "json"]),
+        help="Text for people, which is the default in a pipe, too, or JSON.",
+    )(wrapped)  # fmt: skip
 
 
 @contextmanager

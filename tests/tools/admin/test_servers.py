@@ -12,7 +12,7 @@ from skylarkmq.testing import SyncBroker
 from skylarkmq.tools.config import is_ignored
 from skylarkmq.tools.secret_options import MASK, masked
 from tests.support.patience import LIMIT_S
-from tests.tools.admin.support import Shell
+from tests.tools.admin.support import GROUP, Shell
 
 
 def test_a_healthy_cluster(shell: Shell) -> None:
@@ -124,3 +124,11 @@ def test_who_is_connected(shell: Shell, broker: SyncBroker) -> None:
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "ndjson"])
 def test_every_form(shell: Shell, form: str) -> None:
     assert "broker-a" in shell.ok("cluster", "status", "-o", form).out
+
+
+def test_clients_of_a_group_that_does_not_exist(shell: Shell) -> None:
+    said = shell("client", "list", "--group", "nosuch")
+    assert said.code == 3 and "there is no group nosuch" in said.err and not said.out
+    said = shell("client", "list", "--group", "nosuch", "--role", "producer")
+    assert said.code == 3 and "no producer of the group nosuch is connected" in said.err
+    assert shell.json("client", "list", "--group", GROUP) == [], "it is there, and nobody in it"

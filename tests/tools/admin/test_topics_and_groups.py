@@ -141,6 +141,12 @@ def test_wrong_use(shell: Shell, words: str) -> None:
     assert shell(*words.split()).code == 2
 
 
+@pytest.mark.parametrize("command", ["create", "update"])
+def test_help_says_whose_limit_counts(shell: Shell, command: str) -> None:
+    said = " ".join(shell.ok("group", command, "--help").out.split())
+    assert "consumers that do not send their own" in said and "max_reconsume, 16 by" in said
+
+
 def test_the_life_of_a_group(shell: Shell) -> None:
     shell.ok("group", "create", "made", "--max-retries", "5", "--no-broadcast")
     (settings,) = shell.json("group", "describe", "made")["settings"]

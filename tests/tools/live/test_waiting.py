@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom, TransactionState
+from skylarkmq.client.errors import RequestTimeout
 from skylarkmq.testing import SyncBroker
 from skylarkmq.tools import dlq
-from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, USAGE
+from skylarkmq.tools.local.private_file import replaced_file
+from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE
 from tests.tools.live.shell import Shell
 
 pytestmark = pytest.mark.timing
@@ -59,10 +61,11 @@ def test_what_waits_is_listed_the_next_one_first(shell: Shell, broker: SyncBroke
     ]
 
 
-def test_no_delays_no_transactions(shell: Shell) -> None:
+def test_no_delays_no_transactions(shell: Shell, broker: SyncBroker) -> None:
+    broker.create_topic("nothing")
     assert shell("delay", "list", "--topic", "nothing").json == []
     assert shell("tx", "list", "--topic", "nothing").json == []
-    assert "no message waits" in shell("delay", "list", "--topic", "no", "-o", "table").err
+    assert "no message waits" in shell("delay", "list", "--topic", "nothing", "-o", "table").err
 
 
 def test_open_transactions(shell: Shell, broker: SyncBroker) -> None:
@@ -93,6 +96,7 @@ def test_open_transactions(shell: Shell, broker: SyncBroker) -> None:
     assert (row["msg_id"], row["topic"], row["group"]) == (msg_id, "paid", "payer")
     assert (row["keys"], row["checks"]) == ("nothing", 0)
     assert row["age_s"] >= 0
+    broker.create_topic("other")
     assert shell("tx", "list", "--topic", "other").json == []
     assert shell("tx", "list", "--older", "1h").json == []
     table = shell("tx", "list", "-o", "table").out
@@ -139,6 +143,37 @@ def consumed(broker: SyncBroker, name: str, count: int) -> list[str]:
     return asyncio.run(get())
 
 
+@pytest.mark.parametrize("command", ["delay", "tx"])
+def test_what_waits_for_a_topic_that_does_not_exist(shell: Shell, command: str) -> None:
+    said = shell(command, "list", "--topic", "nosuch", code=NOT_FOUND)
+    assert "nosuch" in said.err and not said.out
+
+
+def test_a_file_stays_as_it_was_when_its_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "letters"
+    path.write_text("before")
+    with pytest.raises(RuntimeError), replaced_file(path) as file:
+        file.write("half")
+        file.flush()
+        raise RuntimeError
+    assert path.read_text() == "before" and [*tmp_path.iterdir()] == [path]
+    with replaced_file(Path("/dev/null")) as file:
+        file.write("to a device")
+
+
+def test_an_export_that_gets_no_answer(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object) -> None:
+        raise RequestTimeout("no answer in time")
+
+    monkeypatch.setattr(dlq, "_letters", ask)
+    path = tmp_path / "letters.ndjson"
+    path.write_text("before")
+    said = shell("dlq", "export", "billing", str(path), code=UNREACHABLE)
+    assert "error: no answer in time" in said.err and path.read_text() == "before"
+
+
 def test_dead_letters_are_listed_shown_and_exported(
     shell: Shell, group: str, tmp_path: Path
 ) -> None:
@@ -156,6 +191,13 @@ def test_dead_letters_are_listed_shown_and_exported(
     assert said.out == "" and "4 dead letters written" in said.err
     assert [json.loads(line) for line in file.read_text().splitlines()] == rows
     assert shell("dlq", "export", group).lines == rows
+    before = file.read_text()
+    shell("dlq", "export", group, str(file), "--until", "1h", code=NOT_FOUND)
+    shell("dlq", "export", "none", str(file), code=NOT_FOUND)
+    assert file.read_text() == before, "nothing was read, so it stays"
+    assert [path.name for path in tmp_path.glob("*letters*")] == [file.name]
+    shell("dlq", "export", group, str(file))
+    assert file.stat().st_mode & 0o777 == 0o600
     for words in (("list",), ("export",), ("replay", "--yes")):
         said = shell("dlq", words[0], "none", *words[1:], code=NOT_FOUND)
         assert "there is no group none" in said.err and not said.out

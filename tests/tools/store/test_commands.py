@@ -49,6 +49,16 @@ def test_as_processes(sample: Sample, tmp_path: Path) -> None:
     assert found.stderr == f"Error: {tmp_path / 'nowhere'} is not a folder\n"
 
 
+def test_the_form_is_chosen_as_in_other_commands(sample: Sample) -> None:
+    as_text = run("verify", sample.root).stdout
+    as_json = run("verify", sample.root, "--json").stdout
+    assert run("verify", sample.root, "-o", "table").stdout == as_text
+    assert json.loads(as_json) and run("verify", sample.root, "-o", "json").stdout == as_json
+    assert run("verify", sample.root, "--json", "-o", "table").exit_code == 2
+    assert run("cat", sample.root, "-o", "json").stdout == run("cat", sample.root).stdout
+    assert "default in a pipe, too" in " ".join(run("info", "--help").stdout.split())
+
+
 def test_help_tells_commands_and_exit_codes() -> None:
     text = run("--help").stdout
     for command in COMMANDS:
