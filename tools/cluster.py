@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Any, Final
 
 import click
 
 from skylarkmq.client.admin import Admin, BrokerStatus, ClusterStatus, Problem, ReplicaStatus
 from skylarkmq.client.admin.results import BEHIND_MAX, DISK_MAX
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import NotSupported, RequestTimeout, RocketMQError
 from skylarkmq.tools.connection import Change, Session, changes, online
-from skylarkmq.tools.output import Columns, Output, Parts, Row, moment
-from skylarkmq.tools.running import EXIT_CODES, FAILED, run
+from skylarkmq.tools.output import Columns, Output, Parts, Row, moment, visible
+from skylarkmq.tools.running import EXIT_CODES, FAILED, fail, run
 from skylarkmq.tools.watching import Watch, watched
 
 SERVERS: Final[Columns] = {
@@ -29,6 +31,7 @@ SETS: Final[Columns] = {
     "BROKER": "broker", "REPLICA": "replica", "ID": "broker_id", "STATE": "state", "TERM": "term",
     "IN SYNC": "in_sync", "CONFIRMED": "confirmed", "ETCD": "is_engine_reachable",
 }  # fmt: skip
+ASK_EVERY_S: Final = 1.0
 PROBLEMS: Final[Columns] = {"KIND": "kind", "OF": "subject", "WHAT": "text", "CURE": "cure"}
 
 
@@ -123,21 +126,29 @@ def health(
 @cluster.command("drain", epilog=EXIT_CODES)
 @click.argument("broker")
 @click.option("--id", "broker_id", type=click.IntRange(0), help="Of the process; else the master.")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(0, 3600, min_open=True), metavar="SECONDS",
+    help="Ask until it is drained, at most so long; else it only begins.",
+)  # fmt: skip
 @changes
 @online
-def drain(session: Session, change: Change, broker: str, broker_id: int | None) -> None:
+def drain(
+    session: Session, change: Change, broker: str, broker_id: int | None, wait_s: float | None
+) -> None:
     """Take the load off a broker before its process or machine is worked on.
 
     Of replicas that elect their master, another one leads then. Of other brokers, Apache's too,
     name servers tell producers not to send to the master, which they know within 30 s. A broker of
     SkylarkMQ whose topics are on others, too, moves its consumers then. `undrain` takes it back.
 
-    It does not wait. `skylarkmq drain`, on the broker's machine, does: use that before a stop.
+    With --wait it ends when a stop is not seen by clients, with 1 when that is not so in time, or
+    cannot be: of a broker that is alone, and of Apache's. What has begun goes on. `skylarkmq drain`
+    does the same on the broker's machine, without an account: for scripts that stop it.
     """
     if not change.allowed(f"take the load off {broker}"):
         return
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> int:
         done = await admin.drain(broker, broker_id=broker_id)
         texts = {
             "switched_over": f"{done.master} leads {broker} now",
@@ -148,8 +159,44 @@ def drain(session: Session, change: Change, broker: str, broker_id: int | None) 
             "nothing_to_do": f"this process of {broker} is no master: it has no load to give away",
         }
         session.output.done({"action": "drained", **done.to_json()}, texts[done.how])
+        if wait_s is None or done.how != "writes_stopped":
+            return 0
+        return await _until_drained(admin, broker, broker_id, wait_s)
 
     session.administer(work)
+
+
+async def _until_drained(admin: Admin, broker: str, broker_id: int | None, wait_s: float) -> int:
+    """Ask a broker until it is drained, with progress on standard error; return the exit code."""
+    told = "it has not said what it waits for"
+    try:
+        async with asyncio.timeout(wait_s):
+            while True:
+                state = await admin.drain_progress(broker, broker_id=broker_id)
+                if state.phase == "drained":
+                    break
+                if state.phase in ("impossible", "serving"):
+                    why = state.why or "the drain was undone, or the broker has started anew"
+                    return fail(f"{broker} does not become drained: {why}", FAILED)
+                told = _progress(told, f"{state.phase}: {state.waits_for}")
+                await asyncio.sleep(ASK_EVERY_S)
+    except NotSupported as error:
+        return fail(error, FAILED)
+    except RequestTimeout:  # it is a TimeoutError, too
+        raise
+    except TimeoutError:
+        return fail(f"{broker} is not drained within {wait_s:g} s: {told}", FAILED)
+    stays = f"; no other broker takes {state.stay_count} topics, which stay"
+    text = f"drained: {visible(state.why) or f'{state.topic_count} topics have moved'}"
+    click.echo(text + (stays if state.stay_count else ""), err=True)
+    return 0
+
+
+def _progress(told: str, text: str) -> str:
+    """Tell what is waited for, once whatever its figures; return it."""
+    if re.sub(r"\d", "", text) != re.sub(r"\d", "", told):
+        click.echo(visible(text), err=True)
+    return text
 
 
 @cluster.command("undrain", epilog=EXIT_CODES)

@@ -65,6 +65,8 @@ def drain(
 
     Producers send elsewhere, consumers confirm what is there and read elsewhere. Exit codes: 0
     drained, 1 not in time, 3 there is nobody to move to, 4 unreachable, 5 refused.
+
+    From afar, with an admin's account: `skylarkmq cluster drain BROKER --wait 120`.
     """
     host, port = host_and_port(address, "--address")
     headers = {}

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.cluster import ClusterAdmin
 from skylarkmq.client.admin.results import (
     BrokerStatus,
     Drained,
+    DrainPhase,
+    DrainProgress,
     FailoverStatus,
     ForcedFailover,
     Mastership,
@@ -138,10 +140,7 @@ class FailoverAdmin(ClusterAdmin):
                 return Drained(broker, "nothing_to_do")
             switched = await self._switch_over(status, leader, None)
             return Drained(broker, "switched_over", master=switched.master)
-        place = MASTER_ID if broker_id is None else broker_id
-        process = next((one for one in status.replicas if one.broker_id == place), None)
-        if process is None:
-            raise NotFound(f"no broker {broker} with the id {place} is registered")
+        process = _process(status, broker_id)
         if process.error is not None:
             raise NotFound(
                 f"{broker} does not answer, so it is not known what it is: {process.error}",
@@ -149,9 +148,37 @@ class FailoverAdmin(ClusterAdmin):
             )
         if not process.is_master:
             return Drained(broker, "nothing_to_do")
-        moved = await self._drain_itself(process.address, "start")
+        told = await self._drain_itself(process.address, "start")
+        moved = 0 if told is None or told.state == "impossible" else told.moved
         count = moved or await self.stop_writes(broker)
         return Drained(broker, "writes_stopped", topic_count=count)
+
+    async def drain_progress(self, broker: str, *, broker_id: int | None = None) -> DrainProgress:
+        """Return how far the drain of a broker of SkylarkMQ is.
+
+        Args:
+            broker: its name.
+            broker_id: of the process that is meant, as configured; None: the master.
+
+        Raises:
+            NotFound: no such broker.
+            NotSupported: it is Apache's, which does not know.
+        """
+        process = _process(await self._status_of(broker), broker_id)
+        told = await self._drain_itself(process.address, "status")
+        if told is None:
+            raise NotSupported(
+                f"{broker} cannot say how far its drain is: it is not of SkylarkMQ",
+                hint="stop it when groups have read it to its end",
+            )
+        return DrainProgress(
+            broker,
+            cast("DrainPhase", told.state),
+            told.moved,
+            told.stays,
+            told.waits_for or "",
+            told.why or "",
+        )
 
     async def undrain(self, broker: str) -> int:
         """Undo `drain`: let producers send again; return how many topics changed.
@@ -170,8 +197,8 @@ class FailoverAdmin(ClusterAdmin):
                 await self._drain_itself(process.address, "undo")
         return await self.allow_writes(broker)
 
-    async def _drain_itself(self, address: str, action: str) -> int:
-        """Have a broker do it; return how many topics move, 0 when it cannot.
+    async def _drain_itself(self, address: str, action: str) -> DrainBrokerResponseHeader | None:
+        """Have a broker do it; return how it stands, None when it knows no drains.
 
         Raises:
             BrokerError: it refuses; AuthError: it does not know this account as an admin's.
@@ -187,9 +214,8 @@ class FailoverAdmin(ClusterAdmin):
         except BrokerError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            return 0
-        header = read_header(DrainBrokerResponseHeader, answer, dialled)
-        return 0 if header.state == "impossible" else header.moved
+            return None
+        return read_header(DrainBrokerResponseHeader, answer, dialled)
 
     async def _switch_over(
         self, status: BrokerStatus, leader: ReplicaStatus, to: int | str | None
@@ -304,3 +330,11 @@ def _ids(status: BrokerStatus) -> Sequence[tuple[str, int | None]]:
     told = [_told(one) for one in status.replicas if one.failover is not None]
     others = [(other.replica, other.broker_id) for one in told for other in one.others]
     return [*others, *((one.replica, one.broker_id) for one in told)]
+
+
+def _process(status: BrokerStatus, broker_id: int | None) -> ReplicaStatus:
+    place = MASTER_ID if broker_id is None else broker_id
+    for one in status.replicas:
+        if one.broker_id == place:
+            return one
+    raise NotFound(f"no broker {status.name} with the id {place} is registered")

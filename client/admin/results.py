@@ -435,6 +435,26 @@ class Drained(Result):
     topic_count: int = 0
 
 
+DrainPhase = Literal["serving", "producers", "consumers", "drained", "impossible"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress(Result):
+    """How far the drain of a broker is.
+
+    `serving`: nobody asked for one. `producers`, then `consumers`: these are moving, and
+    `waits_for` says what has to happen yet. `drained`: a stop is not seen by clients, but by those
+    of the `stay_count` topics that no other broker takes. `impossible`: `why`.
+    """
+
+    broker: str
+    phase: DrainPhase
+    topic_count: int
+    stay_count: int
+    waits_for: str = ""
+    why: str = ""
+
+
 # Topics
 
 

@@ -26,6 +26,7 @@ from skylarkmq.client.admin.results import (
     Connection,
     ConsumedDirectly,
     Drained,
+    DrainProgress,
     ForcedFailover,
     GroupDescription,
     GroupMembers,
@@ -336,6 +337,18 @@ class Admin:
             NotFound: no such broker, or it does not answer, so that nobody knows what it is.
             IllegalState: no replica leads now.
             BrokerError: no other replica of the set can lead.
+        """
+
+    def drain_progress(self, broker: str, *, broker_id: int | None = None) -> DrainProgress:
+        """Return how far the drain of a broker of SkylarkMQ is.
+
+        Args:
+            broker: its name.
+            broker_id: of the process that is meant, as configured; None: the master.
+
+        Raises:
+            NotFound: no such broker.
+            NotSupported: it is Apache's, which does not know.
         """
 
     def failover(self, broker: str, *, on: int | str, accept_loss: bool = False) -> ForcedFailover:

@@ -204,9 +204,12 @@ async def test_producers_are_kept_from_a_plain_broker(tmp_path: Path) -> None:
         await it.admin.create_topic("orders", queues=1)
         drained = await it.admin.drain("broker-a")
         assert drained.how == "writes_stopped" and drained.topic_count > 0
+        progress = await it.admin.drain_progress("broker-a")
+        assert progress.phase == "impossible" and "no other broker takes" in progress.why
         (settings,) = (await it.admin.describe_topic("orders")).settings
         assert settings.perm == "r"
         assert await it.admin.undrain("broker-a") == drained.topic_count
+        assert (await it.admin.drain_progress("broker-a")).phase == "serving"
         (settings,) = (await it.admin.describe_topic("orders")).settings
         assert settings.perm == "rw"
         for call in (it.admin.switch_over("broker-a"), failover(it.admin, "broker-a")):
@@ -262,6 +265,8 @@ async def test_brokers_of_apache_are_asked_for_what_they_know() -> None:
         assert wiped == []
         assert (await admin.drain("broker-a")).topic_count == 5
         assert wiped == ["broker-a"]
+        with pytest.raises(NotSupported, match="cannot say how far"):
+            await admin.drain_progress("broker-a")
         with pytest.raises(NotFound, match="no broker broker-a with the id 2"):
             await admin.drain("broker-a", broker_id=2)
         master.refuse(RequestCode.GET_BROKER_RUNTIME_INFO, 1, 1)

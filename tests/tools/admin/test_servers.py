@@ -39,6 +39,8 @@ def test_load_is_taken_off_and_comes_back(shell: Shell, broker: SyncBroker) -> N
     assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "rw"
     assert shell.json("cluster", "drain", "broker-a", "--yes")["how"] == "writes_stopped"
     assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "r"
+    alone = shell("cluster", "drain", "broker-a", "--yes", "--wait", str(LIMIT_S))
+    assert alone.code == 1 and "does not become drained: no other broker takes" in alone.err
     shell.ok("cluster", "undrain", "broker-a")
     assert shell.json("topic", "describe", "orders")["settings"][0]["perm"] == "rw"
     with broker.client() as client, Producer(client=client) as producer:

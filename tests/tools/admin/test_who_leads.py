@@ -11,12 +11,15 @@ from skylarkmq.client.admin import (
     BrokerStatus,
     ClusterStatus,
     Drained,
+    DrainProgress,
     FailoverStatus,
     ForcedFailover,
     Mastership,
     NameServerStatus,
     ReplicaStatus,
 )
+from skylarkmq.client.errors import RequestTimeout
+from skylarkmq.tools import cluster
 from tests.tools.admin.support import Shell, paths
 
 LEADER = FailoverStatus(
@@ -63,6 +66,49 @@ def test_a_drain_lets_another_one_lead(shell: Shell, monkeypatch: pytest.MonkeyP
     answers(monkeypatch, "drain", Drained("set", "switched_over", master="r-2"))
     said = shell.ok("cluster", "drain", "set", "--yes", "-o", "table")
     assert said.out == "r-2 leads set now\n"
+
+
+def test_a_drain_is_waited_for(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, "drain", Drained("a", "writes_stopped", topic_count=7))
+    monkeypatch.setattr(cluster, "ASK_EVERY_S", 0.0)
+    states = [
+        DrainProgress("a", "producers", 7, 1, waits_for="clients ask for routes anew: 30 s"),
+        DrainProgress("a", "producers", 7, 1, waits_for="clients ask for routes anew: 9 s"),
+        DrainProgress("a", "consumers", 7, 1, waits_for="group g has not confirmed 3 messages"),
+        DrainProgress("a", "drained", 7, 1),
+    ]
+
+    async def ask(_: Admin, broker: str, *, broker_id: int | None) -> DrainProgress:
+        assert (broker, broker_id) == ("a", None)
+        return states.pop(0) if len(states) > 1 else states[0]
+
+    monkeypatch.setattr(Admin, "drain_progress", ask)
+    words = ("cluster", "drain", "a", "--yes")
+    assert shell.ok(*words).err == "" and len(states) == 4, "it does not wait unasked"
+    said = shell.ok(*words, "--wait", "60")
+    assert said.json["topic_count"] == 7
+    assert said.err.splitlines() == [
+        "producers: clients ask for routes anew: 30 s",
+        "consumers: group g has not confirmed 3 messages",
+        "drained: 7 topics have moved; no other broker takes 1 topics, which stay",
+    ]
+    states[:] = [DrainProgress("a", "impossible", 0, 7, why="no other broker takes it")]
+    said = shell(*words, "--wait", "60")
+    assert said.code == 1 and "does not become drained: no other broker takes it" in said.err
+    states[:] = [DrainProgress("a", "consumers", 7, 0, waits_for="group g")]
+    said = shell(*words, "--wait", "0.02")
+    assert said.code == 1 and "not drained within 0.02 s" in said.err
+
+    async def fail(*_: object, **__: object) -> None:
+        raise RequestTimeout("no answer in time")
+
+    monkeypatch.setattr(Admin, "drain_progress", fail)
+    assert shell(*words, "--wait", "60").code == 4, "that is no end of the waiting time"
+
+
+def test_both_drains_name_each_other(shell: Shell) -> None:
+    assert "`skylarkmq cluster drain BROKER --wait" in shell.ok("drain", "--help").out
+    assert "`skylarkmq drain`" in shell.ok("cluster", "drain", "--help").out
 
 
 def test_the_status_of_a_set(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
