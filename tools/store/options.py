@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -100,14 +101,15 @@ def json_option(command: Command) -> Command:
     def run(*values: Any, as_json: bool, form: str | None, **options: Any) -> None:
         if as_json and form == "table":
             raise click.UsageError("--json or --output table, not both")
-        command(*values, json_output=as_json or form == "json", **options)
+        for_programs = form == "json" if form else as_json or not sys.stdout.isatty()
+        command(*values, json_output=for_programs, **options)
 
     update_wrapper(run, command)
     wrapped: Command = run
     wrapped = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")(wrapped)
     return click.option(
         "-o", "--output", "form", type=click.Choice(["table", "json"]),
-        help="Text for people, which is the default in a pipe, too, or JSON.",
+        help="Default: text for people on a terminal, JSON elsewhere.",
     )(wrapped)  # fmt: skip
 
 

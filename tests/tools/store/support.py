@@ -72,8 +72,11 @@ def flip(path: Path, position: int) -> None:
 
 
 def run(*arguments: object) -> Result:
-    """Run `skylarkmq store` with these words."""
-    return CliRunner().invoke(main, ["store", *map(str, arguments)], catch_exceptions=False)
+    """Run `skylarkmq store` with these words, as on a terminal where they do not say otherwise."""
+    words = [*map(str, arguments)]
+    if words[0] not in ("cat", "--help") and not {"--json", "-o", "--output"} & {*words}:
+        words += ["-o", "table"]
+    return CliRunner().invoke(main, ["store", *words], catch_exceptions=False)
 
 
 def run_json(*arguments: object, exit_code: int = 0) -> Any:
