@@ -69,6 +69,7 @@ CALLS: dict[str, str] = {
     "stop_writes": "admin.stop_writes('broker-a')",
     "drain": "admin.drain('broker-a')",  # before the topic is made writable again
     "undrain": "admin.undrain('broker-a')",
+    "drain_progress": "admin.drain_progress('broker-a')",
     "switch_over": "admin.switch_over('broker-a')",
     "topic_groups": "admin.topic_groups('orders')",
     "topic_route": "admin.topic_route('orders')",
