@@ -17,7 +17,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageSer
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -39,7 +39,7 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.message import MessageQueue
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-LEVEL_KEY: Final = "scheduleMessageOffset_"
+LEVEL_KEY: Final = re.compile(r"scheduleMessageOffset_(\d+)")
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 LIMIT: Final = 1000
@@ -80,6 +80,19 @@ class OpenTransaction(Result):
     tags: str | None
     keys: str
     size: int
+
+
+def delivered_by_level(runtime: Mapping[str, str]) -> dict[int, int]:
+    """Return the offset that a broker delivers next, by delay level, as far as it tells.
+
+    Args:
+        runtime: its runtime table (28).
+    """
+    return {
+        int(match[1]): int(begin)
+        for key, value in runtime.items()
+        if (match := LEVEL_KEY.fullmatch(key)) and (begin := value.partition(",")[0]).isdigit()
+    }
 
 
 class WaitingAdmin(MessageAdmin):
@@ -135,11 +148,8 @@ class WaitingAdmin(MessageAdmin):
     ) -> list[DelayedMessage]:
         """Read what waits for the delay levels."""
         delivered: dict[MessageQueue, int] = {}
-        for key, text in (await self._runtime(address)).items():
-            number, begin = key.removeprefix(LEVEL_KEY), text.split(",")[0]
-            if key.startswith(LEVEL_KEY) and number.isdigit() and begin.isdigit():
-                queue = MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, int(number) - 1)
-                delivered[queue] = int(begin)
+        for level, begin in delivered_by_level(await self._runtime(address)).items():
+            delivered[MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, level - 1)] = begin
         delays = await self._delays(address)
         for level in delays:  # RocketMQ's brokers tell nothing of one that has delivered nothing
             delivered.setdefault(MessageQueue(RMQ_SYS_SCHEDULE_TOPIC, broker, level - 1), 0)

@@ -12,13 +12,13 @@ RocketMQ's brokers let nobody read which transactions have ended since they last
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from skylarkmq.client.admin import Admin, DelayedMessage, OpenTransaction
 from skylarkmq.client.admin.results import QueueStats
+from skylarkmq.client.admin.waiting import delivered_by_level
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 
@@ -26,7 +26,6 @@ T = TypeVar("T")
 READ_MAX: Final = 500
 SHOWN_MAX: Final = 50
 READ_LIMIT_S: Final = 8.0
-LEVEL_KEY: Final = re.compile(r"scheduleMessageOffset_(\d+)")
 TOO_MANY: Final = (
     f"So many wait that they cannot be read within {READ_LIMIT_S:.0f} seconds. `skylarkmq delay "
     "list` and `skylarkmq tx list` take their time."
@@ -120,11 +119,7 @@ async def _delivered(admin: Admin, broker: str) -> dict[int, int]:
         values = (await admin.broker_runtime(broker)).values
     except RocketMQError:
         return {}
-    return {
-        int(match[1]): int(begin)
-        for key, value in values.items()
-        if (match := LEVEL_KEY.fullmatch(key)) and (begin := value.partition(",")[0]).isdigit()
-    }
+    return delivered_by_level(values)
 
 
 async def _delays(admin: Admin, broker: str) -> list[str]:
