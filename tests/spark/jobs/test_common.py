@@ -125,6 +125,20 @@ def test_settings_show_no_secret() -> None:
     assert "s3cret" not in repr(settings)
 
 
+def test_storage_options_are_their_own() -> None:
+    seen: list[JobSettings] = []
+
+    def work(options: Job, settings: JobSettings) -> Summary:
+        seen.append(settings)
+        return Summary("job", {})
+
+    main = job_command("job", Job, work, help="A job.")
+    pairs = ["--storage-option", "AWS_REGION=r", "--storage-option", "AWS_SECRET_ACCESS_KEY=s3cret"]
+    assert CliRunner().invoke(main, ["orders", *pairs]).exit_code == 0
+    assert seen[0].storage_options == {"AWS_REGION": "r", "AWS_SECRET_ACCESS_KEY": "s3cret"}
+    assert "s3cret" not in repr(seen[0])
+
+
 def test_progress_is_off_with_json_and_where_there_is_no_terminal() -> None:
     assert not JobSettings(as_json=True).shows_progress
     assert not JobSettings().shows_progress  # pytest's standard error is a file
