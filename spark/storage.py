@@ -66,6 +66,9 @@ _SECRET_LENGTH_MIN: Final = 4
 """Shorter values are not looked for in texts: they would blacken every word."""
 _HIDDEN: Final = "(hidden)"
 _DETAIL_MAX: Final = 300
+_SAID: Final = re.compile(
+    r"(?:(?<= )|<Code>)([45]\d\d [A-Z][a-z]+(?: [A-Z][a-z]+)*|\w+(?=</Code>))"
+)
 
 
 class StorageError(RocketMQError):
@@ -344,15 +347,19 @@ def storage_error(error: BaseException, location: Location) -> StorageError | No
     text = str(error)
     for pattern, cause, hint in _FAULTS:
         if re.search(pattern, text, re.DOTALL):
-            detail = redacted(_first_sentence(text), location.options)
+            detail = redacted(_request_of(text), location.options)
             return StorageError(f"{location}: {cause} ({detail})", hint=hint)
     return None
 
 
-def _first_sentence(text: str) -> str:
-    """Return what of an error of object_store a person can use: no XML, no dump of structures."""
-    text = re.split(r"\s*(?:Debug source:|<\?xml|<Error>)", text)[0]
-    return " ".join(text.split())[:_DETAIL_MAX].rstrip(": ")
+def _request_of(text: str) -> str:
+    """Return the request that failed and what the server said; without those, how it begins."""
+    request = re.search(r"Error performing ([A-Z]+ [^\s?]+)", text)
+    if request is None:
+        text = re.split(r"\s*(?:Debug source:|<\?xml|<Error>)", text)[0]
+        return " ".join(text.split())[:_DETAIL_MAX].rstrip(": ")
+    said = dict.fromkeys(found[1] for found in _SAID.finditer(text))
+    return f"{request[1]}: {', '.join(said)}" if said else request[1]
 
 
 def redacted(text: str, options: Mapping[str, str]) -> str:

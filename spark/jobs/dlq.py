@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -33,7 +32,6 @@ from skylarkmq.protocol.flags import dlq_topic, validate_group
 from skylarkmq.protocol.properties import RETRY_TOPIC
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.durable_folder import make_folder
 from skylarkmq.spark.jobs.common import (
     JobError,
     JobSettings,
@@ -48,6 +46,8 @@ from skylarkmq.spark.jobs.redrive import COLUMNS, Letter, RedriveCounts, Redrive
 from skylarkmq.spark.jobs.redrive_ledger import RedriveLedger
 from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, Cell, Summary, Table, instant
 from skylarkmq.spark.jobs.running import open_session
+from skylarkmq.spark.ledgers.objects import make_folder
+from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,11 +79,10 @@ class RedriveOptions(ReportOptions):
     rate: float | None = rate_option("Letters a second at most. Default: as fast as it goes.")
     ledger: str | None = option(
         "--ledger",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="What became of each letter; kept from run to run. Default: one for each cluster and "
-        "group, in the user's folder for state: name one where that is not kept, as in a "
-        "container.",
+        metavar="PLACE",
+        help="What became of each letter, kept from run to run: a file, or s3://BUCKET/PATH and "
+        "the like. Default: a file for each cluster and group, in the user's folder for state: "
+        "name a place where that is not kept, as in a container.",
     )
     dry_run: bool = option(
         "--dry-run/--send", default=True, help="Say what would be sent (the default), or send it."
@@ -170,10 +169,10 @@ def run_redrive(options: RedriveOptions, settings: JobSettings) -> Summary:
     with closing(settings.client()) as client, ExitStack() as stack:
         if not check_readable(client, options.group):
             return _nothing("dlq redrive", options.group)
-        path = ledger_path(client, options)
-        if options.ledger is None and not options.dry_run:
-            make_folder(path.parent)
-        ledger = stack.enter_context(RedriveLedger(path, options.group, read_only=options.dry_run))
+        place = ledger_place(client, options, settings)
+        if options.ledger is None and not options.dry_run and place.path is not None:
+            make_folder(place.path.parent)
+        ledger = stack.enter_context(RedriveLedger(place, options.group, read_only=options.dry_run))
         redriver = Redriver(
             client,
             ledger,
@@ -187,17 +186,19 @@ def run_redrive(options: RedriveOptions, settings: JobSettings) -> Summary:
         ):
             frame = letters(spark, options.group, options.where, settings)
             redriver.run(fetched(frame), progress.show)
-        return summarise_redrive(redriver.counts, options, path)
+        return summarise_redrive(redriver.counts, options, place)
 
 
-def ledger_path(client: BlockingClient, options: RedriveOptions) -> Path:
+def ledger_place(
+    client: BlockingClient, options: RedriveOptions, settings: JobSettings
+) -> Location:
     """Return where the ledger is: the same place from whichever folder the job is started.
 
     Raises:
-        JobError: it is to be named, because there are several clusters or one of before is here.
+        JobError: it is to be named, because there are several clusters; or what is named is none.
     """
     if options.ledger is not None:
-        return Path(options.ledger)
+        return settings.location(options.ledger)
     known = client.clusters()
     names = sorted({known.get(name, "") for name in client.route(dlq_topic(options.group)).brokers})
     if len(names) != 1:
@@ -207,16 +208,10 @@ def ledger_path(client: BlockingClient, options: RedriveOptions) -> Path:
         )
     group = client.namespace.wrap(options.group)
     path = state_folder("redrive") / file_name(names[0]) / f"{file_name(group)}.jsonl"
-    former = Path(f"redrive-{options.group.replace('%', '_')}.jsonl")
-    if former.exists() and not path.exists():
-        raise UsageError(
-            f"here is a ledger of an earlier release, {former}: name it with --ledger, or move it "
-            f"to {path}"
-        )
-    return path
+    return settings.location(str(path))
 
 
-def summarise_redrive(counts: RedriveCounts, options: RedriveOptions, ledger: Path) -> Summary:
+def summarise_redrive(counts: RedriveCounts, options: RedriveOptions, ledger: Location) -> Summary:
     """Return what a run of the redrive did."""
     outcomes = counts.outcomes
     bad = sum(outcomes[name] for name in BAD_OUTCOMES)

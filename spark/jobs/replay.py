@@ -24,14 +24,14 @@ Driver process. Tasks run in parallel, one source queue after another in each.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.clock import SystemClock
@@ -59,6 +59,7 @@ from skylarkmq.spark.jobs.running import (
 )
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
+from skylarkmq.spark.storage import Location
 from skylarkmq.spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Instant(click.ParamType[int]):
 class ReplayOptions:
     """What to send again, where to, and how."""
 
-    archive: str = argument("ARCHIVE", type=click.Path(exists=True, file_okay=False))
+    archive: str = argument("ARCHIVE")
     target: str = argument("TARGET")
     topics: tuple[str, ...] = option(
         "--topic",
@@ -122,9 +123,9 @@ class ReplayOptions:
     )
     ledger: str | None = option(
         "--ledger",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="What was sent, for later runs.  [default: beside the archive]",
+        metavar="PLACE",
+        help="What was sent, for later runs: a folder that driver and executors see, or "
+        "s3://BUCKET/PATH and the like.  [default: beside the archive]",
     )
     restart: bool = option("--restart", is_flag=True, help="Forget the ledger and send all again.")
     dry_run: bool = option(
@@ -139,7 +140,7 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
         JobError: it makes no sense, or a task failed; the text says how to go on.
         RocketMQError: no archive, no target, another run at work.
     """
-    selection = selection_of(options)
+    selection = selection_of(options, settings)
     sink = SinkOptions.from_options(settings.connector_options())
     sink = replace(sink, topic=options.target)
     client = BlockingClient(sink.connection)
@@ -148,7 +149,7 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
         targets = client.write_queues(options.target)
     finally:
         client.close()
-    ledger = Ledger(ledger_folder(options, selection))
+    ledger = Ledger(ledger_place(options, selection, settings))
     if options.dry_run:
         with open_session("skylarkmq replay", settings) as spark:
             return _dry_run(spark, selection, ledger, targets, restart=options.restart)
@@ -158,7 +159,7 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
         return _Replay(spark, selection, ledger, sink, settings).run(targets, options.rate)
 
 
-def selection_of(options: ReplayOptions) -> Selection:
+def selection_of(options: ReplayOptions, settings: JobSettings) -> Selection:
     """Return what is to be replayed.
 
     Raises:
@@ -183,7 +184,7 @@ def selection_of(options: ReplayOptions) -> Selection:
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
         raise UsageError("--start is not before --end: nothing lies between")
     return Selection(
-        str(Path(options.archive).absolute()),
+        str(settings.location(options.archive)),
         topics,
         options.target,
         start_ms,
@@ -193,12 +194,12 @@ def selection_of(options: ReplayOptions) -> Selection:
     )
 
 
-def ledger_folder(options: ReplayOptions, selection: Selection) -> Path:
-    """Return the folder of the ledger: the one that was named, or the selection's own."""
+def ledger_place(options: ReplayOptions, selection: Selection, settings: JobSettings) -> Location:
+    """Return where the ledger is: the place that was named, or the selection's own."""
     if options.ledger is not None:
-        return Path(options.ledger).absolute()
-    archive = Path(selection.archive)
-    return archive.with_name(archive.name + LEDGER_SUFFIX) / f"{options.target}-{selection.name}"
+        return settings.location(options.ledger)
+    ledgers = settings.location(selection.archive).sibling(LEDGER_SUFFIX)
+    return ledgers.child(f"{options.target}-{selection.name}")
 
 
 def extended(
@@ -249,23 +250,22 @@ class _Replay:
         plan = extended(plan, self.selection, left, targets)
         if not left:
             return self._summary(plan, before, left, DONE)
-        run_id = uuid.uuid4().hex
         self.ledger.begin(plan)
-        self.ledger.begin_run(run_id)
         tasks = share_out({queue: each.count for queue, each in left.items()},
                           tasks_at_once(self.spark))  # fmt: skip
         share = None if rate is None else rate / (max(tasks.values()) + 1)
         numbers = {queue: number for number, queue in enumerate(plan.targets)}
         setup = ReplaySetup(
-            self.sink, self.ledger, run_id, numbers, dict(plan.targets), share,
-            self.selection.keep_ids,
+            self.sink, self.ledger, numbers, dict(plan.targets), share, self.selection.keep_ids,
         )  # fmt: skip
         total = sum(each.count for each in left.values())
         sent_before = sum(done.sent for done in before.values())
         with self.settings.progress(f"replaying into {self.selection.target}") as progress:
 
             def poll() -> None:
-                progress.show(self._sent(plan) - sent_before, total)
+                if self.settings.shows_progress:
+                    with suppress(RocketMQError, OSError):  # the tasks see what is wrong as well
+                        progress.show(self._sent(plan) - sent_before, total)
 
             try:
                 complete = send(self.spark, from_on(rows, next_offsets), setup, tasks, poll)
@@ -304,7 +304,7 @@ class _Replay:
             "body_bytes_sent": sum(done.size for done in after.values())
             - sum(done.size for done in before.values()),
             "sent_by_earlier_runs": sent_before,
-            "ledger": str(self.ledger.folder),
+            "ledger": str(self.ledger.place),
         }
         notes: list[str] = []
         if exit_code == INTERRUPTED:
@@ -343,7 +343,7 @@ def _dry_run(
         "messages_to_send": sum(each.count for each in left.values()),
         "body_bytes_to_send": sum(each.size or 0 for each in left.values()),
         "sent_by_earlier_runs": sum(done.sent for done in before.values()),
-        "ledger": str(ledger.folder),
+        "ledger": str(ledger.place),
     }
     columns = (
         "topic", "broker", "queue", "to", "messages", "bytes", "first_offset", "last_offset",
@@ -353,7 +353,8 @@ def _dry_run(
 
 
 FORMAT: Final = "skylarkmq-replay"
-JOB_GROUP: Final = "skylarkmq-replay"
+_CUT_ROWS: Final = 10_000
+JOB_TAG: Final = "skylarkmq-replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,17 +469,16 @@ def send(
         .repartitionById(max(tasks.values()) + 1, by_queue(tasks))
         .sortWithinPartitions(*EACH_QUEUE, "queueOffset")
     )
-    context = spark.sparkContext
     failures: list[BaseException] = []
 
     def act() -> None:
         try:
-            context.setJobGroup(JOB_GROUP, "replay", interruptOnCancel=True)
+            spark.addTag(JOB_TAG)
             write(plan, setup)
         except BaseException as error:  # raised again below, in the main thread
             failures.append(error)
 
-    thread = threading.Thread(target=act, name=JOB_GROUP)
+    thread = threading.Thread(target=act, name=JOB_TAG)
     with StopRequest() as stop:
         thread.start()
         cancelled = False
@@ -487,7 +487,7 @@ def send(
             on_poll()
             if stop.asked and not cancelled:
                 hush()
-                context.cancelJobGroup(JOB_GROUP)
+                spark.interruptTag(JOB_TAG)
                 cancelled = True
     if failures and not cancelled:
         raise failures[0]
@@ -528,8 +528,11 @@ def write(rows: DataFrame, setup: ReplaySetup) -> None:
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks run at once."""
-    return max(1, spark.sparkContext.defaultParallelism)
+    """Return how many tasks run at once, by the cuts that Spark makes of itself. Runs a job."""
+    from pyspark.sql import functions as f
+
+    cuts = spark.range(_CUT_ROWS).select(f.spark_partition_id().alias("cut"))
+    return cuts.distinct().count()
 
 
 main = job_command(

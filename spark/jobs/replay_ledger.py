@@ -2,50 +2,48 @@
 
     <ledger>/
       plan.json       what is replayed where; written before the first message is sent
-      lock            held (flock) by the run at work
-      run             that run's id; gone at its end
+      run             the id of the run at work; gone at its end (`hold`)
       queue-7.json    how far source queue number 7 of the plan is
 
-Each file is replaced whole and synced: {"v":1,"next":120,"sent":118,"size":90112}: all selected
-messages of the source queue below offset 120 are acknowledged by the target's broker, 118 of them,
-with bodies of 90,112 bytes. It is written after the acknowledgements, never before. When a run is
-killed between the two, the next one sends the messages since the last write again, with the same
-unique keys.
+Each object is replaced whole: {"v":1,"next":120,"sent":118,"size":90112,"run":...,"claim":...}: all
+selected messages of the source queue below offset 120 are acknowledged by the target's broker, 118
+of them, with bodies of 90,112 bytes. It is written after the acknowledgements, never before. When a
+run is killed between the two, the next one sends the messages since the last write again, with the
+same unique keys.
 
 A task may outlive its run for a while, as when the driver was killed. It looks for the id of its
-run whenever it writes, and stops when there is none or another one, so that two runs do not mix.
+run whenever it writes, and stops when there is none or another one. Before it reads how far a queue
+is it puts a claim of its own there; a task that had the queue before can then write it no more. So
+two runs, or two tries of one task, do not mix.
 
 The plan fixes the target queue of each source queue: a change would lose the order.
-The folder lies where driver and executors see it, as the archive does.
+The place is a folder that driver and executors see, as the archive is, or in an object store.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.durable_folder import DurableFolder, take_lock
+from skylarkmq.spark.clock import BlockingClock
+from skylarkmq.spark.ledgers.hold import Hold, RunEndedError, require_run
+from skylarkmq.spark.ledgers.objects import ChangedError, objects_at
+from skylarkmq.spark.storage import Location
 
 VERSION: Final = 1
 PLAN: Final = "plan.json"
-LOCK: Final = "lock"
-RUN: Final = "run"
+_QUEUE: Final = "queue-"
 _NAME_LENGTH: Final = 12
 
 
 class LedgerError(RocketMQError):
-    """A replay's ledger is damaged, in use, or of another replay."""
-
-
-class RunEndedError(LedgerError):
-    """The run that a task belongs to has ended; seen by the task alone."""
+    """A replay's ledger is damaged, or cannot be opened."""
 
 
 class Done(NamedTuple):
@@ -56,18 +54,13 @@ class Done(NamedTuple):
     size: int = 0
     """Bytes of bodies."""
 
-    def to_json(self) -> bytes:
-        """Return the text of its file."""
-        document = {"v": VERSION, "next": self.next_offset, "sent": self.sent, "size": self.size}
-        return json.dumps(document).encode()
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What is replayed: the same selection goes on with its ledger, another has its own."""
 
     archive: str
-    """Absolute path."""
+    """Absolute path, or URI."""
     topics: tuple[str, ...]
     target: str
     start_ms: int | None = None
@@ -104,7 +97,7 @@ class ReplayPlan:
     """Source queue to target queue, in the order of their numbers."""
 
     def to_json(self) -> bytes:
-        """Return the text of its file."""
+        """Return the text of its object."""
         queues = [[*source, *target[1:]] for source, target in self.targets.items()]
         document = {"v": VERSION, "selection": self.selection.to_json(), "queues": queues}
         return json.dumps(document, indent=1).encode()
@@ -126,61 +119,63 @@ def assign(
 
 
 class Ledger:
-    """A ledger's folder. The driver opens it with `with`; tasks read and record without the lock.
+    """A ledger at a place. The driver opens it with `with`; tasks claim and record.
 
-    Picklable before it is opened: it holds the path alone.
+    Picklable: tasks get the place and the run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files = DurableFolder(folder)
-        self._lock: int | None = None
+    def __init__(
+        self, place: Location, run_id: str = "", clock: BlockingClock | None = None
+    ) -> None:
+        """Read nothing yet.
 
-    def __reduce__(self) -> tuple[type[Ledger], tuple[Path]]:
-        return Ledger, (self.folder,)
+        Args:
+            run_id: of the run that a task belongs to; that of an open ledger is its own.
+        """
+        self.place = place
+        self.run_id = run_id
+        self._clock = clock
+        self._objects = objects_at(place)
+        self._hold: Hold | None = None
+        self._plan_tag: str | None = None
+        self._claims: dict[int, tuple[str, str]] = {}
+        """By queue number: a claim of this object's own, and the version that has it."""
+
+    def __reduce__(self) -> tuple[type[Ledger], tuple[Location, str]]:
+        return Ledger, (self.place, self.run_id)
 
     def __enter__(self) -> Self:
-        """Make the folder and take its lock.
+        """Take the place for this run.
 
         Raises:
-            LedgerError: another run holds it, or the folder cannot be made.
+            InUseError: another run holds it.
+            LedgerError, StorageError: the place cannot be used.
         """
-        lock = self.folder / LOCK
+        hold = Hold(self.place, "replay", self._clock)
         try:
-            self._files.make_folder("")
-            self._lock = take_lock(lock)
+            hold.__enter__()
         except OSError as error:
-            raise LedgerError(f"the ledger {self.folder} cannot be opened: {error}") from error
-        if self._lock is None:
-            raise LedgerError(
-                f"another run of this replay is at work: it holds {lock}",
-                hint="Wait for its end, or end it",
-            )
+            raise LedgerError(f"the ledger {self.place} cannot be opened: {error}") from error
+        self._hold, self.run_id = hold, hold.run_id
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            self.end_run()
-            os.close(self._lock)
-            self._lock = None
-
-    def begin_run(self, run_id: str) -> None:
-        """Let tasks of this run write, and tasks of earlier runs no longer."""
-        self._files.replace(RUN, run_id.encode())
+        if self._hold is not None:
+            self._hold.__exit__()
+            self._hold = None
 
     def end_run(self) -> None:
         """Let no task write any longer."""
-        self._files.remove(RUN)
+        if self._hold is not None:
+            self._hold.end()
 
-    def require_run(self, run_id: str) -> None:
-        """Check that a run is still the one at work.
+    def require_run(self) -> None:
+        """Check that the run is still the one at work.
 
         Raises:
             RunEndedError: it has ended.
         """
-        found = self._read(RUN)
-        if found != run_id.encode():
-            raise RunEndedError("the replay that this task belongs to has ended")
+        require_run(self._objects, self.run_id)
 
     def plan(self) -> ReplayPlan | None:
         """Return the plan of an earlier run, None when there was none.
@@ -188,11 +183,12 @@ class Ledger:
         Raises:
             LedgerError: it cannot be read.
         """
-        data = self._read(PLAN)
-        if data is None:
+        found = self._objects.read(PLAN)
+        self._plan_tag = None if found is None else found.tag
+        if found is None:
             return None
         try:
-            document = _document(data)
+            document = _document(found.data)
             selection = Selection.from_json(document["selection"])
             targets = {
                 MessageQueue(topic, broker, queue_id): MessageQueue(
@@ -205,15 +201,17 @@ class Ledger:
         return ReplayPlan(selection, targets)
 
     def begin(self, plan: ReplayPlan) -> None:
-        """Keep a plan; the queues of an earlier one keep their numbers in it."""
-        self._files.replace(PLAN, plan.to_json())
+        """Keep a plan in the place of the one that `plan` read; its queues keep their numbers."""
+        self._plan_tag = self._objects.write(PLAN, plan.to_json(), self._plan_tag)
 
     def forget(self) -> None:
         """Forget what earlier runs did: all is to be sent again."""
-        self._files.remove(PLAN)
-        for path in self.folder.glob("queue-*.json"):
-            path.unlink()
-        self._files.sync_folder("")
+        self._objects.remove(PLAN)
+        self._plan_tag = None
+        self._claims.clear()
+        for name in self._objects.names():
+            if name.startswith(_QUEUE):
+                self._objects.remove(name)
 
     def done(self, number: int) -> Done:
         """Return how far the plan's source queue `number` is; zeros when nothing is recorded.
@@ -221,43 +219,65 @@ class Ledger:
         Raises:
             LedgerError: the record cannot be read.
         """
-        name = _queue_file(number)
-        data = self._read(name)
-        if data is None:
-            return Done()
-        try:
-            document = _document(data)
-            return Done(int(document["next"]), int(document["sent"]), int(document["size"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(name, error) from error
+        return self._read(number)[0]
 
     def all_done(self, plan: ReplayPlan | None) -> dict[MessageQueue, Done]:
         """Return how far each source queue of a plan is; nothing without a plan."""
         sources = plan.targets if plan else ()
         return {queue: self.done(number) for number, queue in enumerate(sources)}
 
+    def claim(self, number: int) -> Done:
+        """Return how far a source queue is, and let nobody but this object record it.
+
+        Raises:
+            RunEndedError: another one claims it at the same time.
+            LedgerError: the record cannot be read.
+        """
+        done, tag = self._read(number)
+        self._write(number, done, uuid.uuid4().hex, tag)
+        return done
+
     def record(self, number: int, done: Done) -> None:
-        """Keep how far a source queue is; durable when it returns. One task per queue."""
-        self._files.replace(_queue_file(number), done.to_json())
+        """Keep how far a source queue is, after `claim`; durable when it returns.
+
+        Raises:
+            RunEndedError: another one has claimed it.
+        """
+        self._write(number, done, *self._claims[number])
 
     # Inside
 
-    def _read(self, name: str) -> bytes | None:
+    def _write(self, number: int, done: Done, claim: str, tag: str | None) -> None:
+        document = {"v": VERSION, "next": done.next_offset, "sent": done.sent, "size": done.size,
+                    "run": self.run_id, "claim": claim}  # fmt: skip
         try:
-            return self._files.read(name)
-        except FileNotFoundError:
-            return None
+            tag = self._objects.write(_queue_name(number), json.dumps(document).encode(), tag)
+        except ChangedError:
+            raise RunEndedError("another run or try of this task sends this queue now") from None
+        self._claims[number] = claim, tag
+
+    def _read(self, number: int) -> tuple[Done, str | None]:
+        name = _queue_name(number)
+        found = self._objects.read(name)
+        if found is None:
+            return Done(), None
+        try:
+            document = _document(found.data)
+            done = Done(int(document["next"]), int(document["sent"]), int(document["size"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(name, error) from error
+        return done, found.tag
 
     def _damaged(self, name: str, error: Exception) -> LedgerError:
         return LedgerError(
-            f"{self.folder / name} cannot be read ({error})",
+            f"{self.place.child(name)} cannot be read ({error})",
             hint="Look how far the target is, then use --restart, which sends all again, or "
             "another --ledger",
         )
 
 
-def _queue_file(number: int) -> str:
-    return f"queue-{number}.json"
+def _queue_name(number: int) -> str:
+    return f"{_QUEUE}{number}.json"
 
 
 def _document(data: bytes) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class ReplaySetup:
     options: SinkOptions
     """With `topic` set to the target."""
     ledger: Ledger
-    run_id: str
+    """Of the run that the task belongs to."""
     numbers: dict[MessageQueue, int]
     """Source queue to its number in the ledger."""
     targets: dict[MessageQueue, MessageQueue]
@@ -121,7 +121,7 @@ class ReplayTask:
 
         Raises:
             RowError, RocketMQError: a message could not be sent; the ledger has those before it.
-            RunEndedError: the driver is gone, or was told to stop.
+            RunEndedError: the driver is gone, or was told to stop, or another run is at work.
         """
         for batch in batches:
             for source, part in runs(batch):
@@ -136,9 +136,9 @@ class ReplayTask:
     # Inside
 
     def _begin(self, source: MessageQueue) -> None:
-        self._setup.ledger.require_run(self._setup.run_id)
+        self._setup.ledger.require_run()
         self._source = source
-        self._done = self._setup.ledger.done(self._setup.numbers[source])
+        self._done = self._setup.ledger.claim(self._setup.numbers[source])
         self._record_at_s = self._clock.monotonic() + RECORD_S
 
     def _send(self, source: MessageQueue, batch: pa.RecordBatch) -> None:
@@ -171,7 +171,7 @@ class ReplayTask:
         if self._unrecorded:
             self._setup.ledger.record(self._setup.numbers[source], self._done)
             self._unrecorded = 0
-        self._setup.ledger.require_run(self._setup.run_id)
+        self._setup.ledger.require_run()
         self._record_at_s = self._clock.monotonic() + RECORD_S
 
     def _end_of_queue(self, source: MessageQueue) -> tuple[int, Done]:

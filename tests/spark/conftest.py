@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skylarkmq.spark.requirements import JavaNotFoundError, MissingRequirementError
+from skylarkmq.spark.storage import Location
 from skylarkmq.testing.broker import RunningBroker
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.s3_server import S3Server, running_s3_server
 from tests.spark.support.worker_path import PATIENT, make_worker_path
 from tests.support.patience import LIMIT_S
 
@@ -85,6 +87,23 @@ def running_session(folder: Path) -> Iterator[SparkSession]:
 def broker(skylarkmq_broker_session: RunningBroker) -> SyncBroker:
     """A broker with its name server, in memory, without await."""
     return SyncBroker(skylarkmq_broker_session)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server with one bucket."""
+    pytest.importorskip("moto", reason="moto[server] is no part of this installation")
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """A place for data that is not there yet, of each kind."""
+    if request.param == "folder":
+        return Location.parse(str(tmp_path / "place"))
+    server: S3Server = request.getfixturevalue("s3_server")
+    return Location.parse(server.place(), server.options, {})
 
 
 @pytest.fixture

@@ -17,17 +17,18 @@ from skylarkmq.protocol.flags import dlq_topic
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.durable_folder import make_folder
-from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.dlq import (
     RedriveOptions,
     check_readable,
-    ledger_path,
+    ledger_place,
     summarise_redrive,
 )
 from skylarkmq.spark.jobs.redrive import GIVE_UP_AFTER, Letter, RedriveCounts, Redriver
 from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
+from skylarkmq.spark.ledgers.objects import make_folder
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.storage import Location
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
 
 GROUP = "billing"
@@ -93,7 +94,7 @@ def redrive(
 ) -> RedriveCounts:  # fmt: skip
     with (
         closing(connect(broker, timeout_s)) as client,
-        RedriveLedger(ledger, GROUP, read_only=not send) as kept,
+        RedriveLedger(Location.parse(str(ledger)), GROUP, read_only=not send) as kept,
     ):
         found = letters_of(client) if letters is None else letters
         driver = Redriver(client, kept, rate=None, dry_run=not send, resend_unknown=resend_unknown)
@@ -189,7 +190,7 @@ def test_killed_before_the_sends_they_are_sent(site: SyncBroker, tmp_path: Path)
         found = letters_of(client)
         queue = client.write_queues("orders")[0]
         ends = client.max_offsets([queue])
-    with RedriveLedger(tmp_path / "ledger", GROUP) as ledger:
+    with RedriveLedger(Location.parse(str(tmp_path / "ledger")), GROUP) as ledger:
         ledger.record(Entry(letter.key, "intent", queue, ends[queue], "") for letter in found)
     assert redrive(site, tmp_path / "ledger").outcomes == {"sent": COUNT}
     assert len(copies(site)) == COUNT
@@ -199,7 +200,7 @@ def test_what_cannot_be_told_stays_unknown(site: SyncBroker, tmp_path: Path) -> 
     with closing(connect(site)) as client:
         found = letters_of(client)
         queue = client.write_queues("orders")[0]
-    with RedriveLedger(tmp_path / "ledger", GROUP) as ledger:
+    with RedriveLedger(Location.parse(str(tmp_path / "ledger")), GROUP) as ledger:
         ledger.record([Entry(found[0].key, "intent", queue, 1_000_000, "")])
     counts = redrive(site, tmp_path / "ledger", letters=found[:1])
     assert counts.outcomes == {"unknown": 1}
@@ -238,7 +239,9 @@ def test_after_many_failures_the_rest_is_left(site: SyncBroker, tmp_path: Path) 
     counts = redrive(site, tmp_path / "ledger", letters=many)
     assert counts.gave_up
     assert GIVE_UP_AFTER <= counts.outcomes["failed"] < 200
-    summary = summarise_redrive(counts, RedriveOptions(GROUP, dry_run=False), tmp_path / "ledger")
+    summary = summarise_redrive(
+        counts, RedriveOptions(GROUP, dry_run=False), Location.parse(str(tmp_path / "ledger"))
+    )
     assert summary.exit_code == 1
     assert "the rest is left for another run" in summary.as_text()
 
@@ -263,17 +266,17 @@ def test_the_ledger_is_in_one_place_for_a_cluster_and_group(
         folder.mkdir()
         monkeypatch.chdir(folder)
         with closing(connect(site)) as client:
-            path = ledger_path(client, RedriveOptions(GROUP))
+            path = ledger_place(client, RedriveOptions(GROUP), JobSettings()).path
+        assert path is not None
         make_folder(path.parent)
         outcome = "sent" if folder.name == "here" else "done_before"
         assert redrive(site, path).outcomes == {outcome: COUNT}
     assert path == tmp_path / "state/skylarkmq/redrive/DefaultCluster/billing.jsonl"
     assert len(copies(site)) == COUNT
     with closing(connect(site)) as client:
-        assert ledger_path(client, RedriveOptions(GROUP, ledger="mine")) == Path("mine")
-        path.rename("redrive-billing.jsonl")
-        with pytest.raises(JobError, match=r"of an earlier release, redrive-.*: .* move"):
-            ledger_path(client, RedriveOptions(GROUP))
+        for mine in (str(tmp_path / "mine"), "s3://bucket/mine"):
+            place = ledger_place(client, RedriveOptions(GROUP, ledger=mine), JobSettings())
+            assert str(place) == mine
 
 
 def test_letters_of_several_clusters_need_a_named_ledger(
@@ -287,7 +290,7 @@ def test_letters_of_several_clusters_need_a_named_ledger(
         monkeypatch.setattr(client, "route", lambda topic: both)
         monkeypatch.setattr(client, "clusters", lambda: {**known, "elsewhere": "Other"})
         with pytest.raises(JobError, match=r"several clusters \(DefaultCluster, Other\)"):
-            ledger_path(client, RedriveOptions(GROUP))
+            ledger_place(client, RedriveOptions(GROUP), JobSettings())
 
 
 def test_a_name_server_without_brokers_is_no_group_without_letters(
@@ -308,7 +311,7 @@ def test_within_a_namespace(tmp_path: Path) -> None:
             give_up(client, 1)
         with (
             closing(connect(broker, namespace="acme")) as blocking,
-            RedriveLedger(tmp_path / "ledger", GROUP) as ledger,
+            RedriveLedger(Location.parse(str(tmp_path / "ledger")), GROUP) as ledger,
         ):
             driver = Redriver(blocking, ledger, dry_run=False)
             driver.run(letters_of(blocking), lambda done: None)

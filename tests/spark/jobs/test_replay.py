@@ -18,7 +18,7 @@ from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.replay import (
     ReplayOptions,
     extended,
-    ledger_folder,
+    ledger_place,
     selection_of,
     share_out,
 )
@@ -50,11 +50,14 @@ def archive_of(folder: Path, topics: tuple[str, ...] = ("orders",), count: int =
 def test_what_is_selected(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "archive")
     options = ReplayOptions(path, "again", start_ms=5, where=" tags = 'A' ")
-    selection = selection_of(options)
+    settings = JobSettings()
+    selection = selection_of(options, settings)
     assert selection == Selection(path, ("orders",), "again", 5, None, "tags = 'A'", False)
-    assert ledger_folder(options, selection) == Path(f"{path}.replays/again-{selection.name}")
-    options = ReplayOptions(path, "again", ledger=str(tmp_path / "mine"))
-    assert ledger_folder(options, selection) == tmp_path / "mine"
+    place = ledger_place(options, selection, settings)
+    assert place.path == Path(f"{path}.replays/again-{selection.name}")
+    for mine in (str(tmp_path / "mine"), "s3://bucket/mine"):
+        options = ReplayOptions(path, "again", ledger=mine)
+        assert str(ledger_place(options, selection, settings)) == mine
 
 
 @pytest.mark.parametrize(
@@ -69,13 +72,13 @@ def test_what_is_selected(tmp_path: Path) -> None:
 def test_what_makes_no_sense(tmp_path: Path, options: ReplayOptions, text: str) -> None:
     path = archive_of(tmp_path / "archive", ("orders", "invoices"), 1)
     with pytest.raises(JobError, match=text) as caught:
-        selection_of(replace(options, archive=path))
+        selection_of(replace(options, archive=path), JobSettings())
     assert caught.value.exit_code == 2
 
 
 def test_into_its_source_by_force(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "archive", count=1)
-    assert selection_of(ReplayOptions(path, "orders", force=True)).target == "orders"
+    assert selection_of(ReplayOptions(path, "orders", force=True), JobSettings()).target == "orders"
 
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(4)]
@@ -135,12 +138,13 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     # As an earlier run left it: queue 0 is done up to its offset 50.
     plan = extended(
         None,
-        selection_of(options),
+        selection_of(options, settings),
         [MessageQueue("orders", "broker-a", number) for number in range(3)],
         [MessageQueue(topic, "broker-a", number) for number in range(4)],
     )
-    with Ledger(Path(dry.figures["ledger"])) as ledger:
+    with Ledger(settings.location(dry.figures["ledger"])) as ledger:
         ledger.begin(plan)
+        ledger.claim(0)
         ledger.record(0, Done(50, 10, 200))
     done = run(rate=1000.0)
     assert (done.exit_code, done.figures["messages_sent"]) == (0, 90)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.spark.jobs import replay_task as replay_task_module
-from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, RunEndedError
+from skylarkmq.spark.jobs.replay_ledger import Done, Ledger
 from skylarkmq.spark.jobs.replay_task import (
     COLUMNS,
     Pace,
@@ -24,8 +25,11 @@ from skylarkmq.spark.jobs.replay_task import (
     ReplayTask,
     runs,
 )
+from skylarkmq.spark.ledgers.hold import RUN, RunEndedError
+from skylarkmq.spark.ledgers.objects import objects_at
 from skylarkmq.spark.schema import arrow_schema
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.storage import Location
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
@@ -107,12 +111,19 @@ def batches(rows: list[dict[str, object]], step: int) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_pylist(rows[start : start + step], schema=SCHEMA)
 
 
+def begin(folder: Path, run_id: str) -> None:
+    """What a driver does at the beginning of a run."""
+    objects = objects_at(Location.parse(str(folder)))
+    objects.remove(RUN)
+    objects.write(RUN, json.dumps({"run": run_id}).encode(), None)
+
+
 def setup_in(folder: Path, **more: object) -> ReplaySetup:
     numbers = {source: number for number, source in enumerate(SOURCES)}
     targets = {source: TARGETS[number % 2] for source, number in numbers.items()}
-    ledger = Ledger(folder)
-    ledger.begin_run("run")
-    setup = ReplaySetup(OPTIONS, ledger, "run", numbers, targets)
+    begin(folder, "run")
+    ledger = Ledger(Location.parse(str(folder)), "run")
+    setup = ReplaySetup(OPTIONS, ledger, numbers, targets)
     return replace(setup, **more)  # type: ignore[arg-type]
 
 
@@ -153,6 +164,7 @@ def test_every_queue_is_written_down(tmp_path: Path) -> None:
 
 def test_an_earlier_runs_messages_are_passed_over(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
+    setup.ledger.claim(0)
     setup.ledger.record(0, Done(7, 3, 30))
     stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
     found = run(setup, Window(stored), [row(SOURCES[0], offset, b"12") for offset in range(10)])
@@ -218,14 +230,14 @@ def test_a_task_does_not_outlive_its_run(tmp_path: Path) -> None:
         def ended() -> Iterator[pa.RecordBatch]:
             for number, batch in enumerate(batches([row(SOURCES[0], n) for n in range(40)], 1)):
                 if number == 15:
-                    setup.ledger.begin_run("another")
+                    begin(tmp_path, "another")
                 yield batch
 
         with pytest.raises(RunEndedError):
             list(task.run(ended()))
     assert len(stored[TARGETS[0]]) == 20
     assert setup.ledger.done(0).next_offset == 20  # they are sent: the next run need not
-    setup.ledger.end_run()
+    (tmp_path / RUN).unlink()
     with pytest.raises(RunEndedError):
         run(setup, Window(stored), [row(SOURCES[1], 0)])
     assert not stored[TARGETS[1]]
