@@ -7,7 +7,8 @@ Unlike RocketMQ, where asking for a queue makes it.
 A query by key goes to the key index, which knows hashes and whole seconds; the records are then
 read off the loop, and the answer holds those of the topic and the key, by their place in the log.
 Unlike RocketMQ, messages whose key only has the same hash are left out, an answer is never longer
-than a client's frame, and the remark says when the index does not hold everything yet.
+than a client's frame, and the remark says when the index does not hold everything yet. An answer
+says that it is complete when it has all there is: the index was not behind, and no limit cut it.
 
 Units (321) are for those who look for a message that is missing. With a consumer group the answer
 tells what the group subscribes to and, for each unit, whether its tags want the message, or its
@@ -153,9 +154,11 @@ class QueryProcessor(Processor):
         found = _Found(header.topic, header.key.encode())
         answer = await self._look_up(header, max_count, header.end_timestamp)
         await self._read(answer.offsets, found)
+        cut = answer.missing or len(answer.offsets) >= max_count or found.is_cut
         indexed = QueryMessageResponseHeader(
             index_last_update_timestamp=answer.last_timestamp,
             index_last_update_phyoffset=answer.last_offset,
+            complete=None if cut else True,
         )
         for _ in range(ROUNDS_MAX - 1):
             older = found.oldest_timestamp - 1

@@ -127,10 +127,15 @@ class QueryMessageRequestHeader(Header, kw_only=True, frozen=True):
 
 
 class QueryMessageResponseHeader(Header, kw_only=True, frozen=True):
-    """How far the key index has come: store time in ms and physical offset of its last entry."""
+    """How far the key index has come: store time in ms and physical offset of its last entry.
+
+    `complete` is SkylarkMQ's own: the answer has every message of the key that was published before
+    the question. Absent: some may be missing, or the broker does not say.
+    """
 
     index_last_update_timestamp: JavaLong
     index_last_update_phyoffset: JavaLong
+    complete: bool | None = msgspec.field(default=None, name="skylarkmq.complete")
 
 
 class SearchOffsetRequestHeader(Header, kw_only=True, frozen=True):

@@ -16,6 +16,7 @@ from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
+COMPLETE = "skylarkmq.complete"
 FOREVER = 2**63 - 1
 UNKNOWN = "can not find message, maybe time range not correct"
 
@@ -78,6 +79,16 @@ async def test_what_is_not_there_is_answered_with_22_and_how_far_the_index_is(ri
         assert not answer.body
         assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
     assert (await rig.query("")).code == 22
+
+
+async def test_an_answer_says_whether_it_has_all_there_is(rig: Rig) -> None:
+    for number in range(5):
+        rig.keyed(f"U{number}", "k")
+    assert (await rig.query("k")).ext_fields[COMPLETE] == "true"
+    assert (await rig.query("nothing")).ext_fields[COMPLETE] == "true"
+    assert (await rig.query("k", maxNum=6)).ext_fields[COMPLETE] == "true"
+    assert COMPLETE not in (await rig.query("k", maxNum=5)).ext_fields, "there may be a sixth"
+    assert COMPLETE not in (await rig.query("k", maxNum=0)).ext_fields
 
 
 async def test_times_bound_a_query(rig: Rig) -> None:
@@ -151,6 +162,7 @@ async def test_an_answer_fits_into_a_frame(rig: Rig, monkeypatch: pytest.MonkeyP
     answer = await rig.query("k")
     assert bodies(answer) == [f"U{number:02}".encode() for number in range(7, 12)]
     assert "older messages are left out" in (answer.remark or "")
+    assert COMPLETE not in answer.ext_fields
     monkeypatch.setattr(query, "BODY_SIZE_MAX", 5)
     assert bodies(await rig.query("k")) == [b"U11"], "one message is always answered"
 
@@ -168,6 +180,7 @@ async def test_the_remark_tells_when_the_index_is_built_again(rig: Rig) -> None:
     answer = await again.query("k")
     assert answer.code == 22
     assert "the key index is being built again" in (answer.remark or "")
+    assert COMPLETE not in answer.ext_fields
     again.clock.advance(1)  # it tries again
     again.workers.run_all()
     answer = await again.query("k")

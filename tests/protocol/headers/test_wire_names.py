@@ -61,7 +61,7 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (pull.QueryMessageRequestHeader, "topic! key! maxNum! beginTimestamp! endTimestamp!"),
     (
         pull.QueryMessageResponseHeader,
-        "indexLastUpdateTimestamp! indexLastUpdatePhyoffset!",
+        "indexLastUpdateTimestamp! indexLastUpdatePhyoffset! skylarkmq.complete",
     ),
     (pull.SearchOffsetRequestHeader, "topic! queueId! timestamp!"),
     (pull.SearchOffsetResponseHeader, "offset!"),
