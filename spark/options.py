@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
 from skylarkmq.protocol.bodies.group import SubscriptionData
-from skylarkmq.protocol.flags import validate_group, validate_topic
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, validate_group, validate_topic
 from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.protocol.sql92.parser import parse
 from skylarkmq.spark.offsets import INT32_MAX, QueueKey
@@ -133,7 +133,12 @@ class ReadSettings:
         return replace(self, expression=" || ".join(wanted))
 
     def subscription(self, topic: str) -> SubscriptionData | None:
-        """Return what pulls of the topic carry; None: everything."""
+        """Return what pulls of the topic carry; None: everything.
+
+        Brokers cannot select by tag where delayed messages wait: a due time stands for the tag.
+        """
+        if topic == RMQ_SYS_SCHEDULE_TOPIC and not self.sql92:
+            return None
         selector: Selector = Sql92(self.expression) if self.sql92 else Tag(self.expression)
         if selector == Tag(ALL):
             return None
@@ -160,8 +165,15 @@ class SourceOptions:
     min_partitions: int | None = number(
         "minPartitions", None, "tasks at least: long ranges are cut", 1, INT32_MAX
     )
+    max_partitions: int | None = number(
+        "maxPartitions",
+        None,
+        "tasks at most; without it ranges share a task up to pullBatchSize messages",
+        1,
+        INT32_MAX,
+    )
     max_records_per_partition: int | None = number(
-        "maxRecordsPerPartition", None, "messages of one task at most", 1
+        "maxRecordsPerPartition", None, "messages of one task at most; not with maxPartitions", 1
     )
     commit_offsets: bool = special(
         "commitOffsets",
@@ -175,13 +187,21 @@ class SourceOptions:
     )
     offset_cache_s: float = seconds("offsetCacheMs", 100, "how long the ends of queues are good")
     filter_pushdown: bool = flag(
-        "filterPushdown", False, "whether Spark's filters narrow what is read", only="batch"
+        "filterPushdown",
+        True,
+        "whether Spark's filters narrow what is read, in a session that passes filters on",
+        only="batch",
     )
 
     @property
     def connection(self) -> ConnectionSettings:
         """Whom to reach and how."""
         return self.reading.connection
+
+    @property
+    def together(self) -> int:
+        """How many messages of several ranges one task takes."""
+        return min(self.reading.pull_count, self.max_records_per_partition or INT32_MAX)
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -209,6 +229,7 @@ class SourceOptions:
             options.refuse(("commitOffsets",), "is for streams: a batch commits no offsets")
         if low is None:
             options.refuse(("maxTriggerDelay",), "goes with minOffsetsPerTrigger")
+        _check_partitions(options, values["min_partitions"], values["max_partitions"])
         connection = ConnectionSettings.from_options(given)
         subject = _subject(options)
         starting = read_starting(options, streaming=streaming)
@@ -239,6 +260,23 @@ SOURCE_OPTIONS: Final = options_of(
     SourceOptions,
 )
 KNOWN: Final = tuple(each.name for each in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
+
+
+def _check_partitions(options: OptionReader, low: int | None, high: int | None) -> None:
+    """Refuse options of which only some could be kept."""
+    if high is None:
+        return
+    options.refuse(
+        ("maxRecordsPerPartition",),
+        "bounds the size of a task and maxPartitions their number: no batch may be too large for "
+        "both",
+    )
+    if low is not None and low > high:
+        raise OptionError(
+            f"options minPartitions={low} and maxPartitions={high} contradict: no number of tasks "
+            "is as large as the one and as small as the other",
+            "minPartitions",
+        )
 
 
 def _subject(options: OptionReader) -> Subject:

@@ -34,10 +34,15 @@ class SkylarkSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
-        from skylarkmq.spark.reading.readers import BatchReader, FilteringBatchReader
+        from skylarkmq.spark.reading.readers import (
+            BatchReader,
+            FilteringBatchReader,
+            passes_filters_on,
+        )
 
         options = SourceOptions.from_options(self.options, streaming=False)
-        kind = FilteringBatchReader if options.filter_pushdown else BatchReader
+        narrows = options.filter_pushdown and passes_filters_on()
+        kind = FilteringBatchReader if narrows else BatchReader
         return kind(options, struct_projection(schema.fields))
 
     def streamReader(self, schema: StructType) -> StreamReader:

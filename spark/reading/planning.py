@@ -1,8 +1,9 @@
 """What a query reads next: the decisions of the source, without Spark.
 
-    shares, split    how much of a backlog one batch takes, and how it is cut into tasks
-    BatchPlanner     the ranges between a start and an end of each queue
-    StreamPlanner    how far the next micro-batch goes, and its ranges
+    shares          how much of a backlog one batch takes
+    split, pack     how long ranges are cut, and which of them make a task
+    BatchPlanner    the ranges between a start and an end of each queue
+    StreamPlanner   how far the next micro-batch goes, and its ranges
 
 Driver process, one thread. Imports no pyspark.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -21,6 +22,7 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets, describe
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.key_lookup import KeyLookup
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.spark.reading.positions import Position, listed, resolve
 from skylarkmq.spark.reading.queue_view import FilterCheck, QueueView
@@ -102,7 +104,45 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
     return [whole._replace(start=start, end=end) for start, end in pairwise(edges)]
 
 
+def pack(
+    ranges: Sequence[OffsetRange],
+    *,
+    together: int,
+    min_partitions: int | None = None,
+    max_partitions: int | None = None,
+) -> list[tuple[OffsetRange, ...]]:
+    """Return the ranges of each task: a task costs what thousands of messages do.
+
+    Neighbours share a task as long as they have `together` messages at most. Where that makes more
+    tasks than `max_partitions`, or fewer than `min_partitions`, there are as many as that, with
+    about equally many messages. Ranges and tasks keep their order.
+    """
+    tasks: list[list[OffsetRange]] = []
+    size = 0
+    for each in ranges:
+        size += each.message_count
+        if tasks and size <= together:
+            tasks[-1].append(each)
+        else:
+            tasks.append([each])
+            size = each.message_count
+    low = min(min_partitions or 0, len(ranges))
+    count = max(low, min(len(tasks), max_partitions or len(tasks)))
+    if count == len(tasks):
+        return [tuple(task) for task in tasks]
+    loads = [(0, number) for number in range(count)]
+    shared: list[list[int]] = [[] for _ in loads]
+    for place in sorted(range(len(ranges)), key=lambda at: -ranges[at].message_count):
+        load, number = loads[0]
+        shared[number].append(place)
+        heapq.heapreplace(loads, (load + ranges[place].message_count, number))
+    return [tuple(ranges[place] for place in task) for task in sorted(map(sorted, shared))]
+
+
 _ASKED_FOR: Final = frozenset({"offsets"})
+CLOCK_STEP_MS: Final = 60_000
+"""A broker finds a time in a queue as if store times only rose. Within so many ms of a filter's
+time all is read, so that a clock that was set back hides nothing."""
 
 
 class BatchPlanner:
@@ -134,14 +174,15 @@ class BatchPlanner:
         starting = self._resolved(options.starting, queues)
         ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         ending = self._resolved(options.ending, queues)
+        lookup = KeyLookup(view.brokers, narrowing.keys)
         ranges: list[OffsetRange] = []
         for key in filter(narrowing.wants, queues):
             if starting[key] > ending[key] and options.starting.kind in _ASKED_FOR:
                 raise self._contradiction(key, starting[key], ending[key])
             start, end = self._within(key, starting[key], ending[key], firsts[key], ends[key])
             start, end = self._narrowed(key, start, end, narrowing)
-            if start < end:
-                ranges.append(OffsetRange(*key, start, end))
+            for part in narrowing.parts(start, end):
+                ranges += [OffsetRange(*key, *place) for place in lookup.parts(key, *part)]
         return split(
             ranges,
             min_partitions=options.min_partitions,
@@ -185,11 +226,12 @@ class BatchPlanner:
     ) -> tuple[int, int]:
         start, end = max(start, narrowing.low_offset), min(end, narrowing.end_offset)
         view = self._view
-        low_ms, end_ms = narrowing.low_ms, narrowing.end_ms
+        low_ms, end_ms = narrowing.low_ms - CLOCK_STEP_MS, narrowing.end_ms
         if low_ms > 0 and start < end:
             start = max(start, view.patiently(lambda: view.brokers.offset_at(key, low_ms)))
         if end_ms is not None and start < end:
-            end = min(end, view.patiently(lambda: view.brokers.offset_at(key, end_ms)))
+            late_ms = end_ms + CLOCK_STEP_MS
+            end = min(end, view.patiently(lambda: view.brokers.offset_at(key, late_ms)))
         return start, end
 
     def _too_far(self, key: QueueKey, end: int, max_end: int) -> OptionError:

@@ -5,7 +5,7 @@
         __init__, pushFilters, partitions   planner, a short-lived Python process at the driver
     StreamReader    `spark.readStream.format("skylarkmq")`, on the planner's decisions
         offsets, partitions, commit         the query's runner, one Python process at the driver
-    read_range      executors: pulls, records, Arrow batches; the client is the thread's own
+    read_ranges     executors: pulls, records, Arrow batches; the client is the thread's own
 
 Every action on a data frame plans anew, so "latest" is where the queues end at that time. Spark
 builds a stream's reader twice, and pickles the one that plans nothing: nothing is opened before the
@@ -17,8 +17,9 @@ python/pyspark/sql/streaming/python_streaming_source_runner.py
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -36,7 +37,7 @@ from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, SourceOptions
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
-from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner
+from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner, pack
 from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 
@@ -46,30 +47,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OnLoss = Callable[[DataLost], None] | None
+PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 Open = Callable[[OffsetRange, ReadSettings, OnLoss], Iterable[Block]]
 
 
-def read_range(
-    wanted: OffsetRange | None,
+def read_ranges(
+    wanted: Sequence[OffsetRange] | None,
     settings: ReadSettings,
     columns: Sequence[str],
     tags: frozenset[str] | None = None,
     open_range: Open | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, in order, in batches of bounded rows and bytes.
+    """Yield the messages of ranges, one range after the other and each in order, in batches of
+    bounded rows and bytes.
 
     Args:
         wanted: None for the one task of a read that has nothing to read.
         tags: compared as text, beside those of the settings; None: no more than those.
-        open_range: returns blocks in order that together cover the range; None: pulls them.
+        open_range: returns blocks in order that together cover a range; None: pulls them.
 
     Raises:
         DataLost: with failOnDataLoss, when messages are gone.
         CorruptRecordError: a record is damaged, or with onCorruption=fail its body cannot be read.
         RocketMQError: refused, or no broker answered for `retryTimeoutMs`.
     """
-    if wanted is None:
-        return
 
     def on_loss(loss: DataLost) -> None:
         log.warning("failOnDataLoss=false, going on: %s", loss)
@@ -81,26 +82,29 @@ def read_range(
         topic_name=Namespace(settings.connection.namespace).unwrap,
         on_corruption=settings.on_corruption,
     )
-    blocks = (open_range or _pull)(
-        wanted, settings, None if settings.fail_on_data_loss else on_loss
-    )
     own_tags = settings.tags
     both = own_tags if tags is None else tags if own_tags is None else tags & own_tags
-    at = wanted.start
-    for block in blocks:
-        yield from builder.add(
-            block.records,
-            broker_name=wanted.broker_name,
-            start=max(at, block.start),
-            end=min(block.end, wanted.end),
-            tags=both,
+    counts = not settings.filters and tags is None and settings.fail_on_data_loss
+    for each in wanted or ():
+        count_before = builder.rows + builder.skipped
+        blocks = (open_range or _pull)(
+            each, settings, None if settings.fail_on_data_loss else on_loss
         )
-        at = max(at, block.end)
+        at = each.start
+        for block in blocks:
+            yield from builder.add(
+                block.records,
+                broker_name=each.broker_name,
+                start=max(at, block.start),
+                end=min(block.end, each.end),
+                tags=both,
+            )
+            at = max(at, block.end)
+        if counts:
+            _check_count(each, builder.rows + builder.skipped - count_before)
     last = builder.finish()
     if last is not None:
         yield last
-    if not settings.filters and tags is None and settings.fail_on_data_loss:
-        _check_count(wanted, builder.rows + builder.skipped)
 
 
 def _pull(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
@@ -118,6 +122,30 @@ def _check_count(wanted: OffsetRange, count: int) -> None:
     )
 
 
+def _tasks(ranges: Sequence[OffsetRange], options: SourceOptions) -> list[InputPartition]:
+    """Return one partition for each task."""
+    tasks = pack(
+        ranges,
+        together=options.together,
+        min_partitions=options.min_partitions,
+        max_partitions=options.max_partitions,
+    )
+    return [InputPartition(each) for each in tasks]
+
+
+def passes_filters_on() -> bool:
+    """Return whether Spark started this process to pass a query's filters on to its source.
+
+    No other sign says what the session has in spark.sql.python.filterPushdown.enabled: Spark has a
+    module for planning with filters, which is loaded where the setting is on, and another one for
+    planning without, which refuses a reader with `pushFilters` where it is off.
+    Source: apache/spark@v4.3.0 python/pyspark/sql/worker/data_source_pushdown_filters.py,
+    plan_data_source_read.py; python/pyspark/daemon.py (loads the module of its first argument)
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return PUSHING in sys.modules or (main is not None and main.name == PUSHING)
+
+
 class BatchReader(DataSourceReader):
     """Reads what lies between two positions of each queue. Picklable; not connected."""
 
@@ -130,8 +158,8 @@ class BatchReader(DataSourceReader):
         """Return one partition for each range of messages. Asks name servers and brokers."""
         client = BlockingClient(self._options.connection)
         try:
-            planner = BatchPlanner(client, self._options)
-            return [InputPartition(each) for each in planner.plan(self._narrowing)]
+            ranges = BatchPlanner(client, self._options).plan(self._narrowing)
+            return _tasks(ranges, self._options)
         finally:
             client.close()
 
@@ -139,14 +167,14 @@ class BatchReader(DataSourceReader):
         """Yield the messages of a range; a read without any has one partition of None."""
         tags = self._narrowing.tags
         reading = self._options.reading.narrowed_to(tags)
-        return read_range(partition.value, reading, self._columns, tags)
+        return read_ranges(partition.value, reading, self._columns, tags)
 
 
 class FilteringBatchReader(BatchReader):
-    """Lets Spark's filters narrow what is read, with option filterPushdown=true.
+    """Lets Spark's filters narrow what is read; for a process that Spark made to pass filters on.
 
-    A reader that has `pushFilters` cannot be planned unless the session's
-    spark.sql.python.filterPushdown.enabled is true, so this is a class of its own.
+    In a session whose spark.sql.python.filterPushdown.enabled is false, which is the default, a
+    reader with `pushFilters` cannot be planned at all, so this is a class of its own.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -192,11 +220,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each range of messages in a batch."""
         ranges = self._planner().plan(QueueOffsets.from_json(start), QueueOffsets.from_json(end))
-        return [InputPartition(each) for each in ranges]
+        return _tasks(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range."""
-        return read_range(partition.value, self._options.reading, self._columns)
+        return read_ranges(partition.value, self._options.reading, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note that all below `end` is in the sink."""

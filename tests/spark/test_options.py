@@ -80,6 +80,8 @@ def test_wrong_assignments(text: str) -> None:
         ({"topic": "a", "filterPushdown": "true"}, "is for batches"),
         ({"topic": "a", "maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "contradict"),
+        ({"topic": "a", "minPartitions": "9", "maxPartitions": "8"}, "contradict"),
+        ({"topic": "a", "maxPartitions": "8", "maxRecordsPerPartition": "9"}, "bounds the size"),
         ({"topic": "a", "maxTriggerDelay": "1s"}, "goes with minOffsetsPerTrigger"),
         ({"topic": "a", "startingOffsets": "group"}, "consumerGroup is missing"),
         ({"topic": "a", "subExpression": "n > 3"}, "expressionType=SQL92"),
@@ -120,6 +122,8 @@ def test_filters() -> None:
     assert sql.tags is None and sql.filters
     sent = sql.subscription("T")
     assert sent is not None and (sent.sub_string, sent.expression_type) == ("n > 3", "SQL92")
+    assert sql.subscription("SCHEDULE_TOPIC_XXXX") is not None
+    assert tags.subscription("SCHEDULE_TOPIC_XXXX") is None, "its tags codes are due times"
     everything = read(topic="T", subExpression="*").reading
     assert not everything.filters and everything.subscription("T") is None
 

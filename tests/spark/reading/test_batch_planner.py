@@ -6,13 +6,15 @@ import json
 
 import pytest
 
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import ConnectionFailed, NotFound
+from skylarkmq.client.wire.api_consumer import KeyAnswer
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.key_lookup import KEYS_MAX
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
-from skylarkmq.spark.reading.planning import BatchPlanner
+from skylarkmq.spark.reading.planning import CLOCK_STEP_MS, BatchPlanner
 from tests.spark.support.fake_brokers import FakeBrokers
 
 A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)
@@ -89,9 +91,65 @@ def test_narrowed() -> None:
         OffsetRange(*A0, 6, 9),
         OffsetRange(*A1, 6, 7),
     ]
-    assert plan(narrowing=Narrowing(low_ms=950, end_ms=1201)) == [OffsetRange(*A0, 10, 13)]
+    assert plan(narrowing=Narrowing(offsets=frozenset({6, 19}))) == [
+        OffsetRange(*A0, 6, 20),
+        OffsetRange(*A1, 6, 7),
+    ]
     with pytest.raises(DataLost):  # a filter hides no loss of the queues that it wants
         plan(narrowing=Narrowing(low_offset=6), startingOffsets=exact(2, 0, 0))
+
+
+def test_a_filter_s_time_leaves_room_for_a_clock_that_was_set_back() -> None:
+    brokers = cluster()
+    brokers.times = {A0: [40_000 * n for n in range(20)], A1: [0] * 7}
+    narrowing = Narrowing(low_ms=400_000, end_ms=480_001)
+    (found,) = plan(brokers, narrowing)
+    assert found == OffsetRange(*A0, 9, 14)
+    assert CLOCK_STEP_MS == 60_000
+
+
+def keyed(brokers: FakeBrokers, *values: str) -> list[OffsetRange]:
+    return plan(brokers, Narrowing(keys=frozenset(values)))
+
+
+def test_keys_are_looked_up() -> None:
+    brokers = cluster()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 4), (0, 7), (1, 2), (9, 9), (0, 20)], True),
+                    ("a", "z"): KeyAnswer([(0, 8)], True)}  # fmt: skip
+    assert keyed(brokers, "k") == [OffsetRange(*A0, 7, 8), OffsetRange(*A1, 2, 3)]
+    assert [text for text in brokers.asked if "key" in text] == ["key a k"], "once a broker"
+    assert keyed(brokers, " k other", "z") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
+    assert keyed(brokers, "nowhere") == []
+
+
+@pytest.mark.parametrize("value", ["", " ", "\ufffd k", "k\ufffd"])
+def test_a_value_that_no_index_can_have_is_read_for(value: str) -> None:
+    assert keyed(cluster(), value, "k") == plan()
+
+
+def test_more_keys_than_are_worth_it_are_read_for() -> None:
+    brokers = cluster()
+    assert keyed(brokers, *map(str, range(KEYS_MAX + 1))) == plan()
+    assert not [text for text in brokers.asked if "key" in text]
+
+
+def test_an_index_that_may_lack_messages_is_not_believed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = cluster()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 7)], False)}
+    assert keyed(brokers, "k") == plan()
+    assert "topic T on broker a is read to find keys" in caplog.text
+
+
+def test_a_broker_that_refuses_the_question_is_read() -> None:
+    class Refusing(FakeBrokers):
+        def places_of(self, queue: QueueKey, key: str) -> KeyAnswer:
+            raise ConnectionFailed(queue.broker_name, "refused")
+
+    brokers = cluster()
+    brokers.__class__ = Refusing
+    assert keyed(brokers, "k") == plan()
 
 
 def test_what_does_not_exist() -> None:

@@ -1,4 +1,4 @@
-"""Shares of a limit, and cuts of ranges."""
+"""Shares of a limit, cuts of ranges, and the ranges of a task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.spark.offsets import OffsetRange
-from skylarkmq.spark.reading.planning import shares, split
+from skylarkmq.spark.reading.planning import pack, shares, split
 
 BACKLOGS = st.dictionaries(st.integers(0, 40), st.integers(-3, 10**6), max_size=12)
 RANGES = st.lists(
@@ -78,3 +78,37 @@ def test_split_by_example() -> None:
         (1, 100),
     ]
     assert [each.message_count for each in split([short], max_records=40)] == [33, 33, 34]
+
+
+SHORT = st.lists(st.integers(1, 40), max_size=30).map(
+    lambda counts: [OffsetRange("T", "b", q, q, q + count) for q, count in enumerate(counts)]
+)
+
+
+@given(SHORT, st.integers(1, 60), st.none() | st.integers(1, 12), st.none() | st.integers(1, 12))
+def test_pack(ranges: list[OffsetRange], together: int, low: int | None, high: int | None) -> None:
+    if low is not None and high is not None and low > high:
+        low, high = high, low
+    tasks = pack(ranges, together=together, min_partitions=low, max_partitions=high)
+    assert sorted(each for task in tasks for each in task) == ranges
+    assert all(task and list(task) == sorted(task) for task in tasks) and tasks == sorted(tasks)
+    assert len(tasks) >= min(low or 0, len(ranges))
+    assert high is None or len(tasks) <= high
+    sizes = [sum(each.message_count for each in task) for task in tasks]
+    if high is None:
+        assert all(size <= together for size, task in zip(sizes, tasks, strict=True) if task[1:])
+    if ranges and (len(tasks) == high or len(tasks) == low) and together == 1:
+        longest = max(each.message_count for each in ranges)
+        assert max(sizes) <= min(sizes) + longest, "they have about equally much"
+
+
+def test_pack_by_example() -> None:
+    ranges = [OffsetRange("T", "b", q, 0, count) for q, count in enumerate((3, 3, 500, 3, 3))]
+    assert pack(ranges, together=10) == [(*ranges[:2],), (ranges[2],), (*ranges[3:],)]
+    assert pack(ranges, together=1000) == [(*ranges,)]
+    assert pack(ranges, together=1000, min_partitions=2) == [
+        (ranges[0], ranges[1], ranges[3], ranges[4]),
+        (ranges[2],),
+    ]
+    assert len(pack(ranges, together=10, max_partitions=1)) == 1
+    assert pack([], together=10, min_partitions=2, max_partitions=3) == []

@@ -21,7 +21,7 @@ from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.options import OnCorruption, ReadSettings, SourceOptions
 from skylarkmq.spark.reading.planning import BatchPlanner
 from skylarkmq.spark.reading.ranges import Block
-from skylarkmq.spark.reading.readers import OnLoss, Open, read_range
+from skylarkmq.spark.reading.readers import OnLoss, Open, read_ranges
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.records import Written, block
@@ -50,7 +50,7 @@ def blocks(*spans: tuple[int, int], tags: str = "") -> Open:
 
 def offsets(open_range: Open, **changes: Any) -> list[int]:
     settings = replace(SETTINGS, **changes)
-    batches = read_range(WANTED, settings, COLUMNS, open_range=open_range)
+    batches = read_ranges((WANTED,), settings, COLUMNS, open_range=open_range)
     return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
 
 
@@ -63,7 +63,7 @@ def test_a_message_that_cannot_be_read_may_be_left_out() -> None:
 
     def read(policy: OnCorruption) -> list[int]:
         settings = replace(SETTINGS, on_corruption=policy)
-        batches = read_range(WANTED, settings, ("queueOffset", "body"), open_range=give)
+        batches = read_ranges((WANTED,), settings, ("queueOffset", "body"), open_range=give)
         return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
 
     with pytest.raises(CorruptRecordError):
@@ -73,7 +73,7 @@ def test_a_message_that_cannot_be_read_may_be_left_out() -> None:
 
 
 def test_blocks_become_batches() -> None:
-    batches = list(read_range(WANTED, SETTINGS, COLUMNS, open_range=blocks((10, 13), (13, 20))))
+    batches = list(read_ranges((WANTED,), SETTINGS, COLUMNS, open_range=blocks((10, 13), (13, 20))))
     assert [batch.num_rows for batch in batches] == [4, 4, 2]
     assert batches[0].to_pylist()[0] == {"queueOffset": 10, "brokerName": "a"}
 
@@ -96,7 +96,7 @@ def test_losses() -> None:
 
 
 def test_nothing_to_read() -> None:
-    assert list(read_range(None, SETTINGS, COLUMNS)) == []
+    assert list(read_ranges(None, SETTINGS, COLUMNS)) == []
 
 
 def test_tags_are_compared_as_text() -> None:
@@ -104,7 +104,7 @@ def test_tags_are_compared_as_text() -> None:
     assert offsets(with_tag, expression="Aa || C") == list(range(10, 20))
     assert offsets(with_tag, expression="BB") == []
     assert list(
-        read_range(WANTED, SETTINGS, COLUMNS, frozenset({"BB"}), open_range=with_tag)
+        read_ranges((WANTED,), SETTINGS, COLUMNS, frozenset({"BB"}), open_range=with_tag)
     ) == []  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def bodies(options: SourceOptions, client: BlockingClient, **changes: Any) -> li
     return sorted(
         int(row["body"])
         for wanted in ranges
-        for batch in read_range(wanted, reading, ("body",))
+        for batch in read_ranges((wanted,), reading, ("body",))
         for row in batch.to_pylist()
     )
 
@@ -154,9 +154,9 @@ def test_a_range_that_the_broker_does_not_have(
     end = client.max_offset(key)
     wanted = OffsetRange(*key, end - 5, end + 5)
     with pytest.raises(DataLost):
-        list(read_range(wanted, options.reading, ("body",)))
+        list(read_ranges((wanted,), options.reading, ("body",)))
     lenient = replace(options.reading, fail_on_data_loss=False)
-    assert sum(batch.num_rows for batch in read_range(wanted, lenient, ("body",))) == 5
+    assert sum(batch.num_rows for batch in read_ranges((wanted,), lenient, ("body",))) == 5
 
 
 def test_topics_are_the_applications(broker: SyncBroker) -> None:
@@ -169,7 +169,7 @@ def test_topics_are_the_applications(broker: SyncBroker) -> None:
     )
     client = BlockingClient(options.connection)
     (wanted,) = BatchPlanner(client, options).plan()
-    (batch,) = read_range(wanted, options.reading, ("topic", "body"))
+    (batch,) = read_ranges((wanted,), options.reading, ("topic", "body"))
     assert batch.to_pylist() == [{"topic": "orders", "body": b"one"}]
     client.close()
     close_all()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -19,7 +22,12 @@ from skylarkmq.client.sync import Producer
 from skylarkmq.spark.cluster import close_all
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.reading.planning import NO_LIMIT, Limit
-from skylarkmq.spark.reading.readers import BatchReader, FilteringBatchReader, StreamReader
+from skylarkmq.spark.reading.readers import (
+    PUSHING,
+    BatchReader,
+    FilteringBatchReader,
+    StreamReader,
+)
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.source import SkylarkSource
 from skylarkmq.testing.threaded import SyncBroker
@@ -61,12 +69,20 @@ def test_readers_travel_and_are_connected_to_nobody() -> None:
     assert pickle.loads(pickle.dumps(batch))._columns == ("body", "queueOffset")
 
 
-def test_only_the_filtering_reader_takes_filters() -> None:
+def test_only_the_filtering_reader_takes_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `pushFilters` and without the session's setting Spark would plan no read at all."""
-    plain, filtering = source().reader(BODY), source(filterPushdown=True).reader(BODY)
-    assert type(plain) is BatchReader and type(filtering) is FilteringBatchReader
+    monkeypatch.delitem(sys.modules, PUSHING, raising=False)
+    plain = source().reader(BODY)
+    assert type(plain) is BatchReader
     assert type(plain).pushFilters is DataSourceReader.pushFilters
+    monkeypatch.setitem(sys.modules, PUSHING, ModuleType(PUSHING))
+    filtering, told = source().reader(BODY), source(filterPushdown=False).reader(BODY)
+    assert type(filtering) is FilteringBatchReader and type(told) is BatchReader
     assert type(filtering).pushFilters is not DataSourceReader.pushFilters
+
+
+def test_spark_pushes_filters_in_a_module_of_this_name() -> None:
+    assert importlib.util.find_spec(PUSHING) is not None
 
 
 def test_errors_come_early() -> None:
@@ -111,6 +127,20 @@ def test_a_query(filled: dict[str, object]) -> None:
     assert sorted(found) == list(range(20))
     assert json.dumps(reader.reportLatestOffset()) == json.dumps(at)
     reader.stop()
+
+
+def test_a_task_takes_several_short_ranges(filled: dict[str, object]) -> None:
+    reader = source(**filled).reader(BODY)
+    (one,) = reader.partitions()
+    assert len(one.value) == 4, "the queues of the topic"
+    (batch,) = reader.read(one)
+    assert batch.num_rows == 20, "in one Arrow batch"
+    assert len(source(**filled, pullBatchSize=5).reader(BODY).partitions()) == 4
+    few = source(**filled, pullBatchSize=5, maxPartitions=3).reader(BODY)
+    assert len(few.partitions()) == 3 and rows(few, few.partitions()) == list(range(20))
+    query = stream(**filled, pullBatchSize=5, maxPartitions=3, startingOffsets="earliest")
+    end = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    assert len(query.partitions(query.initialOffset(), end)) == 3
 
 
 def test_a_batch(filled: dict[str, object]) -> None:

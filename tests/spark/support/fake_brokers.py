@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, RouteNotFound
+from skylarkmq.client.wire.api_consumer import KeyAnswer
 from skylarkmq.spark.offsets import QueueKey
 
 
@@ -53,6 +54,8 @@ class FakeBrokers:
         self.filter_refusal: RocketMQError | None = None
         self.committed: dict[tuple[str, QueueKey], int] = {}
         self.times: dict[QueueKey, list[int]] = {}
+        self.keys: dict[tuple[str, str], KeyAnswer] = {}
+        """What the index of a broker has: by the broker's name and the key."""
         self.asked: list[str] = []
 
     def send(self, key: tuple[str, str, int], *messages: object) -> None:
@@ -101,6 +104,12 @@ class FakeBrokers:
     ) -> dict[QueueKey, int | None]:
         self.asked.append("committed")
         return {key: self.committed.get((group, key)) for key in queues}
+
+    def places_of(self, queue: QueueKey, key: str) -> KeyAnswer:
+        self.asked.append(f"key {queue.broker_name} {key}")
+        if queue.broker_name in self.down:
+            raise ConnectionFailed(queue.broker_name, "refused")
+        return self.keys.get((queue.broker_name, key), KeyAnswer([], True))
 
     def check_filter(self, queue: QueueKey, subscription: object, *, group: str) -> None:
         self.asked.append(f"filter {queue.broker_name}")
