@@ -2,9 +2,10 @@
 
     Spark  --progress JSON-->  read_progress  --QueryProgress-->  ProgressMetrics, the log
 
-Spark has no hook for a Python source's own metrics, but each progress holds the offsets where the
-batch ended and the latest ones that the source saw, so lag is their difference. A query without a
-name goes by its id, which stays over restarts.
+Spark has no hook for a Python source's own metrics, but each progress holds what the source reports
+as its latest offset, and ours puts its figures there: sources[0].latestOffset has `behind`, `lost`
+and `away` (`StreamPlanner.report`). A query without a name goes by its id, which stays over
+restarts.
 
     watch(spark, port=9464)         every query of the session, scraped at :9464/metrics
 
@@ -13,6 +14,7 @@ name goes by its id, which stays over restarts.
     skylarkmq_spark_batches_total{query}                 batches finished
     skylarkmq_spark_batch_seconds_total{query}           time they took
     skylarkmq_spark_last_batch_seconds{query}
+    skylarkmq_spark_lost_messages_total{query}           passed over with failOnDataLoss=false
     skylarkmq_spark_late_rows_total{query}               rows that a watermark of Spark's dropped
     skylarkmq_spark_watermark_timestamp_seconds{query}
     skylarkmq_spark_query_failures_total{query}
@@ -35,8 +37,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from skylarkmq.spark.offsets import OffsetFormatError, QueueOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +65,8 @@ class QueryProgress:
     """Messages between where the batch ended and the end of each topic; empty if not known."""
     behind: int | None
     """The sum of `lag`, None if not known."""
+    lost: int
+    """Messages passed over with failOnDataLoss=false since this run of the query began."""
     late_rows: int
     """Rows that Spark's own watermark dropped; after its partial aggregation."""
     watermark: str | None
@@ -78,13 +80,11 @@ def read_progress(document: Mapping[str, Any]) -> QueryProgress:
         document: Spark's progress JSON, parsed.
     """
     lag: dict[str, int] = {}
-    known = False
-    for source in document.get("sources") or ():
-        found = lag_of(source.get("endOffset"), source.get("latestOffset"))
-        if found is not None:
-            known = True
-            for topic, count in found.items():
-                lag[topic] = lag.get(topic, 0) + count
+    reports = [_report(source.get("latestOffset")) for source in document.get("sources") or ()]
+    known = [report for report in reports if report is not None]
+    for report in known:
+        for topic, count in report["behind"].items():
+            lag[topic] = lag.get(topic, 0) + int(count)
     times: Mapping[str, Any] = document.get("eventTime") or {}
     watermark: str | None = times.get("watermark")
     return QueryProgress(
@@ -95,6 +95,7 @@ def read_progress(document: Mapping[str, Any]) -> QueryProgress:
         batch_ms=int(document.get("batchDuration") or 0),
         lag=lag,
         behind=sum(lag.values()) if known else None,
+        lost=sum(int(report["lost"]) for report in known),
         late_rows=sum(
             int(operator.get("numRowsDroppedByWatermark") or 0)
             for operator in document.get("stateOperators") or ()
@@ -103,31 +104,22 @@ def read_progress(document: Mapping[str, Any]) -> QueryProgress:
     )
 
 
-def lag_of(end: object, latest: object) -> dict[str, int] | None:
-    """Return how many messages of each topic lie between two offsets of our source.
-
-    A queue that `end` does not know yet counts nothing: where it starts is not known. Returns None
-    when one of them is missing or is no offset of ours.
+def _report(latest: object) -> Mapping[str, Any] | None:
+    """Return what our source reports as its latest offset; see `StreamPlanner.report`. None: the
+    source is another's, or has reported nothing yet.
 
     Args:
-        end, latest: JSON text, or what it holds.
+        latest: JSON text, or what it holds.
     """
-    if end is None or latest is None:
+    if isinstance(latest, str | bytes):
+        try:
+            latest = json.loads(latest)
+        except ValueError:
+            return None
+    if not isinstance(latest, Mapping):
         return None
-    try:
-        ends, latests = _offsets(end), _offsets(latest)
-    except OffsetFormatError:
-        return None
-    lag = {key.topic: 0 for key in ends}
-    for key, at in ends.items():
-        lag[key.topic] += max(0, latests.get(key, at) - at)
-    return lag
-
-
-def _offsets(value: object) -> QueueOffsets:
-    if isinstance(value, str | bytes | Mapping):
-        return QueueOffsets.from_json(cast("str | bytes | Mapping[str, Any]", value))
-    raise OffsetFormatError("no offsets")
+    found = cast("Mapping[str, Any]", latest)
+    return found if {"v", "o", "behind", "lost"} <= found.keys() else None
 
 
 @dataclass(slots=True)
@@ -139,12 +131,15 @@ class _Figures:
     batches: int = 0
     batch_ms: int = 0
     late_rows: int = 0
+    lost: int = 0
     failures: int = 0
 
     def take(self, progress: QueryProgress) -> None:
         before, self.last = self.last, progress
-        if before and (before.run_id, before.batch_id) == (progress.run_id, progress.batch_id):
+        same_run = before is not None and before.run_id == progress.run_id
+        if before and same_run and before.batch_id == progress.batch_id:
             return
+        self.lost += progress.lost - (before.lost if before and same_run else 0)
         self.rows += progress.rows
         self.batches += 1
         self.batch_ms += progress.batch_ms
@@ -208,6 +203,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[_Figures], float]], ...]] = (
     ("skylarkmq_spark_rows", "Rows read.", lambda f: f.rows),
     ("skylarkmq_spark_batches", "Batches finished.", lambda f: f.batches),
     ("skylarkmq_spark_batch_seconds", "Time that batches took.", lambda f: f.batch_ms / 1000),
+    ("skylarkmq_spark_lost_messages", "Messages passed over, as they were gone.", lambda f: f.lost),
     ("skylarkmq_spark_late_rows", "Rows that Spark's watermark dropped.", lambda f: f.late_rows),
     ("skylarkmq_spark_query_failures", "Queries ended by an error.", lambda f: f.failures),
 )

@@ -35,6 +35,7 @@ SOURCES: Final = {
     "skylarkmq-commitlog": ("skylarkmq.spark.log.source", "CommitLogSource"),
 }
 MASTER: Final = "spark.master"
+CONNECT_SCHEME: Final = "sc://"
 LOOPBACK: Final = "127.0.0.1"
 UNDER_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM runs already
 SPARK_DECIDES: Final = frozenset({UNDER_SUBMIT, "SPARK_HOME", "SPARK_CONF_DIR"})
@@ -65,21 +66,31 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
     What spark-submit was told goes before our settings, and `settings` before both. A session that
     this process has already is used as it is, but for `settings`. Not for use in a worker.
 
+    A Spark Connect server needs this package too, for itself and its executors; settings that only
+    its start can change have no effect.
+
     Args:
         app: the name that Spark's own pages show.
-        master: "local[2]", "spark://host:7077". None leaves it to spark-submit or to the
-            installation at SPARK_HOME or SPARK_CONF_DIR; without any, all cores of this machine.
+        master: "local[2]", "spark://host:7077", or "sc://host:15002" for a Spark Connect server.
+            None leaves it to SPARK_REMOTE, to spark-submit or to the installation at SPARK_HOME or
+            SPARK_CONF_DIR; without any, all cores of this machine.
         settings: Spark's own, by their names with dots.
 
     Raises:
         JavaNotFoundError: no usable Java.
         MissingRequirementError: pyspark or pyarrow is missing or too old, or there is no bash.
     """
-    prepare()
+    server = connect_url(master)
+    if server is None or is_local(server):
+        prepare()
+    else:
+        requirements.check_packages()
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not None:
         chosen = {name: as_text(value) for name, value in settings.items()}
+    elif server is not None:
+        chosen = choose(server, {}, settings)
     else:
         told = _told_to_submit()
         if master is None and not SPARK_DECIDES.intersection(os.environ):
@@ -91,7 +102,9 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
         if is_local(master or told.get(MASTER)):
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.appName(app)
-    if master is not None:
+    if server is not None:
+        builder = builder.remote(server)
+    elif master is not None:
         builder = builder.master(master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -141,6 +154,13 @@ def prepare() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def connect_url(master: str | None) -> str | None:
+    """Return the address of the Spark Connect server that is meant, None when none is."""
+    if master is None:
+        return os.environ.get("SPARK_REMOTE")
+    return master if master.startswith(CONNECT_SCHEME) else None
+
+
 def is_local(master: str | None) -> bool:
     """Return whether driver and executors are all on this machine."""
     return master is not None and master.startswith("local")
@@ -163,10 +183,15 @@ def register(session: SparkSession) -> None:
 
 def _knows(session: SparkSession, name: str) -> bool:
     """Return whether Spark found a format by itself; to register it once more warns."""
-    jvm_session: Any = getattr(session, "_jsparkSession", None)  # a Connect session has none
-    if jvm_session is None:
+    if is_connect(session):
         return False
+    jvm_session: Any = session._jsparkSession  # pyright: ignore[reportPrivateUsage]
     return bool(jvm_session.sessionState().dataSourceManager().dataSourceExists(name))
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect: it has no JVM here, and no SparkContext."""
+    return getattr(session, "_jsparkSession", None) is None
 
 
 def as_text(value: object) -> str:

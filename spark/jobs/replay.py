@@ -56,6 +56,7 @@ from skylarkmq.spark.jobs.running import (
     by_queue,
     hush,
     open_session,
+    tasks_at_once,
 )
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
@@ -353,7 +354,6 @@ def _dry_run(
 
 
 FORMAT: Final = "skylarkmq-replay"
-_CUT_ROWS: Final = 10_000
 JOB_TAG: Final = "skylarkmq-replay"
 
 
@@ -473,7 +473,7 @@ def send(
 
     def act() -> None:
         try:
-            spark.addTag(JOB_TAG)
+            spark.addTag(JOB_TAG)  # of this thread's jobs
             write(plan, setup)
         except BaseException as error:  # raised again below, in the main thread
             failures.append(error)
@@ -485,10 +485,11 @@ def send(
         while thread.is_alive():
             thread.join(POLL_S)
             on_poll()
-            if stop.asked and not cancelled:
-                hush()
-                spark.interruptTag(JOB_TAG)
-                cancelled = True
+            if stop.asked:
+                if not cancelled:
+                    hush()
+                    cancelled = True
+                spark.interruptTag(JOB_TAG)  # each time: a job may have begun only now
     if failures and not cancelled:
         raise failures[0]
     return not failures
@@ -525,14 +526,6 @@ def write(rows: DataFrame, setup: ReplaySetup) -> None:
     # Spark looks a format up in the active session, which is a thread's own; this makes it ours.
     session.createDataFrame([], "nothing int")
     rows.write.format(FORMAT).mode("append").save()
-
-
-def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks run at once, by the cuts that Spark makes of itself. Runs a job."""
-    from pyspark.sql import functions as f
-
-    cuts = spark.range(_CUT_ROWS).select(f.spark_partition_id().alias("cut"))
-    return cuts.distinct().count()
 
 
 main = job_command(

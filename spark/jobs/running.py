@@ -5,6 +5,9 @@ A query that is stopped in the middle of a batch fails in every task and every t
 and Spark and py4j print the stack traces of all, over a thousand lines: a job that breaks off its
 query because it was told to keeps Spark quiet.
 
+With Spark Connect there is no foreachBatch in this process: the driver plans the batches itself
+(`own_batches.py`).
+
 Driver process, main thread; batches come on a thread of Spark's. Importing this loads no pyspark.
 """
 
@@ -20,7 +23,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.clock import BlockingClock, SystemClock
 from skylarkmq.spark.jobs.common import JobSettings, explain
+from skylarkmq.spark.jobs.own_batches import OwnBatches, own_batches, reader_of
+from skylarkmq.spark.progress import last_progress
+from skylarkmq.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -121,6 +128,69 @@ def await_query(
     return True
 
 
+def follow_topics(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    name: str,
+    take: Callable[[DataFrame, int], None],
+    *,
+    checkpoint: str,
+    follow_ms: int | None,
+    schema: str | None = None,
+    on_progress: Callable[[int | None], None] | None = None,
+) -> None:
+    """Give each batch of topics and its number to `take`, until the end or a signal.
+
+    Raises what a batch or the source raised. No batch is taken after the return.
+
+    Args:
+        options: of the stream's source.
+        checkpoint: where the offsets are kept; a folder of this machine for a Connect session.
+        follow_ms: a batch each time; None: what is there now, then end.
+        schema: the columns as DDL; None: all.
+        on_progress: called now and then with the number of messages that are left, None as long as
+            that is not known.
+    """
+    if is_connect(spark):
+        batches = own_batches(options, checkpoint, reader_of(spark, options, schema))
+        run_own_batches(batches, take, follow_ms, on_progress, SystemClock())
+        return
+    reader = spark.readStream.format("skylarkmq").options(**options)
+    if schema is not None:
+        reader = reader.schema(schema)
+
+    def show(query: StreamingQuery) -> None:
+        last = last_progress(query)
+        if on_progress is not None:
+            on_progress(None if last is None else last.behind)
+
+    run_batches(
+        reader.load(), name, take, checkpoint=checkpoint, follow_ms=follow_ms, on_progress=show
+    )
+
+
+def run_own_batches(
+    batches: OwnBatches,
+    take: Callable[[Any, int], None],
+    follow_ms: int | None,
+    on_progress: Callable[[int | None], None] | None,
+    clock: BlockingClock,
+) -> None:
+    """Do as `follow_topics` with batches that the driver plans; a signal ends it after a batch."""
+    batches.begin(to_the_ends=follow_ms is None)
+    with StopRequest() as stop:
+        next_s = clock.monotonic()
+        while not stop.asked:
+            if clock.monotonic() < next_s:
+                clock.sleep(min(POLL_S, next_s - clock.monotonic()))
+                continue
+            if not batches.take_next(take) and follow_ms is None:
+                return
+            next_s += 0.0 if follow_ms is None else follow_ms / 1000
+            if on_progress is not None:
+                on_progress(batches.behind)
+
+
 def run_batches(
     stream: DataFrame,
     name: str,
@@ -187,19 +257,34 @@ def hush() -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
-    if spark is not None and not logging.getLogger(__name__).isEnabledFor(logging.INFO):
-        spark.sparkContext.setLogLevel("OFF")
+    if spark is None or is_connect(spark) or logging.getLogger(__name__).isEnabledFor(logging.INFO):
+        return
+    spark.sparkContext.setLogLevel("OFF")
 
 
 @contextmanager
 def kept_level(spark: SparkSession) -> Generator[None]:
-    """Give a session that outlives the job its log level back."""
+    """Give a session that outlives the job its log level back; a Connect server's log stays."""
+    if is_connect(spark):
+        yield
+        return
     jvm: Any = spark.sparkContext._jvm
     level = str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel())
     try:
         yield
     finally:
         spark.sparkContext.setLogLevel(level)
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Return how many tasks Spark runs at once, as far as it knows. Runs a Spark job.
+
+    A Connect session does not show its defaultParallelism, but cuts a range so.
+    """
+    from pyspark.sql import functions as f
+
+    rows = spark.range(1 << 16).select(f.max(f.spark_partition_id())).collect()
+    return int(rows[0][0]) + 1
 
 
 def by_queue(values: Mapping[MessageQueue, int]) -> Column:

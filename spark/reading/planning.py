@@ -15,7 +15,7 @@ import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost
@@ -313,6 +313,7 @@ class StreamPlanner:
         self._target: QueueOffsets | None = None
         self._knows_unrouted = False
         self._last_batch_s: float | None = None
+        self._end: QueueOffsets | None = None
         self.lost_count = 0
         """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
 
@@ -351,6 +352,10 @@ class StreamPlanner:
             DataLost: with failOnDataLoss.
             RocketMQError: nothing is known yet and no broker answers, or one refuses.
         """
+        self._end = self._latest(start, limit)
+        return self._end
+
+    def _latest(self, start: QueueOffsets, limit: Limit) -> QueueOffsets:
         if not start:
             return self._first()
         self._put(start)
@@ -368,9 +373,28 @@ class StreamPlanner:
             self._write_back.close()  # the run ends here, and Spark then ends this process
         return end
 
-    def report(self) -> QueueOffsets | None:
-        """Return where the queues end, for the query's progress; asks no broker."""
-        return self._target or self._view.last_ends()
+    def report(self) -> dict[str, Any] | None:
+        """Return what the query's progress shows as its latest offset; asks no broker.
+
+            v, o     where the queues end, or a run to a target will, as `QueueOffsets.to_json`
+            behind   messages by topic between the end of the last batch and there
+            lost     messages passed over with failOnDataLoss=false since the query was started
+            away     brokers that do not answer: their queues stay where they are
+
+        None: nothing is known yet.
+        """
+        ends = self._target or self._view.last_ends()
+        if ends is None:
+            return None
+        reached = self._end or {}
+        behind = {key.topic: 0 for key in reached}
+        for key, at in reached.items():
+            behind[key.topic] += max(0, ends.get(key, at) - at)
+        return ends.to_json() | {
+            "behind": behind,
+            "lost": self.lost_count,
+            "away": self._view.away(),
+        }
 
     def plan(self, start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
         """Return the ranges of a batch, cut as the options say.

@@ -120,6 +120,10 @@ class QueueView:
         """Return the ends as they were last heard, None before; asks no broker."""
         return QueueOffsets(self._ends) if self._ends else None
 
+    def away(self) -> list[str]:
+        """Return the brokers that did not answer when they were asked last, in order."""
+        return sorted({broker for broker, _ in self._away})
+
     def ends_now(self) -> QueueOffsets:
         """Return the ends of all queues of the subject as they are now, none from memory.
 

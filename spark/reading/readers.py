@@ -209,9 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the queues end, for the progress of the query."""
-        found = self._planner().report()
-        return found.to_json() if found is not None else None
+        """Return where the queues end, with the figures that there are, for the progress."""
+        return self._planner().report()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the run end where the queues end now."""

@@ -115,7 +115,10 @@ def progress_of(batch: int, rows: int, behind: int) -> dict[str, Any]:
         "stateOperators": [{"numRowsDroppedByWatermark": 1}],
         "sources": [{
             "endOffset": QueueOffsets({place: 10}).text(),
-            "latestOffset": QueueOffsets({place: 10 + behind}).text(),
+            "latestOffset": {
+                **QueueOffsets({place: 10 + behind}).to_json(),
+                "behind": {TOPIC: behind}, "lost": 0, "away": [],
+            },
         }],
     }  # fmt: skip
 

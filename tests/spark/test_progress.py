@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.progress import (
     FINISHED_QUERIES_MAX,
     ProgressMetrics,
-    lag_of,
     read_progress,
 )
 
@@ -25,6 +21,12 @@ START = "2026-01-02T03:04:05.000Z"
 def offsets(**queues: int) -> str:
     """Offsets of topic T on broker-a: q0=17 is queue 0."""
     return QueueOffsets({("T", "broker-a", int(q[1:])): at for q, at in queues.items()}).text()
+
+
+def report(lost: int = 0) -> dict[str, Any]:
+    """What our source tells as its latest offset."""
+    figures = {"behind": {"T": 7}, "lost": lost, "away": []}
+    return {**json.loads(offsets(q0=17, q1=5)), **figures}
 
 
 def document(batch: int = 0, **changes: Any) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def document(batch: int = 0, **changes: Any) -> dict[str, Any]:
                 "description": "skylarkmq",
                 "startOffset": None,
                 "endOffset": json.loads(offsets(q0=10, q1=5)),
-                "latestOffset": json.loads(offsets(q0=17, q1=5)),
+                "latestOffset": report(),
             }
         ],
         **changes,
@@ -66,48 +68,26 @@ def test_lag_is_the_way_to_the_latest_offset() -> None:
     assert progress.behind == 7
 
 
-@pytest.mark.parametrize("form", [str, json.loads, lambda text: text.encode()])
-def test_offsets_come_as_text_or_parsed(form: Any) -> None:
-    assert lag_of(form(offsets(q0=1)), form(offsets(q0=4))) == {"T": 3}
+@pytest.mark.parametrize("form", [json.dumps, dict, lambda found: json.dumps(found).encode()])
+def test_the_report_comes_as_text_or_parsed(form: Any) -> None:
+    source = {"latestOffset": form(report())}
+    assert read_progress(document(sources=[source])).lag == {"T": 7}
 
 
 @pytest.mark.parametrize(
-    ("end", "latest"),
-    [
-        (None, offsets(q0=1)),
-        (offsets(q0=1), None),
-        ("17", offsets(q0=1)),  # the rate source's
-        ({"part": 0}, offsets(q0=1)),
-        (17, offsets(q0=1)),
-        ('{"v":2,"o":{}}', offsets(q0=1)),
-    ],
+    "latest", [None, "17", 17, "{", {"part": 0}, {"behind": {"T": 1}}, json.loads(offsets(q0=1))]
 )
-def test_lag_is_unknown_without_offsets_of_ours(end: object, latest: object) -> None:
-    assert lag_of(end, latest) is None
+def test_lag_is_unknown_without_a_report_of_ours(latest: object) -> None:
+    progress = read_progress(document(sources=[{"latestOffset": latest}]))
+    assert (progress.behind, progress.lag, progress.lost) == (None, {}, 0)
 
 
-def test_a_queue_that_the_batch_does_not_know_counts_nothing() -> None:
-    assert lag_of(offsets(q0=1), offsets(q0=3, q1=1_000_000)) == {"T": 2}
-
-
-def test_a_queue_that_is_gone_or_shorter_has_no_lag() -> None:
-    assert lag_of(offsets(q0=9, q1=4), offsets(q0=3)) == {"T": 0}
-
-
-queue_keys = st.tuples(st.sampled_from("AB"), st.sampled_from(["x", "y"]), st.integers(0, 2))
-some_offsets = st.dictionaries(queue_keys, st.integers(0, 50))
-
-
-@given(some_offsets, some_offsets)
-def test_lag_is_that_of_each_queue_summed(
-    end: Mapping[Any, int], latest: Mapping[Any, int]
-) -> None:
-    lag = lag_of(QueueOffsets(end).text(), QueueOffsets(latest).text())
-    assert lag is not None
-    assert set(lag) == {topic for topic, _, _ in end}
-    assert sum(lag.values()) == sum(
-        max(0, at - end[key]) for key, at in latest.items() if key in end
-    )
+def test_what_is_lost_counts_once_in_each_run() -> None:
+    metrics = ProgressMetrics()
+    for run, batch, lost in (("a", 0, 0), ("a", 1, 5), ("a", 2, 5), ("a", 3, 7), ("b", 4, 2)):
+        source = {"latestOffset": report(lost)}
+        metrics.take(read_progress(document(batch, runId=run, sources=[source])))
+    assert sample(metrics)['skylarkmq_spark_lost_messages_total{query="orders"}'] == 9
 
 
 def test_several_sources_add_up_and_foreign_ones_add_none() -> None:
@@ -145,6 +125,7 @@ def test_figures_are_scraped() -> None:
         'skylarkmq_spark_rows_total{query="orders"}': 20,
         'skylarkmq_spark_batches_total{query="orders"}': 2,
         'skylarkmq_spark_batch_seconds_total{query="orders"}': 0.5,
+        'skylarkmq_spark_lost_messages_total{query="orders"}': 0,
         'skylarkmq_spark_late_rows_total{query="orders"}': 6,
         'skylarkmq_spark_query_failures_total{query="orders"}': 0,
         'skylarkmq_spark_lag_messages{query="orders",topic="T"}': 7,

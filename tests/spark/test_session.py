@@ -47,6 +47,18 @@ def test_what_the_caller_says_goes_first_then_spark_submit() -> None:
     assert chosen["spark.log.level"] == "WARN"
 
 
+def test_a_connect_server_is_told_by_its_address_or_by_spark_s_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert session.connect_url("sc://host:15002") == "sc://host:15002"
+    assert session.connect_url("local[2]") is session.connect_url(None) is None
+    monkeypatch.setenv("SPARK_REMOTE", "sc://other")
+    assert session.connect_url(None) == "sc://other"
+    assert session.connect_url("local[2]") is None
+    assert "spark.driver.host" not in session.choose("sc://host", {}, {})
+
+
 @pytest.mark.spark
 def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
     """In a process of its own, for what its JVM prints."""

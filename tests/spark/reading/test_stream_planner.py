@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from skylarkmq.client.errors import ConnectionFailed, NotFound
@@ -52,7 +54,25 @@ def test_an_idle_query_asks_once() -> None:
         place.latest(start)
         place.planner.report()
     assert place.brokers.asked == ["max"]
-    assert place.planner.report() == {A0: 0}
+    assert place.reported() == {A0: 0}
+
+
+def test_a_report_has_the_figures_of_the_query() -> None:
+    place = Place(A0, A1, B0, maxOffsetsPerTrigger=100, failOnDataLoss=False)
+    assert place.planner.report() is None
+    place.brokers.send(A0, *range(900))
+    start = place.begin()
+    end = place.latest(start)
+    assert end[A0] == 100
+    report = place.planner.report()
+    assert report is not None
+    assert (report["behind"], report["lost"], report["away"]) == ({"T": 800}, 0, [])
+    place.brokers.queues[A0].first = 130
+    place.brokers.down.add("b")
+    place.clock.now_s += 1
+    place.plan(end, place.latest(end))
+    report = json.loads(json.dumps(place.planner.report()))
+    assert (report["behind"], report["lost"], report["away"]) == ({"T": 670}, 30, ["b"])
 
 
 def test_maximum_is_shared_out() -> None:
@@ -171,7 +191,7 @@ def test_a_run_to_a_target_ends_there() -> None:
     while not ends[1:] or ends[-1] != ends[-2]:
         ends.append(place.latest(ends[-1]))
     assert [end[A0] for end in ends] == [0, 4, 8, 9, 9]  # the last one below the minimum
-    assert place.planner.report() == {A0: 9}
+    assert place.reported() == {A0: 9}
     assert place.write_back.put_ == [{A0: 0}, {A0: 4}, {A0: 8}, {A0: 9}]
     assert place.write_back.closed == 1
     place.restart()
@@ -189,7 +209,7 @@ def test_a_new_query_that_starts_behind_its_target_reads_nothing(lenient: bool) 
     start = place.begin()
     assert start == {A0: 4, A1: 0}
     assert place.latest(start) == start
-    assert place.planner.report() == start
+    assert place.reported() == start
     place.restart()
     place.planner.freeze()
     assert place.latest(start) == start

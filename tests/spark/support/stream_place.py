@@ -64,5 +64,11 @@ class Place:
     def latest(self, start: Mapping[QueueKey, int], limit: Limit | None = None) -> QueueOffsets:
         return self.planner.latest(QueueOffsets(start), self.limit if limit is None else limit)
 
+    def reported(self) -> QueueOffsets:
+        """The ends in what the query's progress shows."""
+        report = self.planner.report()
+        assert report is not None
+        return QueueOffsets.from_json({name: report[name] for name in ("v", "o")})
+
     def plan(self, start: Mapping[QueueKey, int], end: Mapping[QueueKey, int]) -> list[OffsetRange]:
         return self.planner.plan(QueueOffsets(start), QueueOffsets(end))
