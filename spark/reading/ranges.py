@@ -51,6 +51,10 @@ PAUSE_MAX_S: Final = 2.0
 REMOVING: Final = "MESSAGE_WAS_REMOVING"
 """The remark of an answer that passed over messages whose file is being deleted."""
 
+DAMAGED_HINT: Final = (
+    "Check the broker's disk (on a copy: skylarkmq store verify); to read on without damaged "
+    "messages set onCorruption=skip"
+)
 CLOSED_QUEUE: Final = "its topic has fewer read queues than it had"
 CLOSED_CURE: Final = "Give the topic its read queues back (updateTopic -r) until all is read,"
 _CLOSED: Final = re.compile(r"queueId\[\d+\] is illegal")
@@ -66,11 +70,16 @@ class Block(NamedTuple):
 
     All records lie in [start, end), in rising order. Without a filter every offset is there; with
     one, those that are missing did not match. What `on_data_loss` was told of is missing as well.
+    Without records: the message is damaged, and onCorruption=skip leaves it out.
     """
 
     records: bytes
     start: int
     end: int
+
+
+class DamagedAnswerError(ProtocolError):
+    """What a broker sent for a pull is no run of records: one of them is damaged."""
 
 
 class _Slot:
@@ -117,6 +126,9 @@ class RangeReader:
         self._source = PullSource(client, wanted.key)
         self._stride = Stride(reading.pull_count)
         self._slots: deque[_Slot] = deque()
+        # Damaged messages may be left out; one with a filter has no offset that is known.
+        self._skips = reading.on_corruption == "skip" and not self._filters
+        self._alone_until = 0  # a pull below it asks for one message, to find the damaged one
         # What a pull brings is known once one was answered; until then one is under way.
         self._knows_stride = False
         # Failures since the last progress, and when that was.
@@ -157,11 +169,13 @@ class RangeReader:
     def _fill(self) -> bool:
         """Plan new slots; False when all is read."""
         slots = self._slots
-        count = self._in_flight if self._knows_stride else 1
+        alone = self._next < self._alone_until
+        count = self._in_flight if self._knows_stride and not alone else 1
         if len(slots) > count // 2:  # several leave in one write, and are answered in one
             return True
         while self._next < self._end and len(slots) < count:
-            end = self._end if self._filters else min(self._end, self._next + self._stride.size)
+            size = 1 if alone else self._stride.size
+            end = self._end if self._filters else min(self._end, self._next + size)
             slots.append(_Slot(self._next, end))
             self._next = end
         return bool(slots)
@@ -204,8 +218,8 @@ class RangeReader:
                 records = cut(records, slot.at, slot.end)
                 span = span_of(records)
         except SpanError as error:
-            raise ProtocolError(
-                f"{pending.address} sent something that is no record: {error}"
+            raise DamagedAnswerError(
+                f"{pending.address} sent something that is no record: {error}", hint=DAMAGED_HINT
             ) from error
         if self._filters:
             self._take_filtered(slot, answer, records, span)
@@ -311,12 +325,36 @@ class RangeReader:
             return
         broken = isinstance(error, ProtocolError)
         if broken and self._failure_count >= self._client.settings.retries:
-            raise error
+            if not (self._skips and isinstance(error, DamagedAnswerError)):
+                raise error
+            self._step_over(error)
+            return
         if not (broken or may_repeat(error) or isinstance(error, RouteNotFound)):
             raise error
         log.warning("%s: %s; asking again", describe(self._queue), error)
         self._pause(self._no_progress(str(error)), error)
         self._source.failed()
+
+    def _step_over(self, error: DamagedAnswerError) -> None:
+        """Ask for one message at a time up to the damaged one, and leave that out."""
+        front = self._slots[0]
+        if front.blocks:
+            return  # asked again once they are yielded
+        at = front.at
+        if at < self._alone_until:
+            log.warning(
+                "onCorruption=skip, without the message at queue offset %d of %s: %s",
+                at,
+                describe(self._queue),
+                error,
+            )
+            front.blocks.append(Block(b"", at, at + 1))
+            front.at = at + 1
+        else:
+            self._alone_until = at + front.asked
+            self._drop()
+            self._next = at
+        self._progressed()
 
     def _pause(self, failure: NoProgress | None, cause: RocketMQError | None = None) -> None:
         """Wait a little longer each time; raise `failure` when time is up."""

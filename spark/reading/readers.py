@@ -90,8 +90,9 @@ def read_ranges(
         blocks = (open_range or _pull)(
             each, settings, None if settings.fail_on_data_loss else on_loss
         )
-        at = each.start
+        at, left_out = each.start, 0
         for block in blocks:
+            left_out += 0 if block.records else block.end - block.start
             yield from builder.add(
                 block.records,
                 broker_name=each.broker_name,
@@ -101,7 +102,7 @@ def read_ranges(
             )
             at = max(at, block.end)
         if counts:
-            _check_count(each, builder.rows + builder.skipped - count_before)
+            _check_count(each, builder.rows + builder.skipped - count_before + left_out)
     last = builder.finish()
     if last is not None:
         yield last

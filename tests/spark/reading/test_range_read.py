@@ -88,6 +88,32 @@ def test_fewer_messages_are_an_error(spans: list[tuple[int, int]]) -> None:
         offsets(blocks(*spans))
 
 
+def test_messages_that_were_left_out_as_damaged_count() -> None:
+    def give(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+        yield Block(block(*map(Written, range(10, 14))), 10, 14)
+        yield Block(b"", 14, 15)
+        yield Block(block(*map(Written, range(15, 20))), 15, 20)
+
+    assert offsets(give, on_corruption="skip") == [*range(10, 14), *range(15, 20)]
+
+
+def test_each_range_of_a_task_is_counted() -> None:
+    ranges = (WANTED, WANTED._replace(queue_id=1, start=3, end=5))
+
+    def give(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+        yield Block(block(*map(Written, range(wanted.start, wanted.end))), *wanted[3:])
+
+    batches = list(read_ranges(ranges, replace(SETTINGS, batch_rows=50), COLUMNS, open_range=give))
+    assert [batch.num_rows for batch in batches] == [12], "all in one batch"
+
+    def short(wanted: OffsetRange, settings: ReadSettings, on_loss: OnLoss) -> Iterable[Block]:
+        end = wanted.end + 1 if wanted.queue_id == 0 else wanted.end - 1
+        yield Block(block(*map(Written, range(wanted.start, end))), wanted.start, end)
+
+    with pytest.raises(NoProgress, match=r"queue 1 .* gave 1 messages instead of 2"):
+        list(read_ranges(ranges, SETTINGS, COLUMNS, open_range=short))
+
+
 def test_losses() -> None:
     lost = blocks((10, 12), (15, 12), (15, 20))
     with pytest.raises(DataLost):

@@ -297,3 +297,42 @@ def test_each_message_once_or_told_lost(
 
 def test_a_block_is_a_plain_value() -> None:
     assert Block(b"", 1, 2) == (b"", 1, 2)
+
+
+def damaged(*offsets: int) -> object:
+    """A plan: answers with these messages hold garbage in their place."""
+
+    def plan(client: FakePullClient, pending: FakePending) -> RemotingCommand | None:
+        answer = client.model.pull(pending.offset, pending.wanted)
+        end = int(answer.ext_fields["nextBeginOffset"])
+        if any(pending.offset <= at < end for at in offsets):
+            answer.body = answer.body[:-5] + bytes(5 + len(answer.body) // 2)
+            return answer
+        return None
+
+    return plan
+
+
+@pytest.mark.parametrize("policy", ["fail", "raw"])
+def test_a_damaged_answer_ends_the_range_unless_told_otherwise(policy: str) -> None:
+    client = FakePullClient(QueueModel(0, 100), damaged(40))  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match=r"no record.*onCorruption=skip"):
+        read(client, 0, 100, on_corruption=policy)
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("bad", [(0,), (40,), (99,), (10, 11, 40), (31, 32, 33)])
+def test_damaged_messages_may_be_left_out(in_flight: int, bad: tuple[int, ...]) -> None:
+    client = FakePullClient(QueueModel(0, 100), damaged(*bad))  # type: ignore[arg-type]
+    settings = {"pulls_in_flight": in_flight, "on_corruption": "skip"}
+    blocks = list(range_reader(client, 0, 100, **settings))
+    assert [(each.start, each.end) for each in blocks if not each.records] == [
+        (at, at + 1) for at in bad
+    ]
+    assert [at for each in blocks for at in range(each.start, each.end)] == list(range(100))
+
+
+def test_with_a_filter_a_damaged_message_has_no_offset_to_go_on_after() -> None:
+    client = FakePullClient(QueueModel(0, 100), damaged(40))  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError):
+        read(client, 0, 100, on_corruption="skip", expression="a")
