@@ -106,6 +106,30 @@ def check_known(given: Iterable[str], known: Iterable[str], hints: Mapping[str, 
         raise OptionError(f"unknown option {key}: {hint}", key)
 
 
+def refuse_catalog_tables(given: Mapping[str, str], source: str) -> None:
+    """Refuse what stands in Spark's catalog: it hands a Python source none of its table's options.
+
+        CREATE TABLE t USING source OPTIONS (...)         asks the source for its columns, with
+                                                          `provider` among the table's properties
+        CREATE TABLE t (body binary) USING source ...     asks nothing; a read comes without options
+
+    Raises:
+        OptionError: the text says what to do instead.
+    """
+    instead = f"use CREATE TEMPORARY VIEW ... USING {source} OPTIONS (...)"
+    if "provider" in given:
+        raise OptionError(
+            f"CREATE TABLE ... USING {source} would make a table that cannot be read: Spark's "
+            f"catalog keeps its options from a Python data source, and secrets in plain text: "
+            f"{instead}"
+        )
+    if not given:
+        raise OptionError(
+            f"{source} got no option: a table of Spark's catalog (CREATE TABLE, saveAsTable) has "
+            f"none for a Python data source: {instead}, or spark.read and write with options"
+        )
+
+
 class OptionReader:
     """The options of one read or write. Every getter may raise OptionError, naming the option.
 

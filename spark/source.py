@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from skylarkmq.spark.option_reading import refuse_catalog_tables
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.schema import ddl, struct_projection
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 class SkylarkSource(DataSource):
     """The data source; its options stand in options.py, sink_options.py and settings.py."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Take the options; refuse a table of Spark's catalog (OptionError)."""
+        super().__init__(options)
+        refuse_catalog_tables(options, self.name())
 
     @classmethod
     def name(cls) -> str:

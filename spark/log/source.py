@@ -39,6 +39,7 @@ from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.spark.log.log_batches import LogBatches
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
+from skylarkmq.spark.option_reading import refuse_catalog_tables
 from skylarkmq.spark.schema import LOG_COLUMNS, ddl, struct_projection
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
@@ -72,6 +73,11 @@ class LogPartition(InputPartition):
 
 class CommitLogSource(DataSource):
     """The format. Driver."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Take the options; refuse a table of Spark's catalog (OptionError)."""
+        super().__init__(options)
+        refuse_catalog_tables(options, self.name())
 
     @classmethod
     def name(cls) -> str:

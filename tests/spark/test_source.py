@@ -11,6 +11,7 @@ import pytest
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.jobs.common import explain
 from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
 from skylarkmq.spark.session import build_session
 from skylarkmq.spark.settings import ConnectionSettings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timing
 
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TIME_ZONE = "spark.sql.session.timeZone"
 COUNT = 400
 """Messages of a topic, over four queues in turn."""
@@ -67,14 +69,26 @@ def test_batch(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
     assert some.columns == ["tags", "body", "queueOffset"]
     assert numbers(some) == [number for number in range(COUNT) if number % 3 == 0]
     late = next(row for row in table.to_pylist() if (row["queueId"], row["queueOffset"]) == (2, 90))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
-    try:
-        narrow = load(filterPushdown=True).where("queueId = 2 AND queueOffset > 90 AND tags = 'B'")
-        narrow = narrow.where(f"storeTimestamp >= '{late['storeTimestamp'].isoformat()}'")
+    narrowed = (
+        f"queueId = 2 AND queueOffset > 90 AND tags = 'B' "
+        f"AND storeTimestamp >= '{late['storeTimestamp'].isoformat()}'"
+    )
+    assert spark.conf.get(PUSHDOWN) == "true", "build_session has set it"
+    for enabled in (False, True):
+        spark.conf.set(PUSHDOWN, enabled)
+        narrow = load(maxRecordsPerPartition=50).where(narrowed)
         assert numbers(narrow) == [n for n in range(4 * 91 + 2, COUNT, 4) if n % 3]
-        assert narrow.rdd.getNumPartitions() == 1  # the other queues are not read at all
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", False)
+        assert narrow.rdd.getNumPartitions() == (1 if enabled else 8)
+    for condition, wanted, tasks in (
+        ("queueOffset IN (7, 60, 99)", [n for n in range(COUNT) if n // 4 in (7, 60, 99)], 1),
+        ("keys IN ('k6 all', 'k399 all')", [6, 399], 1),
+        ("keys IN ('k6 all', 'all k6')", [6], 8),  # an index does not give all that have `all`
+        ("keys = 'k6'", [], 1),
+        ("properties['n'] = '6'", [6], 8),  # Spark keeps this filter to itself
+    ):
+        narrow = load(maxRecordsPerPartition=50).where(condition)
+        assert numbers(narrow) == wanted, condition
+        assert narrow.rdd.getNumPartitions() == tasks, condition
 
 
 @pytest.mark.spark
@@ -125,11 +139,32 @@ def test_what_an_engineer_sees(
             reader.options(**options).load().collect()  # type: ignore[arg-type]
         return str(error.value)
 
+    assert_tables_are_views(spark, broker, topic)
     assert "did you mean startingOffsets?" in text(topic=topic, startingOffset="earliest")
     assert "topic nothing_here does not exist" in text(topic="nothing_here")
     secret = text(topic=topic, accessKey="ak", secretKey="hush", nameServer="127.0.0.1:1",
                   retryTimeoutMs=1, **{"fetchOffset.numRetries": 0})  # fmt: skip
     assert "127.0.0.1:1" in secret and "hush" not in secret
+
+
+def assert_tables_are_views(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
+    using = f"USING skylarkmq OPTIONS (nameServer '{broker.namesrv_addr}', topic '{topic}')"
+
+    def refusal(statement: str) -> str:
+        with pytest.raises(Exception) as error:
+            spark.sql(statement).collect()
+        return explain(error.value)
+
+    spark.sql(f"CREATE TEMPORARY VIEW view_{topic} {using}")
+    assert spark.sql(f"SELECT count(*) FROM view_{topic}").collect() == [(1,)]
+    instead = "use CREATE TEMPORARY VIEW ... USING skylarkmq OPTIONS (...)"
+    assert instead in refusal(f"CREATE TABLE table_{topic} {using}")
+    assert not spark.catalog.tableExists(f"table_{topic}")
+    # Spark does not ask the source about a table whose columns are given.
+    spark.sql(f"CREATE TABLE table_{topic} (body binary) {using}")
+    assert instead in refusal(f"SELECT * FROM table_{topic}")
+    assert instead in refusal(f"INSERT INTO table_{topic} VALUES (X'00')")
+    spark.sql(f"DROP TABLE table_{topic}")
 
 
 def assert_settings_are_ours(spark: SparkSession) -> None:
