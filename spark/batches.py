@@ -23,7 +23,7 @@ import pyarrow as pa
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import OPENED_SIZE_MAX
 from skylarkmq.common.crc import BODY_CRC_MASK
-from skylarkmq.protocol.compression import decompress
+from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
 from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
@@ -173,7 +173,8 @@ class BatchBuilder:
         Raises:
             CorruptRecordError: a record is damaged or cut; with the policy `fail` also when only
                 its body cannot be read.
-            CompressionUnavailableError: the library for a body's format is not installed.
+            CompressionUnavailableError: the library for a body's format is not installed; not with
+                the policy `raw`.
         """
         data = records if isinstance(records, bytes) else bytes(records)
         wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
@@ -280,6 +281,11 @@ class BatchBuilder:
             sender = decode_message(block.data, position, check_crc=False).born_host
             why = f"{error}; its checksum is right, so the producer at {sender} sent it so"
             return self._unread(block, position, body, why, f"Find the producer at {sender}")
+        except CompressionUnavailableError as error:
+            # Nothing is wrong with the message, so to leave it out is no answer.
+            if self._on_corruption != "raw":
+                raise
+            return self._unread(block, position, body, str(error), "Install it")
 
     def _unread(
         self, block: _Block, position: int, body: memoryview, why: str, cure: str

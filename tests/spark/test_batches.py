@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
+from skylarkmq.protocol.compression import (
+    CompressionKind,
+    CompressionUnavailableError,
+    compress,
+    compression_flags,
+)
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.batches import BatchBuilder, CorruptRecordError
 from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
@@ -249,6 +255,22 @@ def test_bodies_that_cannot_be_read_may_be_left_out_or_stay_as_stored(
     assert len(told) == 2
     assert "queue offset 1" in told[0] and "the producer at" in told[0]
     assert "queue offset 2" in told[1] and "checksum is wrong" in told[1]
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "raw"])
+def test_without_the_library_of_a_format_only_raw_reads_on(
+    policy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = CompressionKind.LZ4
+    packed = compress(b"sound", kind)
+    record = Written(1, body=packed, sys_flag=compression_flags(kind)).encode()
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    if policy != "raw":
+        with pytest.raises(CompressionUnavailableError, match=r"skylarkmq\[compression\]"):
+            built(record, on_corruption=policy)
+        return
+    assert built(record, ("body",), on_corruption=policy) == [{"body": packed}]
+    assert "LZ4 bodies need a library" in caplog.text
 
 
 def test_a_record_that_is_no_record_ends_the_read_whatever_the_policy() -> None:
