@@ -9,8 +9,12 @@ wrong is left to the Python road, which words the refusal.
 
 from zlib import crc32
 
-from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize,
+)
+from cpython.buffer cimport (
+    PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -39,6 +43,7 @@ cdef enum:
     HOST_SIZE = 8
     PROPERTIES_MAX = 32767
     ITEM_MIN = 22
+    NAME_END = 0x01
     PAIR_END = 0x02
     FRAME_PREFIX_SIZE = 8
 
@@ -107,3 +112,4 @@ include "departures.pxi"
 include "plain_pulls.pxi"
 include "pulled.pxi"
 include "walks.pxi"
+include "gathered.pxi"

@@ -59,3 +59,17 @@ cdef inline bytes host_at(const unsigned char* at, bytes last):
     if last is not None and memcmp(at, PyBytes_AS_STRING(last), HOST_SIZE) == 0:
         return last
     return PyBytes_FromStringAndSize(<const char*> at, HOST_SIZE)
+
+
+def hop(bytes records not None):
+    """`ranges.hop`."""
+    cdef const unsigned char* begin = <const unsigned char*> PyBytes_AS_STRING(records)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(records), position = 0, last = 0, count = 0, size
+    while end - position >= RECORD_MIN:
+        size = load32(begin + position)
+        if size < RECORD_MIN or size > end - position:
+            break
+        last = position
+        position += size
+        count += 1
+    return count, last, position

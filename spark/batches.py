@@ -6,8 +6,9 @@ body that is asked for against its checksum. A body that cannot be read, because
 wrong or because it is flagged as compressed and is not, ends the read, or the message is left out,
 or the body stays as it is stored: as `on_corruption` says.
 
-Of a record the walk keeps slices alone; the columns are made when a batch is full
-(`record_columns.py`). In executors, one thread; no state outlives a builder.
+Plain records are gathered in one pass (`columns/gathered.py`); here is what becomes of the others.
+The columns are made when a batch is full (`columns/record_columns.py`). In executors, one thread;
+no state outlives a builder.
 """
 
 from __future__ import annotations
@@ -25,18 +26,25 @@ from skylarkmq.client.message_view import OPENED_SIZE_MAX
 from skylarkmq.common.crc import BODY_CRC_MASK
 from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, MessageSysFlag
-from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
+from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.record import (
-    FIXED_IPV4_SIZE,
-    HOSTS_BITS,
-    LENGTHS_SIZE,
-    MESSAGE_MAGIC,
     MIN_RECORD_SIZE,
+    QUEUE_OFFSET_POSITION,
     decode_message,
     read_record,
 )
-from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, Gathered, build_batch, narrowed
+from skylarkmq.spark.columns.gathered import (
+    COMPRESSED,
+    Gathered,
+    Record,
+    Topics,
+    UnsoundRecordError,
+    Wanted,
+    gather,
+    has_tag,
+    record_at,
+)
+from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch
 from skylarkmq.spark.options import OnCorruption
 from skylarkmq.spark.schema import COLUMNS, arrow_schema
 
@@ -49,13 +57,10 @@ WITHOUT: Final = (
 DISK: Final = "Check the broker's disk (on a copy: skylarkmq store verify)"
 MAX_ROWS: Final = 2048
 MAX_BYTES: Final = 4 * 1024 * 1024
-# Size, magic, CRC, queue offset, system flag, body size; see `protocol/record.py`.
-_WALK: Final = struct.Struct(">iii8xq8xi44xi")
-assert _WALK.size == FIXED_IPV4_SIZE
-_fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
 # Queue id, queue offset, physical offset.
 _PLACE: Final = struct.Struct(">12xi4xqq")
-_COMPRESSED: Final = MessageSysFlag.COMPRESSED_FLAG
+_NO_LOG: Final = -1
+_TOPICS_MAX: Final = 1000
 
 
 class CorruptRecordError(RocketMQError):
@@ -100,14 +105,13 @@ class CorruptRecordError(RocketMQError):
 
 
 class _Block(NamedTuple):
-    """What is asked of one block: its bytes, twice, and which of its records count."""
+    """What is asked of one block: its bytes, and which of its records count."""
 
     data: bytes
-    view: memoryview
     broker_name: str
     start: int
     end: int
-    wanted: frozenset[bytes] | None
+    wanted: Wanted
 
 
 class BatchBuilder:
@@ -139,15 +143,19 @@ class BatchBuilder:
             SchemaError: a name is no column's.
         """
         self._schema: Final = arrow_schema(names, COLUMNS)
-        self._max_rows: Final = max_rows
-        self._max_bytes: Final = max_bytes
-        self._with_body: Final = "body" in names
-        self._with_properties: Final = not OF_PROPERTIES.isdisjoint(names)
-        self._gathered = Gathered()
-        self._size = 0  # bytes of the batch in hand
+        self._topics: Topics = {}
+        with_body = "body" in names
+        self._wanted: Final = Wanted(
+            with_body=with_body,
+            with_properties=not OF_PROPERTIES.isdisjoint(names),
+            check_crc=with_body,
+            bounded_at=QUEUE_OFFSET_POSITION,
+            rows_max=max_rows,
+            size_max=max_bytes,
+            topics=self._topics,
+        )
+        self._gathered = Gathered(self._wanted)
         self._topic_name: Final = topic_name
-        self._topic = b"\0"  # the last topic, after its size byte
-        self._topic_text = ""
         self._on_corruption: Final = on_corruption
         self.rows = 0
         self.skipped = 0
@@ -177,96 +185,72 @@ class BatchBuilder:
                 the policy `raw`.
         """
         data = records if isinstance(records, bytes) else bytes(records)
-        wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
-        block = _Block(data, memoryview(data), broker_name, start, end, wanted)
+        wanted = self._wanted
+        if tags is not None:
+            wanted = wanted._replace(tags=frozenset(tag.encode() for tag in tags))
+        block = _Block(data, broker_name, start, end, wanted)
         full: list[pa.RecordBatch] = []
         position = 0
         while position < len(data):
-            before = len(self._gathered.heads)
-            position = self._walk(block, position)
-            count = len(self._gathered.heads)
-            self._gathered.brokers.append((broker_name, count - before))
-            self.rows += count - before
-            if position < len(data) or count >= self._max_rows or self._size >= self._max_bytes:
+            rows = self._gathered
+            before = rows.count
+            position = gather(rows, data, position, len(data), _NO_LOG, start, end - 1, wanted)
+            if position < len(data) and not rows.is_full:
+                position = self._settle(block, position)
+            rows.brokers.append((broker_name, rows.count - before))
+            self.rows += rows.count - before
+            if rows.is_full:
                 full.append(self._flush())
         return full
 
     def finish(self) -> pa.RecordBatch | None:
         """Return the batch of what is left, None when nothing is."""
-        return self._flush() if self._gathered.heads else None
+        return self._flush() if self._gathered.count else None
 
-    # Long, for a call a record would cost as much as the record.
-    def _walk(self, block: _Block, position: int) -> int:
-        """Gather records from `position` on until the batch is full.
+    def _settle(self, block: _Block, position: int) -> int:
+        """Deal with the record at `position`, which is not a plain one.
 
-        Returns the place after the last record gathered or passed over.
+        Returns the place after it; `position` when there is no room for it in the batch.
         """
-        data, view, _, start, end, wanted = block
-        rows, stop, with_body = self._gathered, len(data), self._with_body
-        heads, topics, bodies, properties = rows.heads, rows.topics, rows.bodies, rows.properties
-        with_properties, limit, kept = self._with_properties, self._max_bytes, self._size
-        topic, room = self._topic, self._max_rows - len(heads)
-        at, is_plain = len(topic), wanted is None
-        while position < stop and room:
-            if stop - position < MIN_RECORD_SIZE:
-                raise self._fault(block, position, "it is cut")
-            size, magic, crc, queue_offset, sys_flag, body_size = _fields(data, position)
-            body_start, hosts = position + FIXED_IPV4_SIZE, None
-            head = data[position:body_start]
-            if sys_flag & HOSTS_BITS:
-                head, hosts, body_start, body_size = narrowed(data, position, sys_flag)
-            following, tail = position + size, body_start + body_size
-            if magic != MESSAGE_MAGIC or size < MIN_RECORD_SIZE or following > stop:
-                raise self._fault(block, position, "its size or its magic is wrong, or it is cut")
-            if body_size < 0 or tail + LENGTHS_SIZE > following:
-                raise self._fault(block, position, "the body is larger than the record")
-            text = data[tail:following]
-            if not text.startswith(topic):
-                topic = self._take_topic(block, position, text)
-                at = len(topic)
-            encoded = text[at + 2 :]
-            if len(text) < at + 2 or text[at] << 8 | text[at + 1] != len(encoded):
-                raise self._fault(block, position, "topic and properties do not add up")
-            if not (start <= queue_offset < end and (is_plain or _has_tag(encoded, wanted))):
-                position = following
-                continue
-            gain = size - body_size
-            if with_body:
-                stored = view[body_start:tail]
-                body: bytes | memoryview | None = stored
-                if crc32(stored) & BODY_CRC_MASK != crc:
-                    why = "the body's checksum is wrong"
-                    body = self._unread(block, position, stored, why, DISK)
-                elif sys_flag & _COMPRESSED:
-                    body = self._opened(block, position, stored, sys_flag)
-                if body is None:
-                    position = following
-                    continue
-                gain += len(body)
-                if kept + gain > limit and heads:
-                    break
-                bodies.append(body)
-            elif kept + gain > limit and heads:
-                break
-            kept += gain
-            room -= 1
-            position = following
-            if hosts is not None:
-                rows.long_hosts[len(heads)] = hosts
-            heads.append(head)
-            topics.append(self._topic_text)
-            if with_properties:
-                properties.append(encoded)
-        self._size = kept
-        return position
+        try:
+            record = record_at(block.data, position)
+        except UnsoundRecordError as error:
+            raise self._fault(block, position, str(error)) from None
+        topic = self._topics.get(record.topic)
+        if topic is None:
+            topic = self._learn(block, position, record.topic)
+        following = position + record.size
+        if not block.start <= record.queue_offset < block.end:
+            return following
+        if not has_tag(record.properties, block.wanted.tags):
+            return following
+        body = None
+        if block.wanted.with_body:
+            body = self._body(block, position, record)
+            if body is None:
+                return following
+        return following if self._gathered.take(record, topic, body, block.wanted) else position
 
-    def _take_topic(self, block: _Block, position: int, text: bytes) -> bytes:
-        """Remember the topic that a record's tail begins with, and return it with its size."""
-        if text[0] > MAX_TOPIC_SIZE:
+    def _learn(self, block: _Block, position: int, key: bytes) -> str:
+        """Remember the topic that stands in a record after its size, and return its name."""
+        if len(key) > MAX_TOPIC_SIZE + 1:
             raise self._fault(block, position, "topic and properties do not add up")
-        self._topic = text[: text[0] + 1]
-        self._topic_text = self._topic_name(self._topic[1:].decode("utf-8", "replace"))
-        return self._topic
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics.clear()
+        topic = self._topics[key] = self._topic_name(key[1:].decode("utf-8", "replace"))
+        return topic
+
+    def _body(self, block: _Block, position: int, record: Record) -> bytes | memoryview | None:
+        """Return a body as it is shown; None: leave the message out.
+
+        Raises:
+            CorruptRecordError: it cannot be read, and the policy is `fail`.
+        """
+        if crc32(record.body) & BODY_CRC_MASK != record.crc:
+            return self._unread(block, position, record.body, "the body's checksum is wrong", DISK)
+        if record.sys_flag & COMPRESSED:
+            return self._opened(block, position, record.body, record.sys_flag)
+        return record.body
 
     def _opened(
         self, block: _Block, position: int, body: memoryview, sys_flag: int
@@ -309,14 +293,9 @@ class BatchBuilder:
         return fault_of(block.data, position, why, broker_name=block.broker_name)
 
     def _flush(self) -> pa.RecordBatch:
-        rows, self._gathered = self._gathered, Gathered()
-        self.bytes += self._size
-        self._size = 0
+        rows, self._gathered = self._gathered, Gathered(self._wanted)
+        self.bytes += rows.size
         return build_batch(rows, self._schema)
-
-
-def _has_tag(encoded: bytes, wanted: frozenset[bytes] | None) -> bool:
-    return wanted is None or find_property(encoded, TAGS_AND_SEPARATOR) in wanted
 
 
 def fault_of(

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -36,33 +35,30 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE, RMQ_SYS_TRANS_HALF_TOPIC, MessageSysFlag
 from skylarkmq.protocol.record import (
     FIXED_IPV4_SIZE,
-    HOSTS_BITS,
-    LENGTHS_SIZE,
-    MESSAGE_MAGIC,
-    MIN_RECORD_SIZE,
     PHYSICAL_OFFSET_POSITION,
+    STORE_TIMESTAMP_POSITION_IPV4,
     SYS_FLAG_POSITION,
     RecordStatus,
 )
-from skylarkmq.spark.columns.record_columns import (
-    OF_PROPERTIES,
+from skylarkmq.spark.columns.gathered import (
+    COMPRESSED,
+    UNKNOWN,
     Gathered,
-    build_batch,
-    compute,
-    int64_column,
-    narrowed,
+    Record,
+    Topics,
+    UnsoundRecordError,
+    Wanted,
+    gather,
+    record_at,
 )
+from skylarkmq.spark.columns.property_columns import compute
+from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch, int64_column
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.segments import Look, SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema
 
 LOGGER: Final = logging.getLogger(__name__)
-# Size, magic, CRC, physical offset, system flag, store timestamp, body size.
-_WALK: Final = struct.Struct(">iii16xqi16xq20xi")
-assert _WALK.size == FIXED_IPV4_SIZE
-_fields: Final[Callable[[bytes, int], tuple[int, ...]]] = _WALK.unpack_from
 _TOPICS_MAX: Final = 10_000
-_UNKNOWN: Final = "\0"  # stands for bytes that are not a topic
 _QUIET: Final = (RecordStatus.UNWRITTEN, RecordStatus.TORN)
 KINDS: Final = ("message", "prepared", "commit", "rollback")
 """By the transaction's two bits of the system flag."""
@@ -119,16 +115,17 @@ class LogBatches:
         """
         self._schema: Final = arrow_schema(names, LOG_COLUMNS)
         self._options: Final = options
-        self._with_body: Final = "body" in names
-        self._with_properties: Final = not OF_PROPERTIES.isdisjoint(names)
-        self._verify: Final = options.verify_crc
-        self._with_crc: Final = options.verify_crc or "crcOk" in names
-        self._rows_max: Final = options.batch_rows
-        self._size_max: Final = options.batch_bytes
-        self._topics: dict[bytes, str | None] = {}
-        self._gathered = Gathered()
-        self._size = 0
-        self._is_full = False
+        self._topics: Topics = {}
+        self._wanted: Final = Wanted(
+            with_body="body" in names,
+            with_properties=not OF_PROPERTIES.isdisjoint(names),
+            check_crc=options.verify_crc or "crcOk" in names,
+            bounded_at=STORE_TIMESTAMP_POSITION_IPV4,
+            rows_max=options.batch_rows,
+            size_max=options.batch_bytes,
+            topics=self._topics,
+        )
+        self._gathered = Gathered(self._wanted)
         self._unsound: list[int] = []  # rows whose body has a wrong checksum
         self._fault = ""  # why the record that the walk stopped at is no good
         self.rows = 0
@@ -148,14 +145,14 @@ class LogBatches:
             data, begin = self._window(file, span, place)
             base, limit = file.base + begin, span.end - begin
             place = begin + self._walk(data, place - begin, base, limit)
-            while self._is_full:
+            while self._gathered.is_full:
                 yield self._flush(span)
                 place = begin + self._walk(data, place - begin, base, limit)
             if place == before:
                 place = self._settle(file, span, place)
-            if self._is_full:
+            if self._gathered.is_full:
                 yield self._flush(span)
-        if self._gathered.heads:
+        if self._gathered.count:
             yield self._flush(span)
         if span.is_cut and place > span.end:
             raise _misaligned(span)
@@ -171,101 +168,80 @@ class LogBatches:
         """
         self._meet(Damage(span.path, span.base, span.begin, span.end, why))
 
-    def _walk(
-        self, data: bytes, position: int, base: int, limit: int, *, lenient: bool = False
-    ) -> int:
-        """Gather the plainly sound records that begin before `limit`, until the batch is full.
+    def _walk(self, data: bytes, position: int, base: int, limit: int) -> int:
+        """Gather the sound records that begin before `limit`, until the batch is full.
 
-        Returns the place after the last one gathered or passed over. With `lenient` zeros in
-        topic or properties are no reason to stop: somebody has looked at them.
+        Returns the place after the last one gathered or passed over.
         """
-        topics, start_ms, end_ms = self._topics, self._options.start_ms, self._options.end_ms
-        view, end = memoryview(data), len(data)
-        limit = min(limit, end - MIN_RECORD_SIZE + 1)
-        while position < limit:
-            size, magic, crc, offset, sys_flag, stored_ms, body_size = _fields(data, position)
-            body_start, hosts = position + FIXED_IPV4_SIZE, None
-            head = data[position:body_start]
-            if sys_flag & HOSTS_BITS:
-                head, hosts, body_start, body_size = narrowed(data, position, sys_flag)
-                stored_ms = _fields(head, 0)[5] if body_size >= 0 else 0
-            following, tail = position + size, body_start + body_size
-            if magic != MESSAGE_MAGIC or offset != base + position or following > end:
-                break
-            if body_size < 0 or tail + LENGTHS_SIZE > following:
-                break
-            text = data[tail:following]
-            at = text[0] + 1
-            encoded = text[at + 2 :]
-            if len(text) < at + 2 or text[at] << 8 | text[at + 1] != len(encoded):
-                break
-            topic = topics.get(text[:at], _UNKNOWN)
-            if topic is _UNKNOWN:
-                topic = self._learn(text[:at], lenient)
-            if topic is _UNKNOWN or (encoded.find(0) >= 0 and not lenient):
-                break
-            if topic is not None and start_ms <= stored_ms < end_ms:
-                body = view[body_start:tail]
-                if not self._take(head, hosts, topic, body, encoded, crc, sys_flag):
-                    break
-                if self._is_full:
-                    return following
+        rows, start_ms, last_ms = self._gathered, self._options.start_ms, self._options.end_ms - 1
+        while True:
+            position = gather(rows, data, position, limit, base, start_ms, last_ms, self._wanted)
+            if rows.is_full or position >= limit:
+                return position
+            following = self._take_one(data, position, base)
+            if following == position:
+                return position
             position = following
-        return position
+
+    def _take_one(self, data: bytes, position: int, base: int, *, lenient: bool = False) -> int:
+        """Gather the record at `position` when it is sound, and return the place after it.
+
+        Returns `position` when it is not, or when there is no room for it in the batch. With
+        `lenient` zeros in topic or properties are no damage: somebody has looked at them.
+        """
+        try:
+            record = record_at(data, position)
+        except UnsoundRecordError:
+            return position
+        if record.physical_offset != base + position:
+            return position
+        topic = self._topics.get(record.topic, UNKNOWN)
+        if topic is UNKNOWN:
+            topic = self._learn(record.topic, lenient)
+        if topic is UNKNOWN or (record.properties.find(0) >= 0 and not lenient):
+            return position
+        following = position + record.size
+        if topic is None:
+            return following
+        if not self._options.start_ms <= record.store_timestamp < self._options.end_ms:
+            return following
+        return following if self._take(record, topic) else position
 
     def _learn(self, key: bytes, lenient: bool) -> str | None:
         """Return the topic that follows its size byte, None when it is not asked for.
 
-        `_UNKNOWN` when the bytes are not a topic.
+        `UNKNOWN` when the bytes are not a topic.
         """
         if len(key) > MAX_TOPIC_SIZE + 1 or (key.find(0, 1) >= 0 and not lenient):
-            return _UNKNOWN
+            return UNKNOWN
         name = key[1:].decode("utf-8", "replace")
         topic = None if self._options.topics and name not in self._options.topics else name
-        if len(self._topics) < _TOPICS_MAX and not lenient:
+        if not lenient:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
             self._topics[key] = topic
         return topic
 
-    def _take(
-        self,
-        head: bytes,
-        hosts: tuple[bytes, bytes] | None,
-        topic: str,
-        body: bytes | memoryview,
-        encoded: bytes,
-        crc: int,
-        sys_flag: int,
-    ) -> bool:
+    def _take(self, record: Record, topic: str) -> bool:
         """Gather a record; False when it is damaged or there is no room for it in the batch."""
-        rows, size = self._gathered, self._size + FIXED_IPV4_SIZE + len(encoded)
-        is_sound = not self._with_crc or crc32(body) & BODY_CRC_MASK == crc
-        if not is_sound and self._verify:
+        rows, wanted = self._gathered, self._wanted
+        body: bytes | memoryview | None = None
+        is_sound = not wanted.check_crc or crc32(record.body) & BODY_CRC_MASK == record.crc
+        if not is_sound and self._options.verify_crc:
             return False
-        if self._with_body:
-            if sys_flag & MessageSysFlag.COMPRESSED_FLAG:
+        if wanted.with_body:
+            body = record.body
+            if record.sys_flag & COMPRESSED:
                 try:
-                    body = decompress(bytes(body), sys_flag, OPENED_SIZE_MAX)
+                    body = decompress(bytes(body), record.sys_flag, OPENED_SIZE_MAX)
                 except RemoteProtocolError as error:
                     sent_so = "; its checksum is right, so its producer sent it so"
-                    self._fault = f"{error}{sent_so if self._with_crc else ''}"
+                    self._fault = f"{error}{sent_so if wanted.check_crc else ''}"
                     return False
-            size += len(body)
-        count = len(rows.heads)
-        if size > self._size_max and count:
-            self._is_full = True
+        if not rows.take(record, topic, body, wanted):
             return False
-        self._size = size
-        self._is_full = count + 1 >= self._rows_max or size >= self._size_max
-        if hosts is not None:
-            rows.long_hosts[count] = hosts
-        rows.heads.append(head)
-        rows.topics.append(topic)
-        if self._with_body:
-            rows.bodies.append(body)
-        if self._with_properties:
-            rows.properties.append(encoded)
         if not is_sound:
-            self._unsound.append(count)
+            self._unsound.append(rows.count - 1)
         return True
 
     def _settle(self, file: SegmentFile, span: SegmentRange, place: int) -> int:
@@ -276,7 +252,7 @@ class LogBatches:
             return span.end
         if record.status is RecordStatus.MESSAGE:
             reached = self._retake(found, file, place)
-            if reached > place or self._is_full:
+            if reached > place or self._gathered.is_full:
                 return reached
             record = record._replace(why=self._fault)
         following = file.find_record(place + 1, span.end)
@@ -293,8 +269,7 @@ class LogBatches:
     def _retake(self, found: Look, file: SegmentFile, place: int) -> int:
         """Gather the one record that `read_record` took for sound; return the place after it."""
         at = place - found.begin
-        base = file.base + found.begin
-        return found.begin + self._walk(found.data, at, base, at + 1, lenient=True)
+        return found.begin + self._take_one(found.data, at, file.base + found.begin, lenient=True)
 
     def _meet(self, damage: Damage) -> None:
         if self._options.on_corruption == "fail":
@@ -312,35 +287,34 @@ class LogBatches:
             return file.window(place)
 
     def _flush(self, span: SegmentRange) -> pa.RecordBatch:
-        rows, self._gathered = self._gathered, Gathered()
-        self._size, self._is_full = 0, False
+        rows, self._gathered = self._gathered, Gathered(self._wanted)
         unsound, self._unsound = self._unsound, []
-        count = len(rows.heads)
+        heads, count = rows.heads, rows.count
         self.rows += count
-        fixed = b"".join(rows.heads)
         base = pa.scalar(span.base, pa.int64())
         rows.extra = {
             "segment": pa.repeat(pa.scalar(span.path.rpartition("/")[2], pa.string()), count),
             "position": compute.subtract(
-                int64_column(fixed, PHYSICAL_OFFSET_POSITION, count), base
+                int64_column(heads, PHYSICAL_OFFSET_POSITION, count), base
             ),
             "crcOk": pa.array([row not in unsound for row in range(count)], pa.bool_())
             if unsound
             else pa.repeat(True, count),
-            "recordKind": kind_column(fixed, rows.topics),
+            "recordKind": kind_column(heads, rows.topics),
         }
         return build_batch(rows, self._schema)
 
 
-def kind_column(fixed: bytes, topics: Sequence[str]) -> pa.Array[Any]:
-    """Return message, prepared, commit or rollback for each fixed part.
+def kind_column(heads: bytearray, topics: Sequence[str]) -> pa.Array[Any]:
+    """Return message, prepared, commit or rollback for the fixed part of each row.
 
     RocketMQ takes the transaction's bits off a prepared message when it puts it into the topic of
     half messages, so the topic counts as well.
     Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../TransactionalMessageBridge.java
     (parseHalfMessageInner)
     """
-    codes = fixed[SYS_FLAG_POSITION + 3 :: FIXED_IPV4_SIZE].translate(_KIND_BY_FLAG)
+    end = FIXED_IPV4_SIZE * len(topics)
+    codes = heads[SYS_FLAG_POSITION + 3 : end : FIXED_IPV4_SIZE].translate(_KIND_BY_FLAG)
     indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])
     kinds: pa.Array[Any] = pa.array(KINDS, pa.string()).take(indices)
     if RMQ_SYS_TRANS_HALF_TOPIC not in topics:

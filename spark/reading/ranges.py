@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 from skylarkmq.client.errors import BrokerError, ProtocolError, RocketMQError, RouteNotFound
 from skylarkmq.client.wire.api_pull import PulledRecords, PullStatus, pulled_in
+from skylarkmq.kernel import twin
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
@@ -514,8 +515,8 @@ class Stride:
                 self._grown = True
 
 
-# Which queue offsets a run of records covers, found by hopping over their sizes: pure, and about a
-# tenth of a microsecond a record. The layout is that of protocol/record.py.
+# Which queue offsets a run of records covers, found by hopping over their sizes: pure. The layout
+# is that of protocol/record.py.
 
 _size_at: Final = struct.Struct(">i").unpack_from
 _queue_offset_at: Final = struct.Struct(">q").unpack_from
@@ -544,26 +545,29 @@ def span_of(records: bytes) -> Span | None:
     Raises:
         SpanError: a size leads past the end, or is smaller than any record.
     """
-    end = len(records)
-    position = last_position = count = 0
-    size_at = _size_at
-    try:
-        while position < end:
-            last_position = position
-            (size,) = size_at(records, position)
-            if size < MIN_RECORD_SIZE:
-                raise SpanError(f"record {count} at byte {position} has the size {size}")
-            position += size
-            count += 1
-    except struct.error as error:
-        raise SpanError(f"record {count} at byte {position} is cut") from error
-    if position != end:
-        raise SpanError(f"record {count - 1} at byte {last_position} leads past the end")
+    count, last_position, position = hop(records)
+    if position != len(records):
+        raise SpanError(f"record {count} at byte {position} is cut, or its size is wrong")
     if count == 0:
         return None
     (first,) = _queue_offset_at(records, QUEUE_OFFSET_POSITION)
     (last,) = _queue_offset_at(records, last_position + QUEUE_OFFSET_POSITION)
     return Span(first, last, count)
+
+
+@twin
+def hop(records: bytes) -> tuple[int, int, int]:
+    """Return how many whole records there are, where the last one begins, and where they end."""
+    end = len(records)
+    position = last_position = count = 0
+    while end - position >= MIN_RECORD_SIZE:
+        (size,) = _size_at(records, position)
+        if not MIN_RECORD_SIZE <= size <= end - position:
+            break
+        last_position = position
+        position += size
+        count += 1
+    return count, last_position, position
 
 
 def offsets_of(records: bytes) -> list[tuple[int, int]]:

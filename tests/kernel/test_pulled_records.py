@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from skylarkmq import kernel
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import HOSTS_BITS, RecordParts, encode_record, split_records
+from skylarkmq.spark.reading import ranges
 
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
@@ -76,6 +77,12 @@ def bodies(draw: st.DrawFn) -> bytes:
     if body and draw(st.integers(0, 4)) == 0:
         del body[draw(st.integers(0, len(body) - 1)) :]
     return bytes(body)
+
+
+@settings(max_examples=500)
+@given(bodies())
+def test_where_records_end(body: bytes) -> None:
+    assert compiled.hop(body) == kernel.twins[ranges.hop.__name__](body)
 
 
 def in_python(body: bytes, check_crc: bool) -> list[RecordParts] | None:

@@ -1,0 +1,363 @@
+# Records into the rows of an Arrow batch, and columns made of these rows.
+
+cdef enum:
+    COMPRESSED_BIT = 0x1
+    BORN_HOST_AT = 48
+    TIME_SIZE = 8
+    NUMBER_SIZE = 8
+    PAIRS_MAX = 64
+    OFFSET_ID_SIZE = 32
+    STORE_HOST_AT = 64
+
+
+cdef struct Part:  # a record's, whose lengths add up
+    Py_ssize_t size
+    const unsigned char* body
+    Py_ssize_t body_size
+    const unsigned char* topic  # its size byte
+    Py_ssize_t topic_size  # with that byte
+    const unsigned char* properties
+    Py_ssize_t properties_size
+
+
+cdef bint adds_up(const unsigned char* at, Py_ssize_t left, Part* found) noexcept nogil:
+    """Whether a record stands whole in `left` bytes; if so, it is `found`."""
+    cdef Py_ssize_t body_at = FIXED_SIZE, size
+    if left < RECORD_MIN or <uint32_t> load32(at + 4) != MESSAGE_MAGIC:
+        return False
+    if at[39] & IPV6_HOSTS:
+        body_at += IPV6_EXTRA * ((at[39] >> 4 & 1) + (at[39] >> 5 & 1))
+    size = load32(at)
+    if size > left or size < body_at + LENGTHS_SIZE:
+        return False
+    found.size = size
+    found.body, found.body_size = at + body_at, load32(at + body_at - 4)
+    if not 0 <= found.body_size <= size - LENGTHS_SIZE - body_at:
+        return False
+    found.topic = found.body + found.body_size
+    found.topic_size = found.topic[0] + 1
+    found.properties = found.topic + found.topic_size + 2
+    found.properties_size = at + size - found.properties
+    return (
+        found.properties_size >= 0
+        and load16(found.properties - 2) == found.properties_size
+    )
+
+
+cdef bytes tag_in(const unsigned char* at, Py_ssize_t size):
+    """The value of TAGS in encoded properties, None without one."""
+    cdef const unsigned char* end = at + size
+    cdef const unsigned char* stop
+    cdef const unsigned char* tag = NULL
+    cdef Py_ssize_t tag_size = 0
+    while at < end:
+        stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
+        if stop == NULL:
+            stop = end
+        if stop - at > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
+            tag, tag_size = at + TAGS_SIZE, stop - at - TAGS_SIZE
+        at = stop + 1
+    return None if tag == NULL else PyBytes_FromStringAndSize(<const char*> tag, tag_size)
+
+
+cdef tuple put_head(unsigned char* out, const unsigned char* at):
+    """Write the fixed part of a record in the layout of IPv4 hosts; return the hosts when it had
+    others, None when not."""
+    cdef Py_ssize_t born_size, store_size
+    cdef const unsigned char* time_at
+    cdef const unsigned char* store_at
+    if not at[39] & IPV6_HOSTS:
+        memcpy(out, at, FIXED_SIZE)
+        return None
+    born_size = HOST_SIZE + (IPV6_EXTRA if at[39] >> 4 & 1 else 0)
+    store_size = HOST_SIZE + (IPV6_EXTRA if at[39] >> 5 & 1 else 0)
+    time_at = at + BORN_HOST_AT + born_size
+    store_at = time_at + TIME_SIZE
+    memset(out, 0, FIXED_SIZE)
+    memcpy(out, at, BORN_HOST_AT)
+    memcpy(out + BORN_HOST_AT + HOST_SIZE, time_at, TIME_SIZE)
+    memcpy(
+        out + STORE_HOST_AT + HOST_SIZE, store_at + store_size,
+        FIXED_SIZE - STORE_HOST_AT - HOST_SIZE,
+    )
+    return (
+        PyBytes_FromStringAndSize(<const char*> at + BORN_HOST_AT, born_size),
+        PyBytes_FromStringAndSize(<const char*> store_at, store_size),
+    )
+
+
+def gather(
+    rows not None, bytes data not None, Py_ssize_t position, Py_ssize_t limit, int64_t base,
+    int64_t low, int64_t last, wanted not None,
+):
+    """`gathered.gather`."""
+    cdef bytearray heads = rows.heads, body_ends = rows.body_ends
+    cdef list topics = rows.topics, properties = rows.properties
+    cdef bint with_body, with_properties, check_crc, is_full = rows.is_full
+    cdef Py_ssize_t count = rows.count, size = rows.size, end = rows.bodies_size
+    cdef Py_ssize_t bounded_at, rows_max, size_max, gain, room, stop = PyBytes_GET_SIZE(data)
+    cdef dict known
+    cdef const unsigned char* begin = <const unsigned char*> PyBytes_AS_STRING(data)
+    cdef const unsigned char* at
+    cdef const unsigned char* topic_at = NULL  # of the record before
+    cdef unsigned char* out
+    cdef int64_t bounded
+    cdef int32_t offset
+    cdef Part found
+    cdef Py_buffer bodies
+    cdef object topic = None
+    with_body, with_properties, check_crc, bounded_at, rows_max, size_max, known, tags = wanted
+    if position < 0 or not 0 <= bounded_at <= FIXED_SIZE - NUMBER_SIZE or count < 0 or end < 0:
+        raise ValueError("a place is outside of its bounds")
+    room = min(len(heads) // FIXED_SIZE, len(body_ends) // 4 - 1, rows_max)
+    out = <unsigned char*> PyByteArray_AS_STRING(heads)
+    PyObject_GetBuffer(rows.bodies, &bodies, PyBUF_WRITABLE)
+    try:
+        while position < limit and not is_full:
+            at = begin + position
+            if not adds_up(at, stop - position, &found):
+                break
+            if base >= 0 and (
+                load64(at + PHYSICAL_OFFSET_AT) != base + position
+                or memchr(found.properties, 0, found.properties_size) != NULL
+            ):
+                break
+            if topic_at == NULL or memcmp(found.topic, topic_at, found.topic_size) != 0:
+                key = PyBytes_FromStringAndSize(<const char*> found.topic, found.topic_size)
+                if key not in known:
+                    break
+                topic, topic_at = known[key], found.topic
+            bounded = bounded_of(at, bounded_at)
+            if (
+                topic is None
+                or not low <= bounded <= last
+                or tags is not None
+                and tag_in(found.properties, found.properties_size) not in tags
+            ):
+                position += found.size
+                continue
+            if check_crc and (
+                crc_of(found.body, found.body_size) & 0x7FFFFFFF != <uint32_t> load32(at + 8)
+            ):
+                break
+            gain = found.size
+            if not with_body:
+                gain -= found.body_size
+                found.body_size = 0
+            elif at[39] & COMPRESSED_BIT:
+                break
+            if count and size + gain > size_max:
+                is_full = True
+                break
+            if count >= room or found.body_size > bodies.len - end:
+                break
+            hosts = put_head(out + count * FIXED_SIZE, at)
+            if hosts is not None:
+                rows.long_hosts[count] = hosts
+            if with_properties:
+                properties.append(PyBytes_FromStringAndSize(
+                    <const char*> found.properties, found.properties_size
+                ))
+            topics.append(topic)
+            memcpy(<unsigned char*> bodies.buf + end, found.body, found.body_size)
+            end += found.body_size
+            offset = <int32_t> end
+            count += 1
+            memcpy(PyByteArray_AS_STRING(body_ends) + 4 * count, &offset, 4)
+            size += gain
+            is_full = count >= rows_max or size >= size_max
+            position += found.size
+    finally:
+        PyBuffer_Release(&bodies)
+        rows.count, rows.size, rows.bodies_size, rows.is_full = count, size, end, is_full
+    return position
+
+
+cdef inline int64_t bounded_of(const unsigned char* at, Py_ssize_t place) noexcept nogil:
+    """The number at a place of the fixed part that a record would have with IPv4 hosts."""
+    cdef Py_ssize_t shift = 0
+    if place > BORN_HOST_AT and at[39] >> 4 & 1:
+        shift += IPV6_EXTRA
+    if place > STORE_HOST_AT and at[39] >> 5 & 1:
+        shift += IPV6_EXTRA
+    return load64(at + place + shift)
+
+
+def numbers(bytearray heads not None, Py_ssize_t position, Py_ssize_t size, Py_ssize_t count):
+    """`record_columns.numbers`."""
+    cdef const unsigned char* at = <const unsigned char*> PyByteArray_AS_STRING(heads) + position
+    cdef Py_ssize_t row
+    cdef int32_t* small
+    cdef int64_t* large
+    if not 0 <= count <= len(heads) // FIXED_SIZE or not 0 <= position <= FIXED_SIZE - size:
+        raise ValueError("a place is outside of its bounds")
+    made = PyBytes_FromStringAndSize(NULL, count * size)
+    if size == 4:
+        small = <int32_t*> PyBytes_AS_STRING(made)
+        for row in range(count):
+            small[row] = load32(at + row * FIXED_SIZE)
+    elif size == 8:
+        large = <int64_t*> PyBytes_AS_STRING(made)
+        for row in range(count):
+            large[row] = load64(at + row * FIXED_SIZE)
+    else:
+        raise ValueError("a number has 4 or 8 bytes")
+    return made
+
+
+def offset_ids(bytearray heads not None, Py_ssize_t count):
+    """`record_columns.offset_ids`."""
+    cdef const unsigned char* at = <const unsigned char*> PyByteArray_AS_STRING(heads)
+    cdef unsigned char* out
+    cdef Py_ssize_t row
+    if not 0 <= count <= len(heads) // FIXED_SIZE:
+        raise ValueError("a place is outside of its bounds")
+    made = PyBytes_FromStringAndSize(NULL, count * OFFSET_ID_SIZE)
+    out = <unsigned char*> PyBytes_AS_STRING(made)
+    for row in range(count):
+        put_hex(out, at + STORE_HOST_AT)
+        put_hex(out + OFFSET_ID_SIZE // 2, at + PHYSICAL_OFFSET_AT)
+        out += OFFSET_ID_SIZE
+        at += FIXED_SIZE
+    return made
+
+
+cdef inline void put_hex(unsigned char* out, const unsigned char* at) noexcept nogil:
+    """Write eight bytes as digits."""
+    cdef const unsigned char* digits = b"0123456789ABCDEF"
+    cdef Py_ssize_t place
+    for place in range(8):
+        out[2 * place] = digits[at[place] >> 4]
+        out[2 * place + 1] = digits[at[place] & 15]
+
+
+cdef struct Pair:
+    const unsigned char* name
+    Py_ssize_t name_size
+    const unsigned char* value
+    Py_ssize_t value_size
+
+
+cdef Py_ssize_t pairs_of(const unsigned char* at, Py_ssize_t size, Pair* pairs) noexcept nogil:
+    """Fill `pairs` with those of encoded properties, each name once; -1 when there are too many."""
+    cdef const unsigned char* end = at + size
+    cdef const unsigned char* stop
+    cdef const unsigned char* middle
+    cdef Pair* pair
+    cdef Py_ssize_t count = 0
+    while at < end:
+        stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
+        if stop == NULL:
+            stop = end
+        middle = <const unsigned char*> memchr(at, NAME_END, stop - at)
+        if middle != NULL and middle > at and middle + 1 < stop:
+            pair = pair_of(pairs, count, at, middle - at)
+            if pair == NULL:
+                if count == PAIRS_MAX:
+                    return -1
+                pair = pairs + count
+                count += 1
+                pair.name, pair.name_size = at, middle - at
+            pair.value, pair.value_size = middle + 1, stop - middle - 1
+        at = stop + 1
+    return count
+
+
+cdef inline Pair* pair_of(
+    Pair* pairs, Py_ssize_t count, const unsigned char* name, Py_ssize_t size
+) noexcept nogil:
+    cdef Py_ssize_t at
+    for at in range(count):
+        if pairs[at].name_size == size and memcmp(pairs[at].name, name, size) == 0:
+            return pairs + at
+    return NULL
+
+
+cdef bint ascii_only(const unsigned char* at, Py_ssize_t size) noexcept nogil:
+    cdef uint64_t word, every = 0
+    while size >= 8:
+        memcpy(&word, at, 8)
+        every |= word
+        at += 8
+        size -= 8
+    while size:
+        every |= at[0]
+        at += 1
+        size -= 1
+    return every & 0x8080808080808080u == 0
+
+
+def split_pairs(list texts not None, tuple wanted not None):
+    """The pairs of encoded properties, as buffers of Arrow.
+
+    The rows' offsets into the pairs; offsets and bytes of the names; those of the values; and for
+    each wanted name, which pair has it in each row, -1 for none. None instead when a text is not
+    UTF-8, or has very many pairs.
+    """
+    cdef Pair pairs[PAIRS_MAX]
+    cdef Pair* pair
+    cdef Py_ssize_t at, count, size = 0, row = 0, pair_count = 0, names_size = 0, values_size = 0
+    cdef bytes text, name
+    cdef bytearray column
+    for text in texts:
+        size += PyBytes_GET_SIZE(text)
+    if size > INT32_MAX - len(texts):
+        return None
+    rows = room_for(len(texts) + 1)
+    # Each takes four bytes with its separators, of which a text's last one may be missing.
+    name_ends, value_ends = room_for((size + len(texts)) // 4 + 1), \
+        room_for((size + len(texts)) // 4 + 1)
+    names, values = PyByteArray_FromStringAndSize(NULL, size), \
+        PyByteArray_FromStringAndSize(NULL, size)
+    columns = [room_for(len(texts)) for name in wanted]
+    put_end(rows, 0, 0)
+    put_end(name_ends, 0, 0)
+    put_end(value_ends, 0, 0)
+    for text in texts:
+        size = PyBytes_GET_SIZE(text)
+        if not is_utf8(<const unsigned char*> PyBytes_AS_STRING(text), size):
+            return None
+        count = pairs_of(<const unsigned char*> PyBytes_AS_STRING(text), size, pairs)
+        if count < 0:
+            return None
+        for name, column in zip(wanted, columns):
+            pair = pair_of(
+                pairs, count, <const unsigned char*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+            )
+            put_end(column, row, -1 if pair == NULL else pair_count + (pair - pairs))
+        for at in range(count):
+            pair = pairs + at
+            memcpy(PyByteArray_AS_STRING(names) + names_size, pair.name, pair.name_size)
+            memcpy(PyByteArray_AS_STRING(values) + values_size, pair.value, pair.value_size)
+            names_size += pair.name_size
+            values_size += pair.value_size
+            pair_count += 1
+            put_end(name_ends, pair_count, names_size)
+            put_end(value_ends, pair_count, values_size)
+        row += 1
+        put_end(rows, row, pair_count)
+    for column, size in (
+        (name_ends, 4 * (pair_count + 1)), (names, names_size),
+        (value_ends, 4 * (pair_count + 1)), (values, values_size),
+    ):
+        PyByteArray_Resize(column, size)
+    return rows, name_ends, names, value_ends, values, columns
+
+
+cdef inline bytearray room_for(Py_ssize_t count):
+    """Room for so many numbers of 4 bytes."""
+    return PyByteArray_FromStringAndSize(NULL, 4 * count)
+
+
+cdef inline void put_end(bytearray ends, Py_ssize_t place, Py_ssize_t value) noexcept:
+    (<int32_t*> PyByteArray_AS_STRING(ends))[place] = <int32_t> value
+
+
+cdef bint is_utf8(const unsigned char* at, Py_ssize_t size):
+    if ascii_only(at, size):
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<const char*> at, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
