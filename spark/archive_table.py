@@ -1,255 +1,204 @@
-"""An archive: messages in Parquet files, each (topic, broker, queue, offset) exactly once.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""Read an archive with Spark, without a jar: on a disk and in an object store alike.
 
-    <table>/
-      topic=orders/date=2026-01-31/part-000000000017-3f9c02d1-000.parquet     [/hour=05/]
-      _skylarkmq/
-        table.json                  format and partition columns, written once
-        lock                        held (flock) by the job that writes
-        commits/000000000017.json   one file a commit: files added and removed, offsets
-        snapshots/000000000064.json the sum of all commits up to that one
-        staging/<run>/<batch>/topic=.../date=.../part-....parquet.staged
-        runs/<run>/                 Spark's checkpoint of the run that writes, gone with it
+An archive is a Delta table (`archive.table` has its columns and partitions), so whatever reads
+Delta Lake reads it: delta-spark, deltalake, pandas, polars, DuckDB. This module is for a Spark
+without the jars of Delta and of the object store. Its list of files comes from the log, so it gives
+each committed message once whatever jobs and other engines do meanwhile, an OPTIMIZE included.
 
-A data file has the columns of `schema.COLUMNS` without `topic`, which is in its path as are `date`
-and, where the table was made so, `hour`: of storeTimestamp, in UTC, as the texts 2026-01-31 and 05.
-In a path a topic is percent-encoded: `%RETRY%g` is topic=%25RETRY%25g. Body and properties are as
-the source gives them.
+    from skylarkmq.spark import archive_table
 
-A commit has four steps; killed between any two of them, or within one, nothing is lost or doubled:
+    archive_table.read(spark, "s3://bucket/archive", topics=["orders"], start_ms=1_767_225_600_000)
 
-    1  tasks write and sync staged files
-    2  the driver writes commits/N.json, whole or not at all: THE commit
-    3  it removes the files that N replaces (compaction alone), then renames N's files into place
-    4  it empties the staging folder
-
-The next writer does 3 and 4 for the last commit, if need be, before all else. Staged files that no
-commit names do not count.
-
-    reader                                       sees
-    `files`, `read`, `dataset` of this module    every committed message once, also between 2 and 3
-    one that lists the folder (Spark, pyarrow,   every message at most once, and once after step 3:
-    `**/*.parquet`)                              names that start with _ are passed over, and staged
-                                                 files do not end in .parquet
-
-The commits also hold which offsets of each queue are there: a commit that would add one again is
-refused, and a new run goes on where the table ends. So there is no checkpoint to lose. The table
-lies on a local disk, or on one that driver and executors mount at the same path.
+The tasks read the Parquet files with pyarrow. A version that another engine has changed by deletion
+vectors or column mapping is refused: delta-spark reads it.
 """
-# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import datetime
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from skylarkmq.spark import schema
-from skylarkmq.spark.archive import commits as archive_commits
-from skylarkmq.spark.archive.commits import STAGING, ArchiveError, DataFile, TableState, staged_name
-from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.spark.archive.delta_log import DataFile
+from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.table import ArchiveTable
+from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = [
-    "ArchiveError",
-    "ArchivedFile",
-    "column_names",
-    "dataset",
-    "ddl",
-    "files",
-    "read",
-    "state",
-]
+__all__ = ["ArchiveError", "DataFile", "choose", "read", "read_files"]
 
-PARTITION_COLUMNS = ("date", "hour")
-
-
-class ArchivedFile(NamedTuple):
-    """A committed data file, where it lies now."""
-
-    path: str
-    """Absolute."""
-    base: str
-    """The folder above its topic=... folder."""
-    topic: str
-    date: str
-    hour: str | None
-    rows: int
-    size: int
-    """Bytes."""
-    first_ms: int
-    last_ms: int
-    """The least and the greatest storeTimestamp, ms since the epoch."""
-
-
-def files(
-    path: str | Path,
-    *,
-    topics: Collection[str] | None = None,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
-) -> list[ArchivedFile]:
-    """Return the committed files, oldest commit first; needs neither Spark nor pyarrow.
-
-    A compaction removes files that were handed out before it: read them soon, or start anew.
-
-    Args:
-        topics: of these alone.
-        start_ms, end_ms: files that may hold messages stored in [start_ms, end_ms) alone.
-
-    Raises:
-        ArchiveError: no archive there, or a damaged one.
-    """
-    found, gone = whereabouts(path)
-    if gone:
-        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        raise ArchiveError(
-            f"{gone[0].name}{more} of the archive {archive_commits.open_files(path).root} is gone",
-            hint="The job audit lists what was in it. Restore it from a backup",
-        )
-    return [
-        file
-        for file in found
-        if (topics is None or file.topic in topics)
-        and (start_ms is None or file.last_ms >= start_ms)
-        and (end_ms is None or file.first_ms < end_ms)
-    ]
-
-
-def whereabouts(path: str | Path) -> tuple[list[ArchivedFile], list[DataFile]]:
-    """Return the committed files where they lie, and those that are gone; waits for no writer.
-
-    Raises what `files` does, but for files that are gone.
-    """
-    table = archive_commits.open_files(path)
-    state = archive_commits.load(table)
-    while True:
-        found, gone = _placed(table, state)
-        if not gone:
-            return found, gone
-        # A writer may just have moved or replaced them; then there is another commit.
-        again = archive_commits.load(table)
-        back = any(table.size(file.name) is not None for file in gone)
-        if again.number == state.number and not back:
-            return found, gone
-        state = again
-
-
-def state(path: str | Path) -> TableState:
-    """Return what the commits add up to, among it which offsets of each queue are there.
-
-    Raises:
-        ArchiveError: no archive there, or a damaged one.
-    """
-    return archive_commits.load(archive_commits.open_files(path))
+FORMAT: Final = "skylarkmq-archive-table"
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""Of files that one task reads."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+BATCH_ROWS: Final = 8_192
 
 
 def read(
     spark: SparkSession,
-    path: str | Path,
+    place: str | Path | Location,
     *,
     topics: Collection[str] | None = None,
     start_ms: int | None = None,
     end_ms: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the committed messages: `schema.COLUMNS` in order, then date and, if there, hour.
+    """Return the committed messages: the columns of the source, then `date` and what was added.
 
-    Arguments choose FILES as in `files`: filter storeTimestamp for exact times. No order is
-    promised: sort by queueOffset where it counts.
+    `topics`, `start_ms` and `end_ms` choose FILES, by what the log says of them: filter topic and
+    storeTimestamp for exact bounds. No order is promised: sort by queueOffset where it counts.
+
+    Args:
+        place: a path, or a URI of an object store.
+        topics: of these alone.
+        start_ms, end_ms: files that may hold messages stored in [start_ms, end_ms) alone.
+        columns: these alone are read, in this order.
+        storage_options: of the object store; those of the environment count as well.
+
+    Raises:
+        ArchiveError: no archive there, a damaged one, or one that only delta-spark can read.
+        StorageError: the place cannot be used.
     """
-    return read_files(spark, path, files(path, topics=topics, start_ms=start_ms, end_ms=end_ms))
+    if not isinstance(place, Location):
+        place = Location.parse(str(place), storage_options)
+    table = ArchiveTable.open(place)
+    chosen = choose(table.files(), topics=topics, start_ms=start_ms, end_ms=end_ms)
+    return read_files(spark, table, chosen, columns=columns)
 
 
-def read_files(spark: SparkSession, path: str | Path, chosen: Sequence[ArchivedFile]) -> DataFrame:
-    """Return the messages of some of the files of the archive `path`, as `read` does."""
-    hourly = archive_commits.table_hourly(archive_commits.open_files(path))
-    found = spark.createDataFrame([], ddl(hourly))
-    parts: list[DataFrame] = []
-    for base in sorted({file.base for file in chosen}):
-        # The scheme keeps Spark from looking in the cluster's default file system.
-        paths = [f"file://{file.path}" for file in chosen if file.base == base]
-        reader = spark.read.schema(ddl(hourly)).option("basePath", f"file://{base}")
-        parts.append(reader.parquet(*paths).select(*column_names(hourly)))
-    for part in parts:
-        found = part if part is parts[0] else found.unionAll(part)
-    return found
+def choose(
+    files: Sequence[DataFile],
+    *,
+    topics: Collection[str] | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> list[DataFile]:
+    """Return the files that may hold such messages, see `read`."""
+    return [
+        file
+        for file in files
+        if (topics is None or file.topic in topics)
+        and (start_ms is None or file.last_ms is None or file.last_ms >= start_ms)
+        and (end_ms is None or file.first_ms is None or file.first_ms < end_ms)
+    ]
 
 
-def dataset(path: str | Path, *, topics: Collection[str] | None = None) -> ds.Dataset:
-    """Return the committed messages as a pyarrow dataset with the columns that `read` gives.
+def read_files(
+    spark: SparkSession,
+    table: ArchiveTable,
+    chosen: Sequence[DataFile],
+    *,
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """Return the messages of some files of a table's loaded version, as `read` does."""
+    from pyspark.sql.types import StructType
 
-    Raises what `files` does.
+    table.log.require_plain()
+    schema = table.log.table.schema()
+    spark_schema = StructType.fromJson(json.loads(schema.to_json()))
+    if columns is not None:
+        spark_schema = StructType([spark_schema[name] for name in columns])
+    spark.dataSource.register(_source(table.location, tuple(chosen), spark_schema, schema))
+    return spark.read.format(FORMAT).load()
+
+
+def tasks_of(files: Sequence[DataFile]) -> list[tuple[DataFile, ...]]:
+    """Return which files each task reads: about TASK_BYTES, or one large one."""
+    found: list[tuple[DataFile, ...]] = []
+    group: list[DataFile] = []
+    for file in files:
+        if group and sum(other.size for other in group) + file.size > TASK_BYTES:
+            found.append(tuple(group))
+            group = []
+        group.append(file)
+    return [*found, tuple(group)] if group else found
+
+
+def read_batches(
+    location: Location, files: Sequence[DataFile], wanted: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some files in the columns of a schema; one that a file lacks is null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    filesystem = location.filesystem()
+    for file in files:
+        partition = {"topic": file.topic, "date": datetime.date.fromisoformat(file.date)}
+        with (
+            location.errors(),
+            filesystem.open_input_file(file.name) as opened,
+            pq.ParquetFile(opened) as source,
+        ):
+            there = [name for name in wanted.names if name in source.schema_arrow.names]
+            for batch in source.iter_batches(_batch_rows(source.metadata), columns=there):
+                arrays: list[Any] = []
+                for field in wanted:
+                    if field.name in there:
+                        arrays.append(batch.column(field.name).cast(field.type))
+                    elif field.name in partition:
+                        value = pa.scalar(partition[field.name], field.type)
+                        arrays.append(pa.repeat(value, batch.num_rows))
+                    else:
+                        arrays.append(pa.nulls(batch.num_rows, field.type))
+                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows of a file make a batch that Spark takes well."""
+    size = sum(metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * metadata.num_rows // max(1, size)))
+
+
+def _source(
+    location: Location, files: tuple[DataFile, ...], spark_schema: StructType, schema: Any
+) -> type[Any]:
+    """Return the data source of these files: a class that goes to the workers by value.
+
+    Options would do as well, but they are shown, and the store's have secrets.
     """
     import pyarrow as pa
-    import pyarrow.dataset as ds
-    from pyarrow.fs import LocalFileSystem
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    hourly = archive_commits.table_hourly(archive_commits.open_files(path))
-    chosen = files(path, topics=topics)
-    names = column_names(hourly)
-    types: dict[str, pa.DataType] = {column.name: column.arrow for column in schema.COLUMNS}
-    types |= {name: pa.string() for name in PARTITION_COLUMNS}
-    wanted = pa.schema([(name, types[name]) for name in names])
-    keys = pa.schema([(name, pa.string()) for name in _partition_names(hourly)])
-    form, disk = ds.ParquetFileFormat(), LocalFileSystem()
-    fragments = [
-        form.make_fragment(file.path, disk, partition_expression=_expression(file, keys))
-        for file in chosen
-    ]
-    return ds.FileSystemDataset(fragments, wanted, form, disk)
+    types = {field.name: field.type for field in pa.schema(schema.to_arrow())}
+    wanted = pa.schema([(name, types[name]) for name in spark_schema.names])
 
+    class Files(InputPartition):
+        """What one task reads."""
 
-def column_names(hourly: bool) -> tuple[str, ...]:
-    """Return the columns of `read` in order."""
-    return (*schema.names(), *_partition_names(hourly)[1:])
+        def __init__(self, files: tuple[DataFile, ...]) -> None:
+            self.files = files
 
+    class ArchiveReader(DataSourceReader):
+        """Reads with pyarrow."""
 
-def ddl(hourly: bool) -> str:
-    """Return the columns of `read` as a schema that Spark reads."""
-    return ", ".join([schema.ddl(), *(f"{name} string" for name in _partition_names(hourly)[1:])])
+        def partitions(self) -> list[InputPartition]:
+            return [Files(group) for group in tasks_of(files)] or [Files(())]
 
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            assert isinstance(partition, Files)
+            return read_batches(location, partition.files, wanted)
 
-def _partition_names(hourly: bool) -> Sequence[str]:
-    return ("topic", "date", "hour") if hourly else ("topic", "date")
+    class ArchiveFiles(DataSource):
+        """The data source."""
 
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
 
-def _expression(file: ArchivedFile, keys: pa.Schema) -> ds.Expression:
-    import pyarrow.dataset as ds
+        def schema(self) -> StructType:
+            return spark_schema
 
-    values = {"topic": file.topic, "date": file.date, "hour": file.hour}
-    found = ds.field("topic") == file.topic
-    for name in keys.names[1:]:
-        found = found & (ds.field(name) == values[name])
-    return found
+        def reader(self, schema: StructType) -> ArchiveReader:
+            return ArchiveReader()
 
-
-def _placed(table: DurableFolder, state: TableState) -> tuple[list[ArchivedFile], list[DataFile]]:
-    """Return where the files lie, and those that are neither in place nor staged."""
-    root = str(table.root)
-    last = {file.name for file in state.last.add} if state.last else set[str]()
-    stage = state.last.stage if state.last else ""
-    found: list[ArchivedFile] = []
-    gone: list[DataFile] = []
-    for file in state.files.values():
-        if table.size(file.name) is not None:
-            found.append(_archived(file, f"{root}/{file.name}", root))
-        elif file.name in last and table.size(staged_name(stage, file.name)) is not None:
-            staged = staged_name(stage, file.name)
-            found.append(_archived(file, f"{root}/{staged}", f"{root}/{STAGING}/{stage}"))
-        else:
-            gone.append(file)
-    return found, gone
-
-
-def _archived(file: DataFile, path: str, base: str) -> ArchivedFile:
-    return ArchivedFile(
-        path,
-        base,
-        file.value("topic") or "",
-        file.value("date") or "",
-        file.value("hour"),
-        *file[1:],
-    )
+    return ArchiveFiles

@@ -1,5 +1,7 @@
-"""An archive: the messages of topics in Parquet files, each exactly once.
+"""An archive: the messages of topics in one Delta table, each exactly once.
 
-`sink` writes a batch's files, `commits` makes them part of the table at once or not at all, `spans`
-says which offsets the table holds, `compaction` joins small files. The job `jobs/archive` runs it.
+`table` is the table with its commits, `state` what they say, `delta_log` how one follows another,
+`durability` what a power cut may do. `writer` writes a task's files, `sink` brings a batch of Spark
+to it. `removal` expires and erases. `spans` says which offsets are meant. The job `jobs/archive`
+runs it, `archive_table` reads it.
 """

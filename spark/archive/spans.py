@@ -21,7 +21,7 @@ class OverlapError(RocketMQError):
 
 
 class Spans:
-    """Runs of offsets by queue; neighbours are one run. Grows only. One thread."""
+    """Runs of offsets by queue; neighbours are one run. One thread."""
 
     def __init__(self) -> None:
         # Invariant: of each queue, starts and ends rise together: s0 < e0 < s1 < e1 ...
@@ -98,26 +98,42 @@ class Spans:
         for key, start, end in other.items():
             self.add(key, start, end)
 
+    def merge(self, key: QueueKey, start: int, end: int) -> None:
+        """Add the offsets [start, end) of a queue that are not there yet."""
+        for low, high in gaps(self.runs_within(key, start, end), start, end):
+            self.add(key, low, high)
+
+    def merge_all(self, other: Spans) -> None:
+        """Add another's offsets that are not there yet."""
+        for key, start, end in other.items():
+            self.merge(key, start, end)
+
+    def without(self, other: Spans) -> Spans:
+        """Return these offsets but for another's."""
+        return Spans.of(
+            (key, low, high)
+            for key, start, end in self.items()
+            for low, high in gaps(other.runs_within(key, start, end), start, end)
+        )
+
     def refuse_overlap(self, other: Spans) -> None:
         """Raise OverlapError if another has offsets that are here too."""
         for key, start, end in other.items():
             self._refuse(key, start, end)
 
     def _refuse(self, key: QueueKey, start: int, end: int) -> None:
-        there = self.first_run_within(key, start, end)
-        if there is not None:
-            low, high = max(start, there[0]), min(end, there[1])
+        there = self.runs_within(key, start, end)
+        if there:
+            low, high = max(start, there[0][0]), min(end, there[0][1])
             raise OverlapError(f"{describe(key)}: offsets [{low}, {high}) are there already")
 
-    def first_run_within(self, key: QueueKey, start: int, end: int) -> Run | None:
-        """Return the first run that shares an offset with [start, end), whole."""
-        ends = self._ends.get(key)
-        if not ends or start >= end:
-            return None
-        place = bisect_right(ends, start)
-        if place == len(ends) or self._starts[key][place] >= end:
-            return None
-        return self._starts[key][place], ends[place]
+    def runs_within(self, key: QueueKey, start: int, end: int) -> list[Run]:
+        """Return the runs that share an offset with [start, end), whole and rising."""
+        starts, ends = self._starts.get(key, []), self._ends.get(key, [])
+        if start >= end:
+            return []
+        first, last = bisect_right(ends, start), bisect_left(starts, end)
+        return list(zip(starts[first:last], ends[first:last], strict=True))
 
     def runs(self, key: QueueKey) -> list[Run]:
         """Return a queue's runs, rising; none for a queue that is not there."""
@@ -127,6 +143,10 @@ class Spans:
         """Return the offset after a queue's last one."""
         ends = self._ends.get(key)
         return ends[-1] if ends else None
+
+    def of_queues(self, keys: Iterable[QueueKey]) -> Spans:
+        """Return the spans of some queues."""
+        return Spans.of((key, *run) for key in keys for run in self.runs(key))
 
     def queues(self) -> list[QueueKey]:
         """Return the queues that have offsets, sorted."""
@@ -143,13 +163,27 @@ class Spans:
         wanted = set(topics)
         return Spans.of(item for item in self.items() if item[0].topic in wanted)
 
+    def copy(self) -> Spans:
+        """Return spans of their own with the same offsets."""
+        other = Spans()
+        other._starts = {key: list(starts) for key, starts in self._starts.items()}
+        other._ends = {key: list(ends) for key, ends in self._ends.items()}
+        return other
+
+    def run_count(self) -> int:
+        """Return how many runs there are."""
+        return sum(map(len, self._starts.values()))
+
     def count(self) -> int:
         """Return how many offsets there are."""
         return sum(end - start for _, start, end in self.items())
 
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
     def __contains__(self, place: tuple[QueueKey, int]) -> bool:
         key, offset = place
-        return self.first_run_within(key, offset, offset + 1) is not None
+        return bool(self.runs_within(key, offset, offset + 1))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spans):

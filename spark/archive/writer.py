@@ -1,13 +1,19 @@
-"""A task's part of an archive: Arrow batches in, synced Parquet files in the staging folder out.
+"""A task's part of an archive: Arrow batches in, Parquet files of the table and a report out.
 
-    report (JSON)  {"files": [[name, rows, size, first_ms, last_ms], ...],   DataFile
+    report (JSON)  {"files": [{"path": "topic=T/date=2026-01-31/part-3f9c02d1-000.parquet",
+                               "topic": "T", "date": "2026-01-31", "rows": 3, "size": 2469,
+                               "stats": {...}}, ...],
                     "spans": {...},      the offsets that the files hold, once each
-                    "last_ms": {"v": 1, "o": {...}},   latest storeTimestamp by queue
                     "repeated": 0}       rows left out because the table has them
+
+    stats          as Delta's log has them: numRecords, minValues, maxValues and nullCount
 
 Rows keep their order. What is buffered is bounded by BUFFER_BYTES beside one batch, and the files
 that are open at once by OPEN_MAX. Spark worker; nothing outlives a task. A task that is tried again
-writes other files: names hold a token of the attempt.
+writes other files: names hold a token of the attempt. Files that no commit names are no part of the
+table.
+
+Source: delta-io/delta PROTOCOL.md (Per-file Statistics)
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -15,22 +21,25 @@ writes other files: names hold a token of the attempt.
 from __future__ import annotations
 
 import datetime
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 from skylarkmq.spark import schema
-from skylarkmq.spark.archive.commits import STAGED, ArchiveError, DataFile, partition_folder
+from skylarkmq.spark.archive.durability import sync_files
 from skylarkmq.spark.archive.spans import Spans
-from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
+from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.offsets import QueueKey
+from skylarkmq.spark.storage import Location
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """Of all files together; the fullest one's rows are written when it is reached."""
@@ -40,33 +49,31 @@ OPEN_MAX: Final = 16
 FILE_BYTES: Final = 128 * 1024 * 1024
 COMPRESSION: Final = "zstd"
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
+STATISTICS: Final = (
+    "brokerName", "queueId", "queueOffset", "bornTimestamp", "storeTimestamp", "reconsumeTimes",
+    "physicalOffset", "storeSize",
+)  # fmt: skip
+"""Columns whose least and greatest values stand in the log, so that readers pass files over.
+
+None that holds what a user wrote, or an address: an erased message's would stay in the log.
+"""
 _DAY_US: Final = 86_400_000_000
-_HOUR_US: Final = 3_600_000_000
 _EPOCH: Final = datetime.date(1970, 1, 1).toordinal()
 # A dictionary of bodies or of ids that differ in every row is built for nothing.
 _WITH_DICTIONARY: Final = [
     "brokerName", "keys", "tags", "bornHost", "storeHost", "properties.key_value.key",
 ]  # fmt: skip
-_WITH_STATISTICS: Final = ["brokerName", "queueId", "queueOffset", "storeTimestamp", "tags"]
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What every task of a batch is told; picklable."""
+    """What every task of a batch is told; picklable. Holds secrets of the store: no repr."""
 
-    stage_folder: str
-    """Absolute; the first task makes it."""
-    commit_number: int
-    hourly: bool = False
+    location: Location = field(repr=False)
     file_bytes: int = FILE_BYTES
     compression: str = COMPRESSION
-    known: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`Spans.to_json` of what the table holds of these topics."""
-    known_last_ms: Mapping[str, Any] = field(default_factory=lambda: QueueOffsets().to_json())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields; `WritePlan(**fields)` makes it again."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+    known: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """`Spans.to_json` of what the table has and this batch may bring again."""
 
 
 class _Rows(NamedTuple):
@@ -78,56 +85,58 @@ class _Rows(NamedTuple):
     end: int
 
 
-class StagedWriter:
+class TaskWriter:
     """Writes one task's rows; a context manager. `close` gives the report."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
-        self._token = uuid.uuid4().hex[:8]
+        self._filesystem = plan.location.filesystem()
+        self._token = uuid.uuid4().hex
         self._known = Spans.from_json(plan.known)
-        self._known_last_ms = dict(QueueOffsets.from_json(plan.known_last_ms))
-        self._open: dict[str, StagedFile] = {}
-        self._done: list[DataFile] = []
+        self._open: dict[tuple[str, str], TableFile] = {}
+        self._done: list[dict[str, Any]] = []
         self._runs: list[_Rows] = []
-        self._last_ms: dict[QueueKey, int] = {}
         self._count = 0
         self.repeated = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for file in self._open.values():
             file.abandon()
         self._open.clear()
+        if isinstance(error, Exception):
+            for report in self._done:
+                self._filesystem.delete_file(report["path"])
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows with at least the columns of `schema.COLUMNS`, none of them without a time.
 
         Raises:
-            ArchiveError: offsets that the table has, with other messages.
+            ArchiveError: a row without its place.
         """
         batch = self._without_known(batch)
         self._note(batch)
-        for folder, rows in self._by_folder(batch):
-            self._file(folder).add(rows)
+        for partition, rows in _by_partition(batch):
+            self._file(partition).add(rows)
         while sum(file.buffered for file in self._open.values()) > BUFFER_BYTES:
             max(self._open.values(), key=lambda file: file.buffered).write_group()
-        for folder, file in list(self._open.items()):
+        for partition, file in list(self._open.items()):
             if file.size >= self._plan.file_bytes:
-                self._close_file(folder)
+                self._close_file(partition)
 
     def close(self) -> dict[str, Any]:
-        """Sync the files and return the report."""
-        for folder in list(self._open):
-            self._close_file(folder)
+        """End the files, sync them, and return the report.
+
+        Raises:
+            OverlapError: an offset came twice.
+        """
+        for partition in list(self._open):
+            self._close_file(partition)
+        sync_files(self._plan.location, [file["path"] for file in self._done])
         spans = Spans.of((rows.key, rows.start, rows.end) for rows in self._runs)
-        return {
-            "files": [list(file) for file in self._done],
-            "spans": spans.to_json(),
-            "last_ms": QueueOffsets(self._last_ms).to_json(),
-            "repeated": self.repeated,
-        }
+        return {"files": self._done, "spans": spans.to_json(), "repeated": self.repeated}
 
     def _note(self, batch: pa.RecordBatch) -> None:
         """Take note of the offsets: the commit refuses those that come twice."""
@@ -137,108 +146,84 @@ class StagedWriter:
                 self._runs[-1] = last._replace(end=rows.end)
             else:
                 self._runs.append(rows)
-            stored_ms = _last_ms(batch.slice(rows.place, rows.end - rows.start))
-            self._last_ms[rows.key] = max(stored_ms, self._last_ms.get(rows.key, 0))
 
     def _without_known(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out rows that the table has: a batch that comes again after a crash."""
+        if not self._known:
+            return batch
         kept: list[pa.RecordBatch] = []
         repeated = 0
         for rows in _stretches(batch):
             start = rows.start
-            for low, high in self._known_within(rows):
+            for low, high in self._known.runs_within(rows.key, rows.start, rows.end):
+                low, high = max(low, rows.start), min(high, rows.end)
                 kept.append(batch.slice(rows.place + start - rows.start, low - start))
-                again = batch.slice(rows.place + low - rows.start, high - low)
-                self._check_same(rows.key, low, again)
                 repeated += high - low
                 start = high
             kept.append(batch.slice(rows.place + start - rows.start, rows.end - start))
         if not repeated:
             return batch
         self.repeated += repeated
-        table = pa.Table.from_batches(kept, batch.schema).combine_chunks()
-        return pa.RecordBatch.from_arrays(
-            [_one(column) for column in table.columns], schema=batch.schema
-        )
+        return one_batch(pa.Table.from_batches(kept, batch.schema))
 
-    def _known_within(self, rows: _Rows) -> Iterator[tuple[int, int]]:
-        start = rows.start
-        while start < rows.end:
-            run = self._known.first_run_within(rows.key, start, rows.end)
-            if run is None:
-                return
-            start = min(run[1], rows.end)
-            yield max(run[0], rows.start), start
-
-    def _check_same(self, key: QueueKey, offset: int, again: pa.RecordBatch) -> None:
-        """Refuse new messages under offsets of old ones, which would be dropped as known."""
-        latest = self._known_last_ms.get(key)
-        if latest is not None and _last_ms(again) > latest:
-            raise ArchiveError(
-                f"{describe(key)}: the archive has the messages of offsets from {offset} on, and "
-                "the broker has later ones there: the topic was made anew, or the broker lost "
-                "its last messages in a crash and uses their offsets again",
-                hint="Archive into another folder from here on",
-            )
-
-    def _by_folder(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each partition with its folder, in their order."""
-        if not batch.num_rows:
-            return
-        unit = _HOUR_US if self._plan.hourly else _DAY_US
-        units = pc.divide(batch.column("storeTimestamp").cast(pa.int64()), unit)
-        keys = pa.table({"topic": batch.column("topic"), "unit": units})
-        found = keys.group_by(["topic", "unit"], use_threads=False).aggregate([]).to_pylist()
-        for entry in found:
-            topic, number = entry["topic"], entry["unit"]
-            rows = batch
-            if len(found) > 1:
-                same = pc.and_(pc.equal(keys["topic"], topic), pc.equal(units, number))
-                rows = batch.filter(_one(same))
-            yield self._folder(topic, number), rows
-
-    def _folder(self, topic: str, number: int) -> str:
-        day, hour = divmod(number, 24) if self._plan.hourly else (number, 0)
-        date = datetime.date.fromordinal(_EPOCH + day).isoformat()
-        return partition_folder(topic, date, f"{hour:02d}" if self._plan.hourly else None)
-
-    def _file(self, folder: str) -> StagedFile:
-        file = self._open.pop(folder, None)
+    def _file(self, partition: tuple[str, str]) -> TableFile:
+        file = self._open.pop(partition, None)
         if file is None:
             if len(self._open) >= OPEN_MAX:
                 self._close_file(next(iter(self._open)))
-            name = f"part-{self._plan.commit_number:012d}-{self._token}-{self._count:03d}.parquet"
+            path = file_path(*partition, f"{self._token}-{self._count:03d}")
             self._count += 1
-            file = StagedFile(self._plan.stage_folder, f"{folder}/{name}", self._plan.compression)
-        self._open[folder] = file  # the one used last stands last
+            file = TableFile(self._filesystem, path, partition, self._plan.compression)
+        self._open[partition] = file  # the one used last stands last
         return file
 
-    def _close_file(self, folder: str) -> None:
-        self._done.append(self._open.pop(folder).close())
+    def _close_file(self, partition: tuple[str, str]) -> None:
+        self._done.append(self._open.pop(partition).close())
 
 
-class StagedFile:
-    """One Parquet file while it is written; `stage_folder` is absolute, `name` below the table."""
+def file_path(topic: str, date: str, token: str) -> str:
+    """Return where a new file lies below the table: topic=%25RETRY%25g/date=2026-01-31/...
 
-    def __init__(self, stage_folder: str, name: str, compression: str = COMPRESSION) -> None:
-        path = Path(stage_folder) / f"{name}{STAGED}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+    The log has the partition's values, and polars takes them from the path all the same: so they
+    stand there too, encoded as Delta's other writers do.
+    """
+    return f"topic={quote(topic, safe='')}/date={date}/part-{token}.parquet"
+
+
+class TableFile:
+    """One Parquet file of the table while it is written.
+
+    Args:
+        path: below the table.
+        partition: topic and date, which stand in the log and not in the file.
+        columns: of the rows; by default those of the source.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        path: str,
+        partition: tuple[str, str],
+        compression: str = COMPRESSION,
+        columns: pa.Schema | None = None,
+    ) -> None:
         self.buffered = 0
-        self._name = name
-        self._schema = file_schema()
-        self._file: IO[bytes] = path.open("xb")
+        self._filesystem = filesystem
+        self._path = path
+        self._partition = partition
+        self._schema = file_schema() if columns is None else columns
+        self._file = filesystem.open_output_stream(path)
+        self._metadata: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
             compression=cast("Any", compression),
             use_dictionary=cast("Any", _WITH_DICTIONARY),  # columns too, which the stubs forgot
-            write_statistics=_WITH_STATISTICS,
+            write_statistics=cast("Any", [*STATISTICS, "tags"]),
             coerce_timestamps="us",
+            metadata_collector=self._metadata,
         )
         self._batches: list[pa.RecordBatch] = []
-        self._rows = 0
-        self._first_ms: int | None = None
-        self._last_ms = 0
 
     @property
     def size(self) -> int:
@@ -246,12 +231,10 @@ class StagedFile:
         return self._file.tell()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows with at least the columns of a data file."""
+        """Take rows with at least the columns of the file."""
+        if not rows.num_rows:
+            return
         rows = rows.select(self._schema.names)
-        first_ms, last_ms = _first_ms(rows), _last_ms(rows)
-        self._first_ms = first_ms if self._first_ms is None else min(first_ms, self._first_ms)
-        self._last_ms = max(last_ms, self._last_ms)
-        self._rows += rows.num_rows
         self._batches.append(rows)
         self.buffered += rows.nbytes
         if self.buffered >= GROUP_BYTES:
@@ -264,26 +247,70 @@ class StagedFile:
         self._batches.clear()
         self.buffered = 0
 
-    def close(self) -> DataFile:
-        """Sync the file; return what a commit says of it."""
+    def close(self) -> dict[str, Any]:
+        """End the file; return what a report says of it. It is not yet synced."""
         if self._batches:
             self.write_group()
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
         size = self._file.tell()
         self._file.close()
-        return DataFile(self._name, self._rows, size, self._first_ms or 0, self._last_ms)
+        (metadata,) = self._metadata
+        topic, date = self._partition
+        return {
+            "path": self._path,
+            "topic": topic,
+            "date": date,
+            "rows": metadata.num_rows,
+            "size": size,
+            "stats": statistics(metadata),
+        }
 
     def abandon(self) -> None:
-        """Let go of the file of a task that fails; the next writer removes it."""
+        """Let go of the file of a task that fails, and remove it: no commit will name it."""
         self._batches.clear()
-        self._file.close()
+        with suppress(Exception):
+            self._writer.close()
+            self._file.close()
+        with suppress(Exception):
+            self._filesystem.delete_file(self._path)
+
+
+def statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Return what the log says of a file's columns."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    names = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    for name in STATISTICS:
+        if name not in names:
+            continue
+        parts: list[Any] = [
+            metadata.row_group(group).column(names[name]).statistics
+            for group in range(metadata.num_row_groups)
+        ]
+        nulls[name] = sum(part.null_count for part in parts)
+        known = [part for part in parts if part.has_min_max]
+        if known:
+            least[name] = min(part.min for part in known)
+            greatest[name] = max(part.max for part in known)
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": {name: _in_log(value) for name, value in least.items()},
+        "maxValues": {name: _in_log(value) for name, value in greatest.items()},
+        "nullCount": nulls,
+    }
+
+
+def _in_log(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        text = value.astimezone(datetime.UTC).isoformat(timespec="milliseconds")
+        return text.replace("+00:00", "Z")
+    return value
 
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
     """Write a task's batches and return the report."""
-    with StagedWriter(plan) as writer:
+    with TaskWriter(plan) as writer:
         for batch in batches:
             writer.add(batch)
         return writer.close()
@@ -294,6 +321,26 @@ def file_schema() -> pa.Schema:
     return schema.arrow_schema(name for name in schema.names() if name != "topic")
 
 
+def spans_of(rows: pa.Table) -> Spans:
+    """Return the offsets of rows in any order: their topic, brokerName, queueId, queueOffset.
+
+    An offset that is there more than once counts once.
+    """
+    types = {"topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32()}
+    plain = pa.table(
+        {
+            **{name: rows[name].cast(kind) for name, kind in types.items()},
+            "queueOffset": rows["queueOffset"],
+        }
+    )
+    ordered = plain.sort_by([(name, "ascending") for name in plain.column_names])
+    spans = Spans()
+    for batch in ordered.combine_chunks().to_batches():
+        for part in _stretches(batch):
+            spans.merge(part.key, part.start, part.end)
+    return spans
+
+
 def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
     """Cut a batch where the queue changes, or where an offset does not follow the one before."""
     count = batch.num_rows
@@ -301,8 +348,8 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
         return
     columns = [batch.column(name) for name in ("topic", "brokerName", "queueId")]
     offsets = batch.column("queueOffset")
-    if any(column.null_count for column in (*columns, offsets, batch.column("storeTimestamp"))):
-        raise ArchiveError("a row lacks its topic, broker, queue, offset or storeTimestamp")
+    if any(column.null_count for column in (*columns, offsets)):
+        raise ArchiveError("a row lacks its topic, broker, queue or offset")
     steps = pc.subtract(offsets.slice(1), offsets.slice(0, count - 1))
     follows = pc.equal(steps, pa.scalar(1, pa.int64()))
     for column in columns:
@@ -315,12 +362,28 @@ def _stretches(batch: pa.RecordBatch) -> Iterator[_Rows]:
         yield _Rows(key, place, start, start + end - place)
 
 
-def _first_ms(rows: pa.RecordBatch) -> int:
-    return int(pc.min(rows.column("storeTimestamp").cast(pa.int64())).as_py()) // 1000
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
+    """Yield the rows of each topic and date, in their order."""
+    if not batch.num_rows:
+        return
+    times = batch.column("storeTimestamp")
+    if times.null_count:
+        raise ArchiveError("a row lacks its storeTimestamp")
+    days = pc.divide(times.cast(pa.int64()), _DAY_US)
+    keys = pa.table({"topic": batch.column("topic"), "day": days})
+    found = keys.group_by(["topic", "day"], use_threads=False).aggregate([]).to_pylist()
+    for entry in found:
+        topic, day = entry["topic"], entry["day"]
+        rows = batch
+        if len(found) > 1:
+            same = pc.and_(pc.equal(keys["topic"], topic), pc.equal(days, day))
+            rows = batch.filter(_one(same))
+        yield (topic, datetime.date.fromordinal(_EPOCH + day).isoformat()), rows
 
 
-def _last_ms(rows: pa.RecordBatch) -> int:
-    return int(pc.max(rows.column("storeTimestamp").cast(pa.int64())).as_py()) // 1000
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch."""
+    return pa.RecordBatch.from_arrays([_one(c) for c in table.columns], schema=table.schema)
 
 
 def _one(column: Any) -> Any:

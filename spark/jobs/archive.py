@@ -1,17 +1,19 @@
-"""The job `archive`: topics into Parquet files by topic and date, each message exactly once.
+"""The job `archive`: topics into one Delta Lake table, each message exactly once.
 
-    topic(s) --stream--> batches --> staged files --> commit --> TABLE/topic=.../date=.../*.parquet
+    topic(s) --stream--> batches --> data files --> commit --> TABLE
 
-The table itself knows which offsets of each queue it has (see `archive_table`), so the job keeps no
-checkpoint from one run to the next: after a kill at any moment, or a month later, it continues
-where the table ends, and a reader that lists the folder finds each message once. It waits for
-enough messages, or long enough, before it writes a file, and makes one file of many small ones.
+The table itself knows which offsets of each queue it has (see `archive.table`), so the job keeps
+nothing from one run to the next: after a kill at any moment, or a month later, it continues where
+the table ends. It waits for enough messages, or long enough, before it writes a file. Several jobs
+may write into one table, of other topics or of the same ones.
 
     python -m skylarkmq.spark.jobs.archive orders /data/archive
-    skylarkmq-spark-submit -m skylarkmq.spark.jobs.archive orders refunds /data/archive
+    skylarkmq-spark-submit -m skylarkmq.spark.jobs.archive orders refunds s3://bucket/archive
     python -m skylarkmq.spark.jobs.archive orders /data/archive --follow 1m
 
-The table lies on a local disk, or on one that driver and executors mount at the same path.
+The table lies in an object store, or on a disk that driver and executors mount at the same path.
+Other commands of the group expire, erase, optimize and vacuum (`archive_upkeep`).
+
 Driver process. Batches come on a thread of Spark's, one at a time; all else is on the main thread,
 before the stream starts or after it has ended.
 """
@@ -22,29 +24,22 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skylarkmq.spark.archive.commits import (
-    RUNS,
-    STAGING,
-    TABLE,
-    ArchiveWriter,
-    DataFile,
-    TableState,
-    load,
-    open_files,
-)
-from skylarkmq.spark.archive.compaction import CompactPlan, compact, compact_group, groups
-from skylarkmq.spark.archive.spans import gaps
+from skylarkmq.spark.archive.delta_log import DeltaLog
+from skylarkmq.spark.archive.sink import write_files
+from skylarkmq.spark.archive.spans import OverlapError, Spans, gaps
+from skylarkmq.spark.archive.state import ArchiveState
+from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import COMPRESSIONS, WritePlan
-from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.spark.jobs.archive_upkeep import COMMANDS, ArchiveGroup
 from skylarkmq.spark.jobs.common import (
     Duration,
     JobSettings,
@@ -56,12 +51,13 @@ from skylarkmq.spark.jobs.common import (
     option,
 )
 from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
-from skylarkmq.spark.jobs.running import open_session, run_batches
+from skylarkmq.spark.jobs.running import follow_topics, open_session, tasks_at_once
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
 from skylarkmq.spark.reading.positions import EARLIEST, LATEST, Position, instant_ms, resolve
 from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import ConnectionSettings
+from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +82,7 @@ class ArchiveOptions:
     """What to archive, where to, and how."""
 
     topics: tuple[str, ...] = argument("[TOPIC]...", nargs=-1)
-    table: str = argument("TABLE", type=click.Path(file_okay=False))
+    table: str = argument("TABLE")
     pattern: str | None = option(
         "--pattern", metavar="REGEX", help="Topics whose whole name matches, new ones too."
     )
@@ -112,7 +108,6 @@ class ArchiveOptions:
         help="... but no longer than TIME.",
     )
     batch_messages: int = batch_option(500_000)
-    hourly: bool | None = option("--hourly/--daily", help="Divide a new table by hour too.")
     file_mib: int = option(
         "--file-mib",
         type=click.IntRange(min=1, max=4096),
@@ -128,16 +123,6 @@ class ArchiveOptions:
     )
     compression: str = option(
         "--compression", type=click.Choice(COMPRESSIONS), default="zstd", help="Of new files."
-    )
-    compact_files: int = option(
-        "--compact-files",
-        type=click.IntRange(min=0),
-        default=32,
-        metavar="N",
-        help="Merge the small files of a topic and date when there are N; 0: never.",
-    )
-    only_compact: bool = option(
-        "--compact", is_flag=True, help="Only merge small files, from two on; no broker."
     )
     allow_data_loss: bool = option(
         "--allow-data-loss",
@@ -176,64 +161,26 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
 
     Raises:
         JobError, OptionError: options that contradict, or that are not known.
-        ArchiveError: the table is in use, damaged, or would be given an offset again.
+        ArchiveError: the table is damaged, or something else lies there.
+        StorageError: the place cannot be used.
         RocketMQError: a topic is not there, messages have expired, no answer.
     """
     check(options, settings)
-    if options.only_compact:
-        return compact_alone(options, settings)
-    files = open_files(options.table)
+    location = settings.location(options.table)
     view = view_of(options, settings)
     if options.dry_run:
-        return dry_run(options, files, view)
-    view.patiently(view.queues)  # no folder is made for a topic that is not there
-    writer = ArchiveWriter(files, hourly=options.hourly, now_ms=SystemClock().now_ms)
-    with writer:
-        found = survey(options, writer.state, view)
-        writer.begin(found.new)
-        with (
-            open_session("skylarkmq archive", settings) as spark,
-            settings.progress("archiving") as progress,
-        ):
-            archiving = Archiving(options, settings, writer, spark, progress)
-            archiving.stream(found)
-        return archiving.summary()
-
-
-def compact_alone(options: ArchiveOptions, settings: JobSettings) -> Summary:
-    """Compact what there is, in this process; with --dry-run tell what would be."""
-    files = open_files(options.table)
-    if options.dry_run:
-        from skylarkmq.spark import archive_table
-
-        chosen = groups(archive_table.state(options.table), file_bytes=options.file_bytes)
-        figures: dict[str, Any] = {
-            "files_now": len(archive_table.files(options.table)),
-            "files_to_merge": sum(map(len, chosen)),
-            "files_to_write": len(chosen),
-        }
-        return Summary("archive", figures, dry_run=True)
-    # Only a table that is there: compaction makes none.
-    if files.size(TABLE) is None:
-        raise UsageError(f"there is no archive in {files.root}")
-    with ArchiveWriter(files, hourly=options.hourly, now_ms=SystemClock().now_ms) as writer:
-        chosen = groups(writer.state, file_bytes=options.file_bytes)
-        before = len(writer.state.files)
-        with settings.progress("compacting", "files") as progress:
-            progress.show(0, sum(map(len, chosen)))
-            compact(
-                writer,
-                chosen,
-                compression=options.compression,
-                on_progress=progress.advance,
-            )
-        figures = {
-            "files_before": before,
-            "files_after": len(writer.state.files),
-            "messages": sum(file.rows for file in writer.state.files.values()),
-            "table": str(files.root),
-        }
-        return Summary("archive", figures, tuple(holes_table(writer.state)))
+        return dry_run(options, location, view)
+    view.patiently(view.queues)  # no table is made for a topic that is not there
+    table = ArchiveTable.open_or_make(location)
+    found = survey(options, table.state, view)
+    table.begin(found.new)
+    with (
+        open_session("skylarkmq archive", settings) as spark,
+        settings.progress("archiving") as progress,
+    ):
+        archiving = Archiving(options, settings, table, spark, progress)
+        archiving.stream(found)
+    return archiving.summary()
 
 
 def check(options: ArchiveOptions, settings: JobSettings) -> None:
@@ -246,10 +193,6 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
     for name in settings.options:
         if name.lower() in refused:
             raise UsageError(f"--option {name}: {refused[name.lower()]}")
-    if options.only_compact:
-        if options.topics or options.pattern:
-            raise UsageError("--compact takes the table alone, no topics")
-        return
     if bool(options.topics) == bool(options.pattern):
         raise UsageError("name topics, or --pattern: one of the two")
     if options.min_messages is not None and options.follow_ms is None:
@@ -319,7 +262,7 @@ def starting(text: str) -> Position:
         raise UsageError(f"--starting {text[:40]!r}: earliest, latest, or {error}") from error
 
 
-def survey(options: ArchiveOptions, state: TableState, view: QueueView) -> Survey:
+def survey(options: ArchiveOptions, state: ArchiveState, view: QueueView) -> Survey:
     """Return where each queue goes on; asks name servers and brokers.
 
     A queue that the table does not know, of a topic that it knows, came later: it starts at its
@@ -348,10 +291,12 @@ def survey(options: ArchiveOptions, state: TableState, view: QueueView) -> Surve
     )
 
 
-def dry_run(options: ArchiveOptions, files: DurableFolder, view: QueueView) -> Summary:
+def dry_run(options: ArchiveOptions, location: Location, view: QueueView) -> Summary:
     """Return what a run would archive."""
-    there = files.size(TABLE) is not None
-    state = load(files) if there else TableState()
+    log = DeltaLog.open(location)
+    table = None if log is None else ArchiveTable(log)
+    state = ArchiveState() if table is None else table.state
+    files = [] if table is None else table.files()
     found = survey(options, state, view)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -362,17 +307,19 @@ def dry_run(options: ArchiveOptions, files: DurableFolder, view: QueueView) -> S
     ]  # fmt: skip
     columns = ("topic", "broker", "queue", "from_offset", "to_offset", "messages", "expired")
     figures = {
-        "table": str(files.root),
-        "table_exists": there,
-        "archived_messages": sum(file.rows for file in state.files.values()),
-        "archived_files": len(state.files),
+        "table": str(location),
+        "table_exists": table is not None,
+        "archived_messages": sum(file.rows or 0 for file in files),
+        "archived_files": len(files),
         "messages_to_archive": found.backlog,
     }
     tables = (Table("queues", columns, rows), *holes_table(state))
-    return Summary("archive", figures, tables, tuple(_warnings(found)), dry_run=True)
+    return Summary("archive", figures, tables, tuple(_warnings(found, state)), dry_run=True)
 
 
-def _warnings(found: Survey) -> Iterator[str]:
+def _warnings(found: Survey, state: ArchiveState) -> Iterator[str]:
+    if state.note:
+        yield state.note
     if any(found.expired(key) for key in found.start):
         yield (
             "Messages have expired before they were archived: the job fails on them, or with "
@@ -385,7 +332,7 @@ def _warnings(found: Survey) -> Iterator[str]:
         )
 
 
-def holes_table(state: TableState) -> list[Table]:
+def holes_table(state: ArchiveState) -> list[Table]:
     """Return a table of the offsets that the archive lacks in between, none when it lacks none."""
     rows = [
         (*key, low, high, high - low)
@@ -406,88 +353,79 @@ class Archiving:
         self,
         options: ArchiveOptions,
         settings: JobSettings,
-        writer: ArchiveWriter,
+        table: ArchiveTable,
         spark: SparkSession,
         progress: Progress,
     ) -> None:
         self._options = options
         self._settings = settings
-        self._writer = writer
+        self._table = table
         self._spark = spark
         self._progress = progress
-        self._tasks = options.files_per_batch or spark.sparkContext.defaultParallelism
+        self._tasks = options.files_per_batch or tasks_at_once(spark)
         self._total: int | None = None
         self._messages: Counter[str] = Counter()
         self._batches = 0
         self._repeated = 0
-        self._compacted = 0
+        self._note = table.state.note
+        # What the source may give although the table has it.
+        self._known = Spans()
 
     def stream(self, found: Survey) -> None:
         """Archive until the end, or until a signal. Raises what a batch or the source raised."""
         options = self._options
         self._total = found.backlog if options.follow_ms is None else None
         self._progress.show(0, self._total)
-        reader = self._spark.readStream.format("skylarkmq")
-        run_batches(
-            reader.options(**options.source_options(self._settings, found.start)).load(),
-            "archive",
-            self.take,
-            # Removed with the run: the table says where the next run continues.
-            checkpoint=f"file://{self._writer.files.root}/{RUNS}/{self._writer.run}",
-            follow_ms=options.follow_ms,
-        )
-        self._compact()
+        # A queue whose broker was away when the run began, and comes back, is read from its start.
+        away = [key for key in self._table.state.queues() if key not in found.start]
+        self._known = self._table.state.spans.of_queues(away)
+        # The table says where the next run continues: Spark's checkpoint is for this one alone.
+        with tempfile.TemporaryDirectory(prefix="skylarkmq-archive-") as checkpoint:
+            follow_topics(
+                self._spark,
+                options.source_options(self._settings, found.start),
+                "archive",
+                self.take,
+                checkpoint=f"file://{checkpoint}",
+                follow_ms=options.follow_ms,
+            )
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Archive a batch: tasks stage, then one commit."""
-        from skylarkmq.spark.archive.sink import stage
+        """Archive a batch: tasks write, then one commit."""
+        while True:
+            written = Written.of(write_files(frame.coalesce(self._tasks), self._plan()))
+            try:
+                self._table.append(written.files, written.spans)
+                break
+            except OverlapError:
+                # Another run has archived some of it meanwhile: tasks leave that out.
+                written.remove(self._table.location)
+                self._known.merge_all(self._table.state.spans.of_queues(written.spans.queues()))
+        self._repeated += written.repeated
+        for file in written.files:
+            self._messages[file["topic"]] += file["rows"]
+        self._batches += bool(written.files)
+        self._progress.show(self._messages.total(), self._total)
 
-        batch = str(batch_id)
-        reports = stage(frame.coalesce(self._tasks), self._plan(batch))
-        count = self._writer.append(batch, reports)
-        for report in reports:
-            self._repeated += report["repeated"]
-            for entry in report["files"]:
-                file = DataFile(*entry)
-                self._messages[file.value("topic") or ""] += file.rows
-        self._batches += bool(count)
-        self._progress.show(
-            self._messages.total(), self._total, f"{len(self._writer.state.files)} files"
-        )
-        self._compact()
-
-    def _plan(self, batch: str) -> WritePlan:
-        writer, options = self._writer, self._options
+    def _plan(self) -> WritePlan:
         return WritePlan(
-            f"{writer.files.root}/{STAGING}/{writer.stage(batch)}",
-            writer.state.number + 1,
-            hourly=writer.hourly,
-            file_bytes=options.file_bytes,
-            compression=options.compression,
-            known=writer.state.spans.to_json(),
-            known_last_ms=QueueOffsets(writer.state.last_ms).to_json(),
-        )
-
-    def _compact(self) -> None:
-        least = self._options.compact_files
-        if least < 2:
-            return
-        chosen = groups(self._writer.state, file_bytes=self._options.file_bytes, files_min=least)
-        self._compacted += compact(
-            self._writer,
-            chosen,
-            run_tasks=tasks_of(self._spark),
+            self._table.location,
+            file_bytes=self._options.file_bytes,
             compression=self._options.compression,
+            known=self._known.to_json(),
         )
 
     def summary(self) -> Summary:
         """Return what the run did."""
-        state = self._writer.state
+        table = self._table
+        table.reload()
         archived: Counter[str] = Counter()
         files: Counter[str] = Counter()
-        for file in state.files.values():
-            archived[file.value("topic") or ""] += file.rows
-            files[file.value("topic") or ""] += 1
+        size = 0
+        for file in table.files():
+            archived[file.topic] += file.rows or 0
+            files[file.topic] += 1
+            size += file.size
         rows = [
             (topic, self._messages[topic], archived[topic], files[topic])
             for topic in sorted({*archived, *self._messages})
@@ -495,39 +433,70 @@ class Archiving:
         figures = {
             "messages": self._messages.total(),
             "batches": self._batches,
-            "files": len(state.files),
-            "bytes": sum(file.size for file in state.files.values()),
-            "files_compacted_away": self._compacted,
+            "files": files.total(),
+            "bytes": size,
             "messages_archived_before": self._repeated,
-            "table": str(self._writer.files.root),
+            "table": str(table.location),
+            "version": table.log.version,
         }
         tables = [Table("by topic", ("topic", "messages", "in_table", "files_in_table"), rows)]
-        return Summary("archive", figures, (*tables, *holes_table(state)))
+        notes = (self._note,) if self._note else ()
+        return Summary("archive", figures, (*tables, *holes_table(table.state)), notes)
 
 
-def tasks_of(
-    spark: SparkSession,
-) -> Callable[[Sequence[CompactPlan]], Iterable[DataFile]]:
-    """Return what compacts groups in Spark's tasks, all at once."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the tasks of a batch have written."""
 
-    def run(plans: Sequence[CompactPlan]) -> Iterable[DataFile]:
-        if not plans:
-            return []
-        return spark.sparkContext.parallelize(plans, len(plans)).map(compact_group).collect()
+    files: list[dict[str, Any]]
+    spans: Spans
+    repeated: int
+    """Rows left out."""
 
-    return run
+    @classmethod
+    def of(cls, reports: Iterable[Mapping[str, Any]]) -> Written:
+        """Return what reports say together.
+
+        Raises:
+            OverlapError: two tasks have written the same message.
+        """
+        files: list[dict[str, Any]] = []
+        spans, repeated = Spans(), 0
+        for report in reports:
+            files += report["files"]
+            spans.add_all(Spans.from_json(report["spans"]))
+            repeated += report["repeated"]
+        return cls(files, spans, repeated)
+
+    def remove(self, location: Location) -> None:
+        """Remove the files, which no commit names."""
+        filesystem = location.filesystem()
+        with location.errors():
+            for file in self.files:
+                filesystem.delete_file(file["path"])
 
 
-main = job_command(
-    "archive",
-    ArchiveOptions,
-    run,
-    help="""Archive TOPICs into the Parquet table TABLE, each message exactly once.
+main = ArchiveGroup(
+    help="""Archive topics into a Delta Lake table, and take care of it.
 
-    Run it again, whatever ended it: it goes on where the table ends. Only one job writes at a time,
-    and readers need not wait.
-    """,
+    `archive [TOPIC]... TABLE` is short for `archive run [TOPIC]... TABLE`.
+    """
 )
+main.add_command(
+    job_command(
+        "archive",
+        ArchiveOptions,
+        run,
+        name="run",
+        help="""Archive TOPICs into the Delta Lake table TABLE, each message exactly once.
+
+    TABLE is a folder, or s3://BUCKET/PATH and the like. Run it again, whatever ended it: it goes on
+    where the table ends. Several jobs may write into one table.
+    """,
+    )
+)
+for command in COMMANDS:
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -8,18 +8,18 @@
     duplicate   the right side has it more than once
     differing   both have it, and they differ in what the column `what` names
 
-    gone          a commit names the file, and it is not there
-    unreadable    the file is there, and its footer is not that of a Parquet file
-    stray         the file lies among the others, and no commit names it: a reader that lists the
-                  folder, and does not read the commits, takes its messages for the archive's
+    gone          the table's log names the file, and it is not there
+    unreadable    the file is there, and is not the Parquet file that the log says: its footer, its
+                  size or the number of its rows
 
 Exit code 1 when anything is found. Nothing is changed. Spark compares; neighbouring offsets with
 the same fault are one line, and only these lines come to the driver.
 
     topic   Messages that have expired on the brokers are compared with what the archive's commits
             promise: each has to be there once, with a body that has the checksum it says. Holes,
-            which no commit has, count as missing. What came after the archive's end is told, and is
-            no difference.
+            which no commit has, count as missing. Messages that were expired or erased from the
+            archive must not be there: one that is counts as extra. What came after the archive's
+            end is told, and is no difference.
     store   Of a stopped store or a copy. Each record's queue must lead to it, and each unit of a
             queue to a record. Records that transactions hide, and topics that were deleted, have
             no unit. Tag codes and key indexes are for `skylarkmq store verify`.
@@ -32,21 +32,21 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.commits import META, ArchiveError, DataFile, TableState, open_files
+from skylarkmq.spark.archive.delta_log import DataFile
 from skylarkmq.spark.archive.spans import Spans, gaps
-from skylarkmq.spark.archive_table import ArchivedFile
+from skylarkmq.spark.archive.state import ArchiveError, ArchiveState
+from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.durable_folder import DurableFolder
-from skylarkmq.spark.jobs.common import JobError, JobSettings, UsageError, argument, job_command
+from skylarkmq.spark.jobs.common import JobSettings, UsageError, argument, job_command
 from skylarkmq.spark.jobs.reporting import DIFFERENCES, DONE, Cell, Summary, Table
 from skylarkmq.spark.jobs.running import by_queue, open_session
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets, describe
@@ -60,14 +60,14 @@ COMPRESSED = 1
 STEP = 100_000
 """Offsets that one row is exploded into."""
 TRIES = 5
-"""How often to begin anew while another job takes files away."""
+"""How often to begin anew while others delete files that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
     """Which archive to compare, and of which topics; of none: all of it."""
 
-    table: str = argument("TABLE", type=click.Path(file_okay=False))
+    table: str = argument("TABLE")
     topics: tuple[str, ...] = argument("[TOPIC]...", nargs=-1)
 
 
@@ -85,51 +85,65 @@ def audit_topic(options: TopicOptions, settings: JobSettings) -> Summary:
         ArchiveError: no archive, or a damaged one.
         RocketMQError: a topic is not there, or no answer.
     """
-    table = options.table
-    state = archive_table.state(table)
-    with closing(settings.client()) as client:
-        plan = plan_archive(state, options.topics, client)
+    from pyspark.errors import PySparkException
+
+    table = ArchiveTable.open(settings.location(options.table))
     with (
+        closing(settings.client()) as client,
         open_session("skylarkmq audit", settings) as spark,
         settings.progress("comparing") as progress,
     ):
-        progress.say(f"{plan.live.count():,} messages on the brokers, {plan.rows:,} archived")
-        files, found = compare(spark, table, plan, settings)
+        for tries in range(TRIES, 0, -1):
+            plan = plan_archive(table.state, options.topics, client)
+            files = check_files(table, plan.topics)
+            progress.say(f"{plan.live.count():,} messages on the brokers, {files.rows:,} archived")
+            try:
+                found = compare(spark, table, files.sound, plan, settings)
+                break
+            except PySparkException:
+                version = table.log.version
+                table.reload()
+                if table.log.version == version or tries == 1:
+                    raise
     found = sorted([*found, *(Run("missing", *hole, "expired") for hole in plan.holes)])
     figures = {
-        "messages_compared": plan.live.count(),
+        "messages_compared": plan.live.without(plan.gone).count(),
         "messages_expired": plan.expired.count(),
-        "messages_in_archive": plan.rows,
+        "messages_in_archive": files.rows,
+        "messages_removed_from_archive": plan.gone.count(),
         "messages_not_archived_yet": plan.ahead,
+        "version": table.log.version,
     }
-    return report(figures, found, [*plan.notes, *files.notes()], files.tables())
+    notes = [*([table.state.note] if table.state.note else []), *plan.notes, *files.notes()]
+    return report(figures, found, notes, files.tables())
 
 
 def compare(
-    spark: SparkSession, table: str, plan: ArchivePlan, settings: JobSettings
-) -> tuple[CheckedFiles, list[Run]]:
-    """Return what is wrong with the archive's files, and where the sides do not agree.
-
-    Begins anew when a job compacts files while they are read.
-
-    Raises:
-        JobError: it did so each time.
-    """
-    from pyspark.errors import PySparkException
-
+    spark: SparkSession,
+    table: ArchiveTable,
+    sound: Sequence[DataFile],
+    plan: ArchivePlan,
+    settings: JobSettings,
+) -> list[Run]:
+    """Return where the sides do not agree; reads the files of one version of the table."""
     left = promised(spark, plan.expired)
     if plan.live.count():
         left = left.unionAll(facts(live(spark, plan, settings)))
-    for _ in range(TRIES):
-        files = check_files(table, plan.topics)
-        try:
-            right = within(archive_table.read_files(spark, table, files.sound), plan.stops)
-            return files, runs(differences(left, facts(right), FACTS))
-        except PySparkException:
-            if all(Path(file.path).exists() for file in files.sound):
-                raise
-    raise JobError(
-        f"a job compacts files of {table} faster than they can be read: audit when it has ended"
+    right = within(archive_table.read_files(spark, table, sound), plan.stops)
+    gone = places(spark, within_reach(plan.gone, sound))
+    return runs(differences(left, facts(right), FACTS, gone=gone))
+
+
+def within_reach(gone: Spans, files: Sequence[DataFile]) -> Spans:
+    """Return what of these offsets files could have: after years most lie below all of them."""
+    least: dict[str, int] = {}
+    for file in files:
+        first = file.first_offset or 0
+        least[file.topic] = min(first, least.get(file.topic, first))
+    return Spans.of(
+        (key, max(start, least[key.topic]), end)
+        for key, start, end in gone.items()
+        if key.topic in least
     )
 
 
@@ -185,6 +199,14 @@ def facts(frame: DataFrame) -> DataFrame:
 
 def promised(spark: SparkSession, spans: Spans) -> DataFrame:
     """Return PLACE of all offsets of some spans; the facts are not known, but for the checksum."""
+    return places(spark, spans).selectExpr(
+        *PLACE,
+        *(f"CAST({'0' if fact == 'checksum' else 'NULL'} AS string) AS {fact}" for fact in FACTS),
+    )
+
+
+def places(spark: SparkSession, spans: Spans) -> DataFrame:
+    """Return PLACE of all offsets of some spans."""
     pieces = [
         (*key, low, min(low + STEP, end))
         for key, start, end in spans.items()
@@ -192,11 +214,7 @@ def promised(spark: SparkSession, spans: Spans) -> DataFrame:
     ]
     columns = "topic string, brokerName string, queueId int, low bigint, high bigint"
     offsets = "explode(sequence(low, high - 1)) AS queueOffset"
-    return spark.createDataFrame(pieces, columns).selectExpr(
-        *PLACE[:3],
-        offsets,
-        *(f"CAST({'0' if fact == 'checksum' else 'NULL'} AS string) AS {fact}" for fact in FACTS),
-    )
+    return spark.createDataFrame(pieces, columns).selectExpr(*PLACE[:3], offsets)
 
 
 def audit_store(options: StoreOptions, settings: JobSettings) -> Summary:
@@ -298,21 +316,23 @@ class ArchivePlan:
 
     topics: tuple[str, ...]
     live: Spans
-    """What brokers and archive should both have."""
+    """What the brokers have, and the archive should have but for `gone`."""
     expired: Spans
     """What the archive alone can have."""
+    gone: Spans
+    """What was expired or erased from the archive, and may not be there."""
     holes: list[Hole]
     """What neither has: messages that expired without being archived."""
     ahead: int
     """Messages after the archive's end."""
-    rows: int
-    """Messages in the archive's files of these topics, by its commits."""
     stops: dict[QueueKey, int]
     """The archive's end in each queue that it knows: what came after it is not compared."""
     notes: list[str]
 
 
-def plan_archive(state: TableState, topics: Sequence[str], brokers: BlockingClient) -> ArchivePlan:
+def plan_archive(
+    state: ArchiveState, topics: Sequence[str], brokers: BlockingClient
+) -> ArchivePlan:
     """Return what to compare; asks name servers and brokers.
 
     Raises:
@@ -329,6 +349,7 @@ def plan_archive(state: TableState, topics: Sequence[str], brokers: BlockingClie
             f"the archive does not have {', '.join(unknown)}; it has {', '.join(known)}"
         )
     chosen = tuple(topics) or tuple(known)
+    gone = state.gone.only(chosen)
     live, expired, notes = Spans(), Spans(), list[str]()
     holes: list[Hole] = []
     ahead = 0
@@ -352,22 +373,30 @@ def plan_archive(state: TableState, topics: Sequence[str], brokers: BlockingClie
                 "anew, or its broker lost its last messages."
             )
         ahead += max(0, end - max(stop, begin))
-        live.add(key, max(first, begin), min(stop, end))
+        for low, high in trimmed(gone.runs(key), max(first, begin), min(stop, end)):
+            live.add(key, low, high)
         for low, high in runs:
-            expired.add(key, low, min(high, begin))
+            for promise in gaps(gone.runs(key), low, min(high, begin)):
+                expired.add(key, *promise)
         holes += [
             (key.topic, key.broker_name, key.queue_id, low, high)
             for low, high in gaps(runs, first, min(begin, stop))
         ]
-    rows = sum(file.rows for file in state.files.values() if file.value("topic") in chosen)
     known_queues = state.queues(chosen)
     stops = {key: stop for key in known_queues if (stop := state.next_offset(key)) is not None}
-    return ArchivePlan(chosen, live, expired, holes, ahead, rows, stops, notes)
+    return ArchivePlan(chosen, live, expired, gone, holes, ahead, stops, notes)
+
+
+def trimmed(gone: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Return [start, end) without what has gone at both its ends; nothing if all has."""
+    left = gaps(gone, start, end)
+    return [(left[0][0], left[-1][1])] if left else []
 
 
 PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset")
 RUNS_MAX: Final = 10_000
 """Runs that are listed; the counts are of all."""
+REMOVED: Final = "expired or erased"
 COLUMNS: Final = (
     "kind",
     "topic",
@@ -398,23 +427,29 @@ class Run(NamedTuple):
         return self.end - self.start
 
 
-def differences(left: DataFrame, right: DataFrame, facts: Sequence[str]) -> DataFrame:
+def differences(
+    left: DataFrame, right: DataFrame, facts: Sequence[str], *, gone: DataFrame | None = None
+) -> DataFrame:
     """Return a row for each place where the sides do not agree: PLACE, kind, what.
 
     Args:
         left, right: have PLACE and `facts`; a fact that is null agrees with everything. What is
             twice counts on the right alone: the left side says what there is.
+        gone: has PLACE: what the right side may not have, whatever the left one has.
     """
     from pyspark.sql import functions as F
 
-    sides = [
-        side.select(*PLACE, *facts, F.lit(left_count).alias("l"), F.lit(right_count).alias("r"))
-        for side, left_count, right_count in ((left, 1, 0), (right, 0, 1))
-    ]
-    found = sides[0].unionAll(sides[1])
+    def side(frame: DataFrame, name: str, columns: Sequence[Column]) -> DataFrame:
+        counts = [F.lit(int(name == each)).alias(each) for each in "lrg"]
+        return frame.select(*PLACE, *columns, *counts)
+
+    known = [F.col(fact) for fact in facts]
+    found = side(left, "l", known).unionAll(side(right, "r", known))
+    if gone is not None:
+        nothing = [F.lit(None).cast("string").alias(fact) for fact in facts]
+        found = found.unionAll(side(gone, "g", nothing))
     grouped = found.groupBy(*PLACE).agg(
-        F.sum("l").alias("l"),
-        F.sum("r").alias("r"),
+        *(F.sum(each).alias(each) for each in "lrg"),
         *(F.min(fact).alias(f"low_{fact}") for fact in facts),
         *(F.max(fact).alias(f"high_{fact}") for fact in facts),
     )
@@ -422,12 +457,14 @@ def differences(left: DataFrame, right: DataFrame, facts: Sequence[str]) -> Data
         F.when(F.col(f"low_{fact}") != F.col(f"high_{fact}"), F.lit(fact)) for fact in facts
     ]
     kind = (
-        F.when(F.col("r") == 0, "missing")
+        F.when(F.col("g") > 0, F.when(F.col("r") > 0, "extra"))
+        .when(F.col("r") == 0, "missing")
         .when(F.col("l") == 0, F.when(F.col("r") > 1, "duplicate").otherwise("extra"))
         .when(F.col("r") > 1, "duplicate")
         .when(F.col("what") != "", "differing")
     )
-    named = grouped.withColumn("what", F.concat_ws(", ", *unequal)).withColumn("kind", kind)
+    what = F.when(F.col("g") > 0, F.lit(REMOVED)).otherwise(F.concat_ws(", ", *unequal))
+    named = grouped.withColumn("what", what).withColumn("kind", kind)
     return named.where("kind IS NOT NULL").select(*PLACE, "kind", "what")
 
 
@@ -463,9 +500,6 @@ def counts(found: Sequence[Run]) -> dict[str, int]:
     return dict(sorted(counter.items()))
 
 
-SUFFIX: Final = ".parquet"
-
-
 class FileFault(NamedTuple):
     """A file with which something is wrong."""
 
@@ -473,15 +507,17 @@ class FileFault(NamedTuple):
     name: str
     """Below the table."""
     rows: int | None
-    """Messages that the commits say it has; None of a file that none names."""
+    """Messages that the log says it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFiles:
-    """An archive's files of some topics."""
+    """An archive's files of some topics, of one version."""
 
-    sound: list[ArchivedFile]
+    sound: list[DataFile]
     faults: list[FileFault]
+    rows: int
+    """Messages in all of them, by the log."""
 
     def tables(self) -> tuple[Table, ...]:
         """Return the faults for a summary; nothing when there are none."""
@@ -493,67 +529,38 @@ class CheckedFiles:
 
     def notes(self) -> Iterator[str]:
         """Yield what to do about them."""
-        kinds = {fault.kind for fault in self.faults}
-        if kinds & {"gone", "unreadable"}:
+        if self.faults:
             yield "Messages of files that are gone or unreadable count as missing: restore them."
-        if "stray" in kinds:
-            yield (
-                "Stray files are no part of the archive, but a reader that lists the folder reads "
-                "them: remove them."
-            )
 
 
-def check_files(path: str | Path, topics: Collection[str]) -> CheckedFiles:
-    """Look at all files of these topics; opens each for its footer.
-
-    Raises:
-        ArchiveError: no archive there, or a damaged one.
-    """
-    table = open_files(path)
-    # Listed first: a file that a writer has put there has its commit already.
-    listed = set(_listed(table))
-    found, gone = archive_table.whereabouts(path)
-    faults = [
-        FileFault("gone", file.name, file.rows) for file in gone if file.value("topic") in topics
-    ]
-    sound: list[ArchivedFile] = []
-    for file in found:
-        name = Path(file.path).relative_to(table.root).as_posix()
-        listed.discard(name)
-        if file.topic not in topics:
-            continue
-        if _is_parquet(file.path):
-            sound.append(file)
+def check_files(table: ArchiveTable, topics: Collection[str]) -> CheckedFiles:
+    """Look at all files of these topics in the loaded version; opens each for its footer."""
+    filesystem = table.location.filesystem()
+    sound: list[DataFile] = []
+    faults: list[FileFault] = []
+    chosen = [file for file in table.files() if file.topic in topics]
+    for file in chosen:
+        with table.location.errors():
+            fault = _fault(filesystem, file)
+        if fault:
+            faults.append(FileFault(fault, file.name, file.rows))
         else:
-            faults.append(FileFault("unreadable", name, file.rows))
-    faults += [
-        FileFault("stray", name, None)
-        for name in listed
-        if (DataFile(name, 0, 0, 0, 0).value("topic") or "") in {*topics, ""}
-        and table.size(name) is not None  # else compaction has taken it away
-    ]
-    return CheckedFiles(sound, sorted(faults, key=lambda fault: fault[:2]))
+            sound.append(file)
+    faults.sort(key=lambda fault: fault[:2])
+    return CheckedFiles(sound, faults, sum(file.rows or 0 for file in chosen))
 
 
-def _listed(table: DurableFolder) -> Iterator[str]:
-    """Yield what readers that list the folder take for data."""
-    for folder in table.names(""):
-        if (table.root / folder).is_dir() and folder != META:
-            yield from filter(_is_data, table.files_below(folder))
-        elif _is_data(folder):
-            yield folder
-
-
-def _is_data(name: str) -> bool:
-    return name.endswith(SUFFIX) and not any(part[0] in "._" for part in name.split("/"))
-
-
-def _is_parquet(path: str) -> bool:
+def _fault(filesystem: FileSystem, file: DataFile) -> str:
+    """Return what is wrong with a file, "" if nothing is."""
     try:
-        pq.read_metadata(path)
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return True
+        with filesystem.open_input_file(file.name) as opened:
+            size, metadata = opened.size(), pq.read_metadata(opened)
+    except FileNotFoundError:
+        return "gone"
+    except pa.ArrowInvalid:
+        return "unreadable"
+    is_whole = size == file.size and file.rows in (None, metadata.num_rows)
+    return "" if is_whole else "unreadable"
 
 
 main = click.Group(

@@ -34,6 +34,7 @@ import click
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.clock import SystemClock
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import (
@@ -141,7 +142,8 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
         JobError: it makes no sense, or a task failed; the text says how to go on.
         RocketMQError: no archive, no target, another run at work.
     """
-    selection = selection_of(options, settings)
+    table = ArchiveTable.open(settings.location(options.archive))
+    selection = selection_of(options, settings, table)
     sink = SinkOptions.from_options(settings.connector_options())
     sink = replace(sink, topic=options.target)
     client = BlockingClient(sink.connection)
@@ -153,21 +155,21 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
     ledger = Ledger(ledger_place(options, selection, settings))
     if options.dry_run:
         with open_session("skylarkmq replay", settings) as spark:
-            return _dry_run(spark, selection, ledger, targets, restart=options.restart)
+            rows = select(spark, selection, table)
+            return _dry_run(rows, selection, ledger, targets, restart=options.restart)
     with ledger, open_session("skylarkmq replay", settings) as spark:
         if options.restart:
             ledger.forget()
-        return _Replay(spark, selection, ledger, sink, settings).run(targets, options.rate)
+        return _Replay(spark, selection, table, ledger, sink, settings).run(targets, options.rate)
 
 
-def selection_of(options: ReplayOptions, settings: JobSettings) -> Selection:
+def selection_of(options: ReplayOptions, settings: JobSettings, table: ArchiveTable) -> Selection:
     """Return what is to be replayed.
 
     Raises:
         JobError: no topic is chosen, an unknown one, the source as target, or an empty time range.
-        ArchiveError: no archive there.
     """
-    known = archive_table.state(options.archive).topics()
+    known = table.state.topics()
     topics = tuple(sorted(set(options.topics))) or tuple(known)
     unknown = [topic for topic in topics if topic not in known]
     if unknown:
@@ -237,17 +239,18 @@ class _Replay:
 
     spark: SparkSession
     selection: Selection
+    table: ArchiveTable
     ledger: Ledger
     sink: SinkOptions
     settings: JobSettings
 
     def run(self, targets: Sequence[MessageQueue], rate: float | None) -> Summary:
         """Send what is left, and tell."""
-        rows = select(self.spark, self.selection)
         plan = self.ledger.plan()
         before = self.ledger.all_done(plan)
         next_offsets = {queue: done.next_offset for queue, done in before.items()}
-        left = count(rows, next_offsets, with_sizes=False)
+        places = select(self.spark, self.selection, self.table, bodies=False)
+        left = count(places, next_offsets, with_sizes=False)
         plan = extended(plan, self.selection, left, targets)
         if not left:
             return self._summary(plan, before, left, DONE)
@@ -269,7 +272,8 @@ class _Replay:
                         progress.show(self._sent(plan) - sent_before, total)
 
             try:
-                complete = send(self.spark, from_on(rows, next_offsets), setup, tasks, poll)
+                rows = from_on(select(self.spark, self.selection, self.table), next_offsets)
+                complete = send(self.spark, rows, setup, tasks, poll)
             except Exception as error:  # whatever a task failed with, the ledger knows the rest
                 raise JobError(
                     f"{explain(error)} ({self._sent(plan) - sent_before:,} of {total:,} messages "
@@ -321,7 +325,7 @@ class _Replay:
 
 
 def _dry_run(
-    spark: SparkSession,
+    rows: DataFrame,
     selection: Selection,
     ledger: Ledger,
     targets: Sequence[MessageQueue],
@@ -332,7 +336,7 @@ def _dry_run(
     plan = None if restart else ledger.plan()
     before = ledger.all_done(plan)
     next_offsets = {queue: done.next_offset for queue, done in before.items()}
-    left = count(select(spark, selection), next_offsets, with_sizes=True)
+    left = count(rows, next_offsets, with_sizes=True)
     plan = extended(plan, selection, left, targets)
     table = [
         (*source, f"{plan.targets[source].broker_name} {plan.targets[source].queue_id}", each.count,
@@ -371,23 +375,31 @@ class Selected:
     """storeTimestamp of the first and the last by offset's extremes, ISO 8601 in UTC."""
 
 
-def select(spark: SparkSession, selection: Selection) -> DataFrame:
-    """Return the selected rows, unsorted.
+def select(
+    spark: SparkSession, selection: Selection, table: ArchiveTable, *, bodies: bool = True
+) -> DataFrame:
+    """Return the selected rows of the table's loaded version, unsorted.
+
+    Args:
+        bodies: False: the columns that count them are enough.
 
     Raises:
         JobError: `where` is no condition on the archive's columns.
-        ArchiveError: no archive there.
+        ArchiveError: only delta-spark can read the table.
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
-    rows = archive_table.read(
-        spark,
-        selection.archive,
+    files = archive_table.choose(
+        table.files(),
         topics=selection.topics,
         start_ms=selection.start_ms,
         end_ms=selection.end_ms,
     )
+    needed = [*(name for name, _ in COLUMNS)] if bodies else [*EACH_QUEUE, "queueOffset"]
+    # A condition may name any column.
+    columns = None if selection.where else [*needed, "storeTimestamp"]
+    rows = archive_table.read_files(spark, table, files, columns=columns)
     if selection.start_ms is not None:
         rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(selection.start_ms)))
     if selection.end_ms is not None:

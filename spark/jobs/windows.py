@@ -44,6 +44,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -52,8 +53,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from skylarkmq.spark.archive.commits import META, lock_table
-from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.spark.durable_folder import DurableFolder, take_lock
 from skylarkmq.spark.jobs.common import JobError, UsageError
 
 Kind = Literal["window", "late", "ahead"]
@@ -287,6 +287,8 @@ def _greatest(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else max(a, b)
 
 
+META: Final = "_skylarkmq"
+LOCK: Final = f"{META}/lock"
 STATES: Final = f"{META}/state"
 CHECKPOINT: Final = f"{META}/checkpoint"
 KEPT_STATES: Final = 2
@@ -338,7 +340,7 @@ class WindowFiles:
                     "give another --output"
                 )
             self._files.make_folder(STATES)
-            self._lock = lock_table(self._files, "metrics")
+            self._lock = _lock(self._files)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -426,3 +428,19 @@ def row_values(row: WindowRow, window_ms: int, *, body_bytes: bool) -> dict[str,
         "delayCounts": tally.delays,
         "batchId": row.batch_id,
     }
+
+
+def _lock(folder: DurableFolder) -> int:
+    """Lock the folder for this process; return a descriptor that holds the lock.
+
+    Raises:
+        JobError: another job has it.
+    """
+    descriptor = take_lock(folder.root / LOCK)
+    if descriptor is None:
+        other = folder.read(LOCK)[:200].decode("utf-8", "replace").strip()
+        raise JobError(f"another job writes into {folder.root}: {other or 'unknown'}")
+    os.ftruncate(descriptor, 0)
+    who = f"process {os.getpid()} on {socket.gethostname()}, metrics\n"
+    os.pwrite(descriptor, who.encode(), 0)
+    return descriptor

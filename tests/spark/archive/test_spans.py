@@ -34,15 +34,37 @@ def test_against_sets(runs: list[tuple[QueueKey, int, int]], start: int, length:
     for key in Q:
         found = spans.runs(key)
         assert all(a[1] < b[0] for a, b in pairwise(found))  # neighbours join
-        within = spans.first_run_within(key, start, start + length)
+        within = spans.runs_within(key, start, start + length)
         shared = [offset for offset in range(start, start + length) if (key, offset) in there]
-        assert (within is None) == (not shared)
-        if within is not None:
-            assert within in found and within[0] <= shared[0] < within[1]
+        assert within == [run for run in found if any(run[0] <= o < run[1] for o in shared)]
         left = {o for low, high in gaps(found, start, start + length) for o in range(low, high)}
         assert left == set(range(start, start + length)) - set(shared)
     assert Spans.from_json(json.loads(json.dumps(spans.to_json()))) == spans
     assert spans.only(["U"]).queues() == [key for key in spans.queues() if key.topic == "U"]
+
+
+@given(RUNS, RUNS)
+def test_with_and_without_others(
+    runs: list[tuple[QueueKey, int, int]], others: list[tuple[QueueKey, int, int]]
+) -> None:
+    def merged(given: list[tuple[QueueKey, int, int]]) -> Spans:
+        spans = Spans()
+        for key, low, size in given:
+            spans.merge(key, low, low + size)
+        return spans
+
+    def offsets(spans: Spans) -> set[tuple[QueueKey, int]]:
+        return {(key, o) for key, low, high in spans.items() for o in range(low, high)}
+
+    one, two = merged(runs), merged(others)
+    assert offsets(one) == {(k, o) for k, low, size in runs for o in range(low, low + size)}
+    assert offsets(one.without(two)) == offsets(one) - offsets(two)
+    both = one.copy()
+    both.merge_all(two)
+    assert offsets(both) == offsets(one) | offsets(two)
+    assert (one, bool(one)) == (merged(runs), bool(offsets(one)))  # the copy is one of its own
+    assert one.run_count() == len(list(one.items()))
+    assert one.of_queues(Q[:1]) == Spans.of(i for i in one.items() if i[0] == Q[0])
 
 
 def test_all_or_nothing() -> None:

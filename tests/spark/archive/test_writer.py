@@ -13,33 +13,39 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skylarkmq.spark.archive import durability
 from skylarkmq.spark.archive import writer as archive_writer
-from skylarkmq.spark.archive.commits import STAGED, ArchiveError, DataFile
 from skylarkmq.spark.archive.spans import OverlapError, Spans
-from skylarkmq.spark.archive.writer import StagedWriter, WritePlan, write_batches
-from skylarkmq.spark.offsets import QueueKey, QueueOffsets
-from tests.spark.support.archives import DAY_MS, T0_MS, batch, row, run_of
+from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.writer import STATISTICS, TaskWriter, WritePlan, write_batches
+from skylarkmq.spark.offsets import QueueKey
+from tests.spark.support.archives import DAY_MS, T0_MS, batch, here, row, run_of
 
 Q = QueueKey("T", "broker-a", 0)
 HOUR_MS = 3_600_000
 
 
 def plan(folder: Path, **more: Any) -> WritePlan:
-    return WritePlan(str(folder), 17, **more)
+    return WritePlan(here(folder), **more)
 
 
 def read(folder: Path, report: dict[str, Any]) -> dict[str, list[int]]:
     """Offsets by file, by folder."""
     found: dict[str, list[int]] = {}
-    for entry in report["files"]:
-        file = DataFile(*entry)
-        path = folder / f"{file.name}{STAGED}"
-        table = pq.read_table(path)
-        assert (path.stat().st_size, table.num_rows) == (file.size, file.rows)
-        assert "topic" not in table.column_names
-        times = [row["storeTimestamp"].timestamp() * 1000 for row in table.to_pylist()]
-        assert (min(times), max(times)) == (file.first_ms, file.last_ms)
-        found.setdefault(file.folder, []).extend(row["queueOffset"] for row in table.to_pylist())
+    for file in report["files"]:
+        path = folder / file["path"]
+        table = pq.ParquetFile(path).read()
+        assert (path.stat().st_size, table.num_rows) == (file["size"], file["rows"])
+        assert not {"topic", "date"} & set(table.column_names)
+        offsets = table["queueOffset"].to_pylist()
+        stats = file["stats"]
+        assert stats["numRecords"] == file["rows"]
+        assert (stats["minValues"]["queueOffset"], stats["maxValues"]["queueOffset"]) == (
+            min(offsets), max(offsets),
+        )  # fmt: skip
+        folder_name = file["path"].rpartition("/")[0]
+        assert folder_name.endswith(f"/date={file['date']}")
+        found.setdefault(folder_name, []).extend(offsets)
     return found
 
 
@@ -54,19 +60,23 @@ def test_by_topic_and_date(tmp_path: Path) -> None:
         "topic=T/date=2026-01-02": [2, 3],
         "topic=%25DLQ%25g/date=2026-01-01": [9],
     }
+    assert sorted((f["topic"], f["date"]) for f in report["files"]) == [
+        ("%DLQ%g", "2026-01-01"), ("T", "2026-01-01"), ("T", "2026-01-02"),
+    ]  # fmt: skip
     spans = Spans.from_json(report["spans"])
     assert spans == Spans.of([(Q, 0, 5), (QueueKey("%DLQ%g", "broker-a", 1), 9, 10)])
-    last_ms = QueueOffsets.from_json(report["last_ms"])
-    assert last_ms[Q] == T0_MS + DAY_MS
 
 
-def test_by_hour(tmp_path: Path) -> None:
-    rows = run_of("T", 0, 0, 1) + run_of("T", 0, 1, 2, stored_ms=T0_MS + 5 * HOUR_MS + 1)
-    report = write_batches(plan(tmp_path, hourly=True), [batch(rows)])
-    assert read(tmp_path, report) == {
-        "topic=T/date=2026-01-01/hour=00": [0],
-        "topic=T/date=2026-01-01/hour=05": [1],
-    }
+def test_what_the_log_is_told(tmp_path: Path) -> None:
+    rows = run_of("T", 3, 7, 9, stored_ms=T0_MS + 5)
+    rows[1]["reconsumeTimes"] = None
+    (file,) = write_batches(plan(tmp_path), [batch(rows)])["files"]
+    stats = file["stats"]
+    assert tuple(stats["minValues"]) == tuple(stats["nullCount"]) == STATISTICS
+    assert stats["minValues"]["storeTimestamp"] == "2026-01-01T00:00:00.005Z"
+    assert stats["minValues"]["brokerName"] == "broker-a"
+    assert (stats["maxValues"]["queueId"], stats["maxValues"]["physicalOffset"]) == (3, 800)
+    assert stats["nullCount"] == dict.fromkeys(STATISTICS, 0) | {"reconsumeTimes": 1}
 
 
 def test_nothing(tmp_path: Path) -> None:
@@ -84,7 +94,7 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         row(("T", "broker-a", 0, n), T0_MS + n % 5 * DAY_MS, bytes([n % 251]) * 2_000)
         for n in range(100)
     ]
-    with StagedWriter(plan(tmp_path, file_bytes=20_000, compression="none")) as writer:
+    with TaskWriter(plan(tmp_path, file_bytes=20_000, compression="none")) as writer:
         for place in range(0, 100, 10):
             writer.add(batch(rows[place : place + 10]))
             assert len(writer._open) <= 3
@@ -92,17 +102,26 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         report = writer.close()
     found = read(tmp_path, report)
     assert sorted(chain(*found.values())) == list(range(100))
-    assert all(DataFile(*entry).size < 45_000 for entry in report["files"])
+    assert all(file["size"] < 45_000 for file in report["files"])
     assert len(report["files"]) > 10
+
+
+def test_files_are_synced_before_they_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(durability, "sync_path", synced.append)
+    table = tmp_path / "table"
+    table.mkdir()
+    report = write_batches(plan(table), [batch(run_of("T", 0, 0, 2))])
+    (file,) = report["files"]
+    folder = table / "topic=T" / "date=2026-01-01"
+    assert synced == [table / file["path"], folder, folder.parent, table]
 
 
 def test_known_rows_are_left_out(tmp_path: Path) -> None:
     known = Spans.of([(Q, 0, 3), (Q, 5, 6), (Q, 9, 40)])
-    told = plan(
-        tmp_path,
-        known=known.to_json(),
-        known_last_ms=QueueOffsets({Q: T0_MS}).to_json(),
-    )
+    told = plan(tmp_path, known=known.to_json())
     report = write_batches(told, [batch(run_of("T", 0, 1, 8)), batch(run_of("T", 0, 8, 12))])
     assert read(tmp_path, report) == {"topic=T/date=2026-01-01": [3, 4, 6, 7, 8]}
     assert report["repeated"] == 6
@@ -127,7 +146,7 @@ def test_any_rows_against_sets(
     """Rows of queues 0 to 2 in stretches of seven, in batches of any size."""
     folder = tmp_path_factory.mktemp("task")
     spans = Spans.of((Q, offset, offset + 1) for offset in known)
-    told = plan(folder, known=spans.to_json(), known_last_ms=QueueOffsets({Q: T0_MS}).to_json())
+    told = plan(folder, known=spans.to_json())
     starts = {(queue, start - start % 7) for queue, start in runs}
     rows = [one for queue, start in sorted(starts) for one in run_of("T", queue, start, start + 7)]
     batches = [batch(rows[place : place + cut]) for place in range(0, len(rows), cut)]
@@ -138,18 +157,6 @@ def test_any_rows_against_sets(
     assert list(chain(*read(folder, report).values())) == expected
     assert report["repeated"] == len(rows) - len(expected)
     assert Spans.from_json(report["spans"]).count() == len(expected)
-
-
-def test_offsets_that_are_used_again(tmp_path: Path) -> None:
-    """A topic that was made anew has other messages under offsets that the table has."""
-    told = plan(
-        tmp_path,
-        known=Spans.of([(Q, 0, 10)]).to_json(),
-        known_last_ms=QueueOffsets({Q: T0_MS}).to_json(),
-    )
-    with pytest.raises(ArchiveError, match="made anew") as failed:
-        write_batches(told, [batch(run_of("T", 0, 0, 3, stored_ms=T0_MS + 1))])
-    assert "queue 0 of topic T on broker broker-a" in str(failed.value)
 
 
 def test_twice_in_a_task(tmp_path: Path) -> None:

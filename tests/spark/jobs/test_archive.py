@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import polars
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from skylarkmq.client import Message
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.sink import REPORTS
+from skylarkmq.spark.archive.spans import Spans
+from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.writer import WritePlan
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs import archive
 from skylarkmq.spark.jobs.archive import HOLE_COLUMNS, ArchiveOptions
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.spark.jobs.reporting import Summary
+from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
-from tests.spark.support.archives import append, committed, listed, open_writer, run_of
+from tests.spark.support.archives import (
+    append,
+    committed,
+    open_table,
+    places,
+    reports_of,
+    rows_of,
+    run_of,
+)
 from tests.support.raw_client import send_fields
 
 if TYPE_CHECKING:
@@ -51,10 +68,10 @@ def go(broker: SyncBroker, topics: Sequence[str], table: Path, **more: Any) -> S
 
 
 @pytest.mark.spark
-def test_twice_and_compacted(
+def test_twice_and_read_by_others(
     spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Rows are the source's, from the commits and by listing, for a topic that looks a number."""
+    """Rows are the source's for a topic that looks a number, by our reader and by others."""
     table, topics = tmp_path / "table", [topic, "%RETRY%007", "007"]
     broker.create_topic("007", 1)
     broker.create_topic("%RETRY%007", 1)
@@ -65,22 +82,99 @@ def test_twice_and_compacted(
     assert first.figures["batches"] >= 4
     for name in topics:
         fill(broker, name, 100, 50)
-    second = go(broker, topics, table, compact_files=2)
+    DeltaTable(str(table)).optimize.compact()
+    second = go(broker, topics, table)
     assert (second.figures["messages"], second.figures["messages_archived_before"]) == (150, 0)
-    assert second.figures["files"] == 3 < first.figures["files"]
-    assert not list((table / "_skylarkmq" / "staging").iterdir())
+    assert second.figures["files"] < first.figures["files"]
+    assert not list((table / REPORTS).iterdir())
 
     reader = spark.read.format("skylarkmq").options(nameServer=broker.namesrv_addr)
     source = reader.option("topic", ",".join(topics)).load()
     found = archive_table.read(spark, table)
     assert found.columns == [*source.columns, "date"]
     assert rows(found.drop("date")) == rows(source)
-    assert rows(found) == sorted(archive_table.dataset(table).to_table().to_pylist(), key=str)
-    listing = spark.read.parquet(str(table))
-    assert sorted(listing.columns) == sorted(found.columns)
-    assert listing.count() == 450
-    assert committed(table) == listed(table)
-    assert archive_table.read(spark, table, topics=["none"]).columns == found.columns
+    assert rows(found) == sorted(rows_of(table).to_pylist(), key=str)
+    assert len(set(committed(table))) == found.count() == 450
+    none = archive_table.read(spark, table, topics=["none"])
+    assert (none.columns, none.count()) == (found.columns, 0)
+    few = archive_table.read(spark, table, topics=["007"], columns=["queueOffset", "topic", "date"])
+    assert few.columns == ["queueOffset", "topic", "date"]
+    assert sorted(few.toArrow()["queueOffset"].to_pylist()) == list(range(150))
+    polars_rows = polars.scan_delta(str(table)).select(PLACE).collect().to_arrow()
+    duck = duckdb.arrow(DeltaTable(str(table)).to_pyarrow_dataset()).select(*PLACE)
+    for other in (polars_rows, duck.to_arrow_table()):
+        assert places(other) == committed(table)
+
+
+PLACE = ("topic", "brokerName", "queueId", "queueOffset")
+
+
+@pytest.mark.spark
+def test_two_runs_at_once(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    """A second run archives the same topic while the first one's batch is written."""
+    fill(broker, topic, 0, 80)
+    table = tmp_path / "table"
+    plans: list[WritePlan] = []
+    write_files = archive.write_files
+
+    def meanwhile(frame: DataFrame, plan: WritePlan) -> list[dict[str, Any]]:
+        reports = write_files(frame, plan)
+        plans.append(plan)
+        if len(plans) == 1:
+            other = open_table(table)
+            append(other, run_of(topic, 0, 0, 5), run_of(topic, 1, 0, 20))
+        return reports
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "write_files", meanwhile)
+        done = go(broker, [topic], table)
+    assert len(plans) == 2
+    assert (done.figures["messages"], done.figures["messages_archived_before"]) == (55, 25)
+    assert len(set(committed(table))) == len(committed(table)) == 80
+    files = {str(path.relative_to(table)) for path in table.rglob("part-*.parquet")}
+    assert files == {file.name for file in open_table(table).files()}  # no orphan is left
+
+
+class Frame:
+    """Rows as tasks of a batch would be given them."""
+
+    def __init__(self, *tasks: list[dict[str, Any]]) -> None:
+        self.tasks = tasks
+
+    def coalesce(self, count: int) -> Frame:
+        """As they are."""
+        return self
+
+
+def test_a_queue_that_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no part of the run's start, comes back while it runs, and is read from its start."""
+    table = open_table(tmp_path)
+    append(table, run_of("T", 0, 0, 5), run_of("T", 1, 0, 5))
+    started: list[str] = []
+
+    def follow(spark: object, options: dict[str, str], name: str, take: Any, **more: Any) -> None:
+        started.append(options["startingOffsets"])
+        take(Frame(run_of("T", 0, 5, 8), run_of("T", 1, 0, 7)), 0)
+
+    def write(frame: Frame, plan: WritePlan) -> list[dict[str, Any]]:
+        assert Spans.from_json(plan.known) == Spans.of([(QueueKey("T", "broker-a", 1), 0, 5)])
+        return reports_of(table, frame.tasks, Spans.from_json(plan.known))
+
+    monkeypatch.setattr(archive, "follow_topics", follow)
+    monkeypatch.setattr(archive, "write_files", write)
+    options = ArchiveOptions(("T",), str(tmp_path), files_per_batch=2)
+    here = QueueKey("T", "broker-a", 0)
+    found = archive.Survey(QueueOffsets({here: 5}), QueueOffsets(), {here: 0}, {here: 8})
+    settings = JobSettings(name_server="127.0.0.1:1")
+    spark: Any = None
+    run = archive.Archiving(options, settings, table, spark, settings.progress("x"))
+    run.stream(found)
+    figures = run.summary().figures
+    assert json.loads(started[0]) == {"T": {"broker-a": {"0": 5}}}
+    assert (figures["messages"], figures["messages_archived_before"]) == (5, 5)
+    assert len(set(committed(tmp_path))) == len(committed(tmp_path)) == 15
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -97,31 +191,12 @@ def test_dry_run(broker: SyncBroker, topic: str, tmp_path: Path) -> None:
     latest = go(broker, [topic], table, dry_run=True, starting="latest")
     assert latest.figures["messages_to_archive"] == 0
 
-    with open_writer(table) as writer:
-        append(writer, "1", [run_of(topic, 0, 0, 1), run_of(topic, 0, 2, 3)])
+    append(open_table(table), run_of(topic, 0, 0, 1), run_of(topic, 0, 2, 3))
     found = go(broker, [topic], table, dry_run=True, starting="latest")
     starts = {row[2]: row[3] for row in found.tables[0].rows}
     assert starts == {0: 3, 1: 0, 2: 0, 3: 0}  # queues 1 to 3 came later: from their start
     assert list(found.tables[1].rows) == [(topic, "broker-a", 0, 1, 2, 1)]
     assert found.tables[1].columns == HOLE_COLUMNS
-
-
-def test_compaction_alone(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    with open_writer(table, hourly=True) as writer:
-        for number in range(4):
-            append(writer, str(number), [run_of("T", 0, number * 5, number * 5 + 5)])
-    before = committed(table)
-
-    def compact(*more: str) -> tuple[int, str]:
-        done = CliRunner().invoke(archive.main, [str(table), "--compact", *more])
-        return done.exit_code, done.output
-
-    assert compact("--dry-run")[0] == 0
-    code, output = compact()
-    assert code == 0 and "files after" in output
-    assert len(archive_table.files(table)) == 1
-    assert committed(table) == listed(table) == before
 
 
 @pytest.mark.parametrize(
@@ -130,14 +205,12 @@ def test_compaction_alone(tmp_path: Path) -> None:
         (["{}"], "name topics, or --pattern"),
         (["T", "{}", "--pattern", "x"], "one of the two"),
         (["{}", "--pattern", "("], "--pattern: "),
-        (["T", "{}", "--compact"], "the table alone"),
         (["T", "{}", "--min-messages", "5"], "goes with --follow"),
         (["T", "{}", "--follow", "1s", "--min-messages", "5", "--batch-messages", "4"], "as many"),
         (["T", "{}", "--option", "SUBEXPRESSION=a"], "holds whole topics"),
         (["T", "{}", "--option", "startingOffsets=latest"], "use --starting"),
         (["T", "{}", "--option", "pullBatchSiz=9"], "did you mean pullBatchSize"),
         (["T", "{}", "--starting", "noon"], "earliest, latest, or milliseconds since 1970"),
-        (["{}", "--compact"], "no archive"),
     ],
 )
 def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
@@ -150,7 +223,7 @@ def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
 
 def test_not_an_archive(broker: SyncBroker, topic: str, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("x")
-    with pytest.raises(archive_table.ArchiveError, match="is not empty, and no archive"):
+    with pytest.raises(ArchiveError, match="is not empty, and no archive"):
         go(broker, [topic], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
@@ -178,7 +251,7 @@ def test_a_message_that_cannot_be_read_is_a_hole_or_stays_as_stored(
         settings = JobSettings(name_server=broker.namesrv_addr, options={"onCorruption": policy})
         table = tmp_path / policy
         summary = archive.run(ArchiveOptions((one,), str(table)), settings)
-        rows = archive_table.dataset(table).to_table().to_pylist()
+        rows = rows_of(table).to_pylist()
         return summary, {row["queueOffset"]: row["body"] for row in rows}
 
     with pytest.raises(Exception, match=r"queue offset 1.*the producer at 127\.0\.0\.1"):

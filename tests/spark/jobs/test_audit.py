@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from skylarkmq.client import Message, TransactionState
 from skylarkmq.client.sync import Producer
-from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.commits import STAGING
-from skylarkmq.spark.archive.writer import StagedFile
+from skylarkmq.spark.archive.removal import erase, expire, vacuum
+from skylarkmq.spark.archive.table import ArchiveTable
+from skylarkmq.spark.archive.writer import TableFile
 from skylarkmq.spark.jobs import archive, audit
 from skylarkmq.spark.jobs.archive import ArchiveOptions
 from skylarkmq.spark.jobs.audit import StoreOptions, TopicOptions, check_files
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
-from tests.spark.support.archives import append, batch, open_writer
+from tests.spark.support.archives import append, batch, open_table, rows_of
 from tests.spark.support.archives import row as message
 
 if TYPE_CHECKING:
@@ -48,44 +47,44 @@ def fill_in_transactions(broker: SyncBroker, topic: str) -> None:
             transaction.rollback()
 
 
-def tamper(table: Path) -> None:
+def tamper(path: Path) -> None:
     """Of queue 0 lose offset 3 and have 4 twice; change a body of queue 1 and a key of queue 2."""
-    with open_writer(table) as writer:
-        old = [file for file in writer.state.files.values()]
-        rows = archive_table.dataset(table).to_table().to_pylist()
-        kept = [row for row in rows if (row["queueId"], row["queueOffset"]) != (0, 3)]
-        for row in rows:
-            place = (row["queueId"], row["queueOffset"])
-            if place == (0, 4):
-                kept.append(row)
-            elif place == (1, 5):
-                row["body"] = b"y" + row["body"][1:]
-            elif place == (2, 6):
-                row["keys"] = "other"
-        stage = f"{table}/{STAGING}/{writer.stage('tampered')}"
-        out = StagedFile(stage, f"{old[0].folder}/part-tampered.parquet")
-        out.add(batch(kept))
-        writer.replace("tampered", [out.close()], [file.name for file in old])
+    table = open_table(path)
+    rows = rows_of(path).to_pylist()
+    kept = [row for row in rows if (row["queueId"], row["queueOffset"]) != (0, 3)]
+    for row in rows:
+        place = (row["queueId"], row["queueOffset"])
+        if place == (0, 4):
+            kept.append(row)
+        elif place == (1, 5):
+            row["body"] = b"y" + row["body"][1:]
+        elif place == (2, 6):
+            row["keys"] = "other"
+    replace_by(table, kept)
 
 
-def archived_meanwhile(table: Path) -> Any:
-    """`check_files` behind a run of the archive; then its first file is somewhere else.
+def replace_by(table: ArchiveTable, rows: list[dict[str, Any]]) -> None:
+    """Other rows in the place of all; what the archive says of its offsets stays."""
+    old = table.files()
+    out = TableFile(table.location.filesystem(), "part-other.parquet", (old[0].topic, old[0].date))
+    out.add(batch(rows))
+    actions = [*map(table.remove_action, old), table.add_action(out.close())]
+    table.log.commit(actions, "", ("other", 1))
 
-    The first time that is after the check, as when a job compacts files while they are read.
-    """
-    early: list[Any] = []
 
-    def check(path: str, topics: tuple[str, ...]) -> Any:
-        if early:
-            return check_files(path, topics)
-        early.append(check_files(path, topics))
-        file = Path(archive_table.files(table)[0].path)
-        with open_writer(table) as writer:
-            place = (*writer.state.queues()[0], 20)
-            append(writer, "more", [[message(place)]])
-        shutil.copy(file, file.with_name("copy.parquet"))
-        file.unlink()
-        return early[0]
+def deleted_meanwhile(path: Path, times: int) -> Any:
+    """`check_files`, after which another job replaces what it has seen, and deletes it."""
+    left = [times]
+
+    def check(table: ArchiveTable, topics: tuple[str, ...]) -> Any:
+        seen = check_files(table, topics)
+        if left[0]:
+            left[0] -= 1
+            writer = open_table(path)
+            append(writer, [message((*writer.state.queues()[0], 20 + times - left[0]))])
+            DeltaTable(str(path)).optimize.compact()
+            vacuum(writer, retention_hours=0)
+        return seen
 
     return check
 
@@ -94,6 +93,57 @@ def found(summary: Any) -> list[tuple[object, ...]]:
     """Kind, queue, first offset, number and what of each difference."""
     rows = summary.tables[0].rows if summary.tables else []
     return sorted((row[0], row[3], row[4], row[6], row[7]) for row in rows)
+
+
+@pytest.mark.spark
+def test_what_was_removed(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    """The brokers have it still, the archive may not; and one that is there again is told."""
+    fill(broker, topic, 80)
+    settings = JobSettings(name_server=broker.namesrv_addr)
+    archive.run(ArchiveOptions((topic,), str(tmp_path / "table")), settings)
+    table = open_table(tmp_path / "table")
+    rows = rows_of(tmp_path / "table").to_pylist()
+    erase(table, "queueId = 1 AND queueOffset IN (3, 7)")
+    options = TopicOptions(str(tmp_path / "table"), (topic,))
+    sound = audit.audit_topic(options, settings)
+    assert (sound.exit_code, found(sound)) == (0, [])
+    assert sound.figures["messages_removed_from_archive"] == 2
+    assert sound.figures["messages_compared"] == sound.figures["messages_in_archive"] == 78
+    replace_by(table, rows)
+    back = audit.audit_topic(options, settings)
+    assert found(back) == [("extra", 1, at, 1, audit.REMOVED) for at in (3, 7)]
+
+    table.reload()
+    expire(table, topics=[topic])
+    fill(broker, topic, 4)
+    archive.run(ArchiveOptions((topic,), str(tmp_path / "table")), settings)
+    sound = audit.audit_topic(options, settings)
+    assert (sound.exit_code, found(sound)) == (0, [])
+    assert sound.figures["messages_removed_from_archive"] == 80
+    assert sound.figures["messages_compared"] == sound.figures["messages_in_archive"] == 4
+
+
+@pytest.mark.spark
+def test_files_that_go_while_they_are_read(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    fill(broker, topic, 80)
+    settings = JobSettings(name_server=broker.namesrv_addr)
+    table = tmp_path / "table"
+    archive.run(ArchiveOptions((topic,), str(table), files_per_batch=3), settings)
+    options = TopicOptions(str(table), ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "check_files", deleted_meanwhile(table, 1))
+        sound = audit.audit_topic(options, settings)
+    # What was archived meanwhile counts for the version that was read in the end.
+    assert found(sound) == [("extra", 0, 20, 1, "")]
+    Path(table, open_table(table).files()[0].name).unlink()
+    lost = audit.audit_topic(options, settings)
+    assert {row[0] for row in lost.tables[0].rows} == {"missing"}
+    assert [row[0] for row in lost.tables[1].rows] == ["gone"]
+    assert len(lost.notes) == 1 + 1
 
 
 @pytest.mark.spark
@@ -118,15 +168,7 @@ def test_topic_and_store(spark: SparkSession, tmp_path: Path) -> None:
             ("duplicate", 0, 4, 1, ""),
             ("missing", 0, 3, 1, ""),
         ]
-        assert pq.read_metadata(archive_table.files(table)[0].path).num_rows == 80
-
-        with pytest.MonkeyPatch.context() as patch:
-            # More is archived while the two sides are compared: that is no difference.
-            patch.setattr(audit, "check_files", archived_meanwhile(table))
-            lost = audit.audit_topic(TopicOptions(str(table), ()), settings)
-        assert found(lost) == [("missing", queue, 0, 20, "") for queue in range(4)]
-        assert [row[0] for row in lost.tables[1].rows] == ["gone", "stray"]
-        assert len(lost.notes) == 2
+        assert wrong.figures["messages_in_archive"] == 80
         fill_in_transactions(broker, "payments")
 
     sound = audit.audit_store(StoreOptions(str(store)), JobSettings())

@@ -19,7 +19,7 @@ from skylarkmq.spark.jobs import metrics
 from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions, WindowMetrics, row_text
 from skylarkmq.spark.jobs.windows import Partial, Tally, WindowFiles, WindowKey, WindowRow
-from tests.spark.support.archives import open_writer
+from tests.spark.support.archives import open_table
 
 WINDOW_MS = 100
 QUERY = "query-1"
@@ -196,8 +196,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> N
 
 
 def test_an_archive_is_left_alone_even_an_empty_one(tmp_path: Path) -> None:
-    with open_writer(tmp_path):
-        pass
+    open_table(tmp_path)
     with pytest.raises(JobError, match="holds no windows"):
         WindowFiles(tmp_path).open()
 

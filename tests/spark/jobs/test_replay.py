@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.jobs import replay
 from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.replay import (
@@ -26,7 +26,7 @@ from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selecti
 from skylarkmq.spark.jobs.reporting import Summary
 from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.testing.threaded import SyncBroker
-from tests.spark.support.archives import T0_MS, append, open_writer, run_of
+from tests.spark.support.archives import T0_MS, append, here, open_table, rows_of, run_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,24 +34,29 @@ if TYPE_CHECKING:
 
 def archive_of(folder: Path, topics: tuple[str, ...] = ("orders",), count: int = 40) -> str:
     """An archive of two commits: three queues a topic, a minute between the commits."""
-    with open_writer(folder) as writer:
-        for number in range(2):
-            start, end = number * count, (number + 1) * count
-            rows = [
-                row | {"properties": [("ä", "é"), ("KEYS", "old")]}
-                for topic in topics
-                for queue in range(3)
-                for row in run_of(topic, queue, start, end, stored_ms=T0_MS + number * 60_000)
-            ]
-            append(writer, f"batch{number}", [rows])
+    table = open_table(folder)
+    for number in range(2):
+        start, end = number * count, (number + 1) * count
+        rows = [
+            row | {"properties": [("ä", "é"), ("KEYS", "old")]}
+            for topic in topics
+            for queue in range(3)
+            for row in run_of(topic, queue, start, end, stored_ms=T0_MS + number * 60_000)
+        ]
+        append(table, rows)
     return str(folder)
+
+
+def selected(options: ReplayOptions, settings: JobSettings) -> Selection:
+    """The selection of a run."""
+    return selection_of(options, settings, ArchiveTable.open(here(Path(options.archive))))
 
 
 def test_what_is_selected(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "archive")
     options = ReplayOptions(path, "again", start_ms=5, where=" tags = 'A' ")
     settings = JobSettings()
-    selection = selection_of(options, settings)
+    selection = selected(options, settings)
     assert selection == Selection(path, ("orders",), "again", 5, None, "tags = 'A'", False)
     place = ledger_place(options, selection, settings)
     assert place.path == Path(f"{path}.replays/again-{selection.name}")
@@ -72,13 +77,13 @@ def test_what_is_selected(tmp_path: Path) -> None:
 def test_what_makes_no_sense(tmp_path: Path, options: ReplayOptions, text: str) -> None:
     path = archive_of(tmp_path / "archive", ("orders", "invoices"), 1)
     with pytest.raises(JobError, match=text) as caught:
-        selection_of(replace(options, archive=path), JobSettings())
+        selected(replace(options, archive=path), JobSettings())
     assert caught.value.exit_code == 2
 
 
 def test_into_its_source_by_force(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "archive", count=1)
-    assert selection_of(ReplayOptions(path, "orders", force=True), JobSettings()).target == "orders"
+    assert selected(ReplayOptions(path, "orders", force=True), JobSettings()).target == "orders"
 
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(4)]
@@ -138,7 +143,7 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     # As an earlier run left it: queue 0 is done up to its offset 50.
     plan = extended(
         None,
-        selection_of(options, settings),
+        selected(options, settings),
         [MessageQueue("orders", "broker-a", number) for number in range(3)],
         [MessageQueue(topic, "broker-a", number) for number in range(4)],
     )
@@ -149,7 +154,7 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
     done = run(rate=1000.0)
     assert (done.exit_code, done.figures["messages_sent"]) == (0, 90)
     assert done.figures["sent_by_earlier_runs"] == 10
-    archived = archive_table.dataset(path).to_table().to_pylist()
+    archived = rows_of(Path(path)).to_pylist()
     wanted: dict[int, list[tuple[bytes, str]]] = defaultdict(list)
     for row in sorted(archived, key=lambda each: each["queueOffset"]):
         place = [row[name] for name in ("topic", "brokerName", "queueId", "queueOffset")]

@@ -1,21 +1,25 @@
-"""Rows and archives for tests, without a JVM, and a disk that a writer dies on."""
+"""Rows and archives for tests, without a JVM, and what ends a writer at every one of its steps."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
 
-from skylarkmq.spark import archive_table, schema
-from skylarkmq.spark.archive.commits import STAGING, ArchiveWriter, open_files
-from skylarkmq.spark.archive.writer import WritePlan, write_batches
-from skylarkmq.spark.durable_folder import DurableFolder
-from skylarkmq.spark.offsets import QueueOffsets
+from skylarkmq.spark import schema
+from skylarkmq.spark.archive import durability
+from skylarkmq.spark.archive.delta_log import DeltaLog
+from skylarkmq.spark.archive.spans import Spans
+from skylarkmq.spark.archive.table import ArchiveTable
+from skylarkmq.spark.archive.writer import TableFile, WritePlan, write_batches
+from skylarkmq.spark.storage import Location
 
 DAY_MS = 86_400_000
 T0_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
@@ -32,7 +36,7 @@ def row(place: Place, stored_ms: int = T0_MS, body: bytes | None = None) -> dict
     return {
         "topic": topic, "brokerName": broker, "queueId": queue, "queueOffset": offset,
         "msgId": f"{queue:08X}{offset:08X}", "offsetMsgId": f"{offset:032X}",
-        "keys": f"k{offset}", "tags": "A" if offset % 2 else None, "body": body,
+        "keys": f"k{offset} q{queue}", "tags": "A" if offset % 2 else None, "body": body,
         "properties": [("KEYS", f"k{offset}"), ("ä", "\x00 ")],
         "bornTimestamp": at, "storeTimestamp": at,
         "bornHost": "127.0.0.1:1", "storeHost": "127.0.0.1:2", "reconsumeTimes": 0, "flag": 0,
@@ -51,32 +55,36 @@ def run_of(topic: str, queue: int, start: int, end: int, **more: Any) -> list[di
     return [row((topic, "broker-a", queue, offset), **more) for offset in range(start, end)]
 
 
-def open_writer(files: DurableFolder | Path, **more: Any) -> ArchiveWriter:
-    """A writer whose clock stands still."""
-    files = files if isinstance(files, DurableFolder) else open_files(files)
-    return ArchiveWriter(files, now_ms=lambda: T0_MS, **more)
+def here(path: Path) -> Location:
+    """The place of a path."""
+    return Location.parse(str(path), environment={})
 
 
-def stage(
-    writer: ArchiveWriter, name: str, tasks: Iterable[Sequence[dict[str, Any]]], **plan: Any
+def open_table(path: Path, **more: Any) -> ArchiveTable:
+    """An archive to write into, made if need be."""
+    return ArchiveTable.open_or_make(here(path), **more)
+
+
+def reports_of(
+    table: ArchiveTable, tasks: Iterable[Sequence[dict[str, Any]]], known: Spans | None = None
 ) -> list[dict[str, Any]]:
     """Do what a batch's tasks do; each has one Arrow batch."""
-    told = WritePlan(
-        str(writer.files.root / STAGING / writer.stage(name)),
-        writer.state.number + 1,
-        hourly=writer.hourly,
-        known=writer.state.spans.to_json(),
-        known_last_ms=QueueOffsets(writer.state.last_ms).to_json(),
-        **plan,
-    )
-    return [write_batches(told, [batch(rows)]) for rows in tasks]
+    plan = WritePlan(table.location, known=(known or Spans()).to_json())
+    return [write_batches(plan, [batch(rows)]) for rows in tasks]
 
 
-def append(
-    writer: ArchiveWriter, name: str, tasks: Iterable[Sequence[dict[str, Any]]], **plan: Any
-) -> int:
-    """Stage and commit."""
-    return writer.append(name, stage(writer, name, tasks, **plan))
+def commit(table: ArchiveTable, reports: Iterable[dict[str, Any]]) -> None:
+    """Commit what tasks report."""
+    files, spans = [], Spans()
+    for report in reports:
+        files += report["files"]
+        spans.add_all(Spans.from_json(report["spans"]))
+    table.append(files, spans)
+
+
+def append(table: ArchiveTable, *tasks: Sequence[dict[str, Any]]) -> None:
+    """Write and commit a batch."""
+    commit(table, reports_of(table, tasks))
 
 
 def places(table: pa.Table) -> list[Place]:
@@ -87,70 +95,49 @@ def places(table: pa.Table) -> list[Place]:
     return sorted(zip(*columns, strict=True))
 
 
+def rows_of(path: Path, **more: Any) -> pa.Table:
+    """All rows, as deltalake and pyarrow read them, who know nothing of us."""
+    return DeltaTable(str(path), **more).to_pyarrow_table()
+
+
 def committed(path: Path) -> list[Place]:
-    """What a reader of the commits sees."""
-    return places(archive_table.dataset(path).to_table())
-
-
-def listed(path: Path) -> list[Place]:
-    """What a reader sees who lists the folder and knows nothing of commits."""
-    if not list(path.glob("**/*.parquet")):
-        return []
-    columns = pa.schema([("topic", pa.string()), ("date", pa.string()), ("hour", pa.string())])
-    form = ds.partitioning(columns, flavor="hive")
-    return places(ds.dataset(path, format="parquet", partitioning=form).to_table())
+    """What any reader of the Delta table sees."""
+    return places(rows_of(path)) if DeltaTable.is_deltatable(str(path)) else []
 
 
 class Killed(BaseException):
     """kill -9, as far as a test can have it: nobody handles it."""
 
 
-class DyingFolder(DurableFolder):
-    """A disk whose writer dies at its n-th change; a file or folder may be left half done."""
+STEPS = (
+    (DeltaLog, "_write"),
+    (DeltaLog, "make_durable"),
+    (DeltaLog, "_write_checkpoint"),
+    (DeltaLog, "_clean_up"),
+    (TableFile, "write_group"),
+    (TableFile, "close"),
+    (durability, "sync_path"),
+)
 
-    def __init__(self, root: Path, changes_left: int) -> None:
-        super().__init__(root)
-        self.changes_left = changes_left
 
-    def _change(self) -> bool:
-        """Count a change; True when the writer dies at it."""
-        self.changes_left -= 1
-        return self.changes_left < 0
+@contextmanager
+def dying_after(steps: int) -> Iterator[list[str]]:
+    """End the writer with Killed before step number `steps`; gives the names of those before.
 
-    def make_folder(self, name: str) -> None:
-        if self._change():
-            raise Killed
-        super().make_folder(name)
+    A step is whatever changes the disk, and the moment after it: killed before the next one.
+    """
+    done: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in STEPS:
+            original = getattr(owner, name)
 
-    def create(self, name: str, data: bytes) -> None:
-        if self._change():
-            super().create(name, data[: len(data) // 2])
-            raise Killed
-        super().create(name, data)
+            def step(
+                *arguments: Any, _original: Any = original, _name: str = name, **more: Any
+            ) -> Any:
+                if len(done) == steps:
+                    raise Killed(_name)
+                done.append(_name)
+                return _original(*arguments, **more)
 
-    def rename(self, old: str, new: str) -> None:
-        if self._change():
-            raise Killed
-        super().rename(old, new)
-
-    def rename_new(self, old: str, new: str) -> None:
-        if self._change():
-            raise Killed
-        super().rename_new(old, new)
-
-    def remove(self, name: str) -> None:
-        if self._change():
-            raise Killed
-        super().remove(name)
-
-    def remove_folder(self, name: str) -> None:
-        if self._change():
-            for file in list(self.files_below(name))[:1]:
-                super().remove(file)
-            raise Killed
-        super().remove_folder(name)
-
-    def sync_folder(self, name: str) -> None:
-        if self._change():
-            raise Killed
-        super().sync_folder(name)
+            patch.setattr(owner, name, step)
+        yield done

@@ -1,8 +1,8 @@
-"""The job `archive`, stopped in a batch until it is killed: all of it is staged, and not committed.
+"""The job `archive`, stopped in a batch until it is killed: all is written, and not committed.
 
-    stopped_archive.py <commits> <file> <arguments of the job>...
+    stopped_archive.py <version> <file> <arguments of the job>...
 
-Writes <file> instead of the next commit once the table has so many.
+Writes <file> instead of the next commit once the table has this version.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-from skylarkmq.spark.archive.commits import COMMITS
-from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.jobs.archive import main
 
 
-def stop_after(commits: int, told: Path) -> None:
-    write_new = DurableFolder.write_new
+def stop_after(version: int, told: Path) -> None:
+    commit = DeltaLog.commit
 
-    def write_or_stop(files: DurableFolder, name: str, data: bytes) -> None:
-        if name.startswith(COMMITS) and len(files.names(COMMITS)) >= commits:
+    def commit_or_stop(log: DeltaLog, *arguments: Any) -> None:
+        if log.version >= version:
             told.touch()
             threading.Event().wait()
-        write_new(files, name, data)
+        commit(log, *arguments)
 
-    DurableFolder.write_new = write_or_stop  # type: ignore[method-assign]
+    DeltaLog.commit = commit_or_stop  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
