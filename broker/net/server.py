@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import listen
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
+from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate, LateWrites
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
@@ -76,6 +76,7 @@ class RemotingServer:
         self.gate = gate or Gate()
         self.inbound = inbound or InboundBuffers()
         self.outbound = outbound or OutboundBuffers()
+        self.late_writes = LateWrites()
         self.connections: set[Connection] = set()
         self._handler = handler
         self._connect = connect

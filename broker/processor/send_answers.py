@@ -74,15 +74,19 @@ class SendTurn:
     def committed(self) -> None:
         """Note that the batch is committed: who was not answered by now waits."""
         self._is_committed = True
-        self._park(self._waiting, 1)
-        self._park(self._fresh, 1)
+        for entries in (self._waiting, self._fresh):
+            if entries:
+                self._park(entries, 1)
 
     def _park(self, entries: list[Sent], sign: int) -> None:
-        if not entries:
-            return
+        total = 0
         for connection, _, count, _ in entries:
-            connection.park(sign * count)
-            self._answers.waiting_count += sign * count
+            # As `Connection.park`, whose call would cost more than what it mostly does.
+            connection.parked += sign * count
+            if connection.reading_paused:
+                connection.park(0)
+            total += count
+        self._answers.waiting_count += sign * total
 
     @property
     def waits(self) -> bool:
@@ -124,8 +128,9 @@ class SendTurn:
         self._send(entries, status, why)
 
     def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
-        # What the commit itself answers is all that the turn has; a sync ends many batches.
-        at_once = not self._is_committed
+        # What the commit itself answers is all that the turn has; a sync ends many batches, and a
+        # slave's report some.
+        at_once = not self._is_committed or not self._answers.waiting_count
         for connection, sent in groupby(entries, _connection_of):
             if not connection.closed:
                 connection.send(self._answers.frames(list(sent), status, why), at_once=at_once)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,45 @@ async def test_what_is_sent_between_reads_leaves_once_a_turn(owner: Owner) -> No
     made.send(b"5")
     await settle(1)
     assert transport.writes == [b"01234", b"5"]
+
+
+async def test_what_several_peers_are_sent_leaves_in_one_call_of_the_loop(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, names = asyncio.get_running_loop(), list[str]()
+    call_soon = loop.call_soon
+
+    def planned(callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.Handle:
+        names.append(getattr(callback, "__name__", ""))  # the steps of tasks have none
+        return call_soon(callback, *args, **options)
+
+    monkeypatch.setattr(loop, "call_soon", planned)
+    peers = [connect(owner) for _ in range(3)]
+    for made, _ in peers * 2:
+        made.send(b"x")
+    await settle(1)
+    assert [transport.writes for _, transport in peers] == [[b"xx"]] * 3
+    assert names.count("_write") == 1
+
+
+async def test_a_peer_that_cannot_be_written_to_harms_no_other(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (bad, bad_transport), (good, transport) = connect(owner), connect(owner)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("the transport is closed")
+
+    monkeypatch.setattr(bad_transport, "write", fail)
+    bad.send(b"x")
+    good.send(b"y")
+    await settle(1)
+    assert (bad_transport.ended, bad.close_reason) == ("abort", "error")
+    assert "cannot be written to 192.0.2.9:4711" in caplog.text
+    assert transport.writes == [b"y"]
+    good.send(b"z")
+    await settle(1)
+    assert transport.writes == [b"y", b"z"]
 
 
 def test_a_one_way_request_gets_no_answer(owner: Owner) -> None:

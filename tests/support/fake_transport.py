@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection, Gate
+from skylarkmq.broker.net.connection import Connection, Gate, LateWrites
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
 
@@ -85,6 +85,7 @@ class Owner:
         self.gate = Gate()
         self.inbound = InboundBuffers()
         self.outbound = OutboundBuffers()
+        self.late_writes = LateWrites()
         self.takes_in = True
         self.gone: list[Connection] = []
         self.handled: list[list[RawFrame]] = []

@@ -44,7 +44,7 @@ class Rig:
     ) -> RemotingCommand | None:
         self.connection._in_read = True
         self.answers.send(self.connection, request, HEADER, code, result)
-        self.connection._write_out()
+        self.connection.write_out()
         if not self.transport.writes:
             return None
         (frame,) = FrameDecoder().feed(self.transport.writes.pop())

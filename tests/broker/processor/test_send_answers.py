@@ -11,7 +11,7 @@ import pytest
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import PARKED_MAX
-from skylarkmq.broker.processor.send_answers import SendAnswers
+from skylarkmq.broker.processor.send_answers import SendAnswers, SendTurn
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import decode_command
@@ -21,6 +21,7 @@ from tests.broker.group_rig import GroupRig
 from tests.store.support import HOST
 from tests.support.fake_transport import Owner, connect
 from tests.support.live_broker import broker_config, live_broker
+from tests.support.manual_clock import settle
 from tests.support.raw_client import RawClient, send_fields
 
 SEND = 310
@@ -171,3 +172,22 @@ def test_answers_say_at_once_that_traces_were_turned_off() -> None:
         (answer,) = [decode_command(each) for each in FrameDecoder().feed(frame)]
         assert answer.ext_fields["TRACE_ON"] == str(trace_on).lower()
         assert answer.ext_fields["queueOffset"] == str(2**40)
+
+
+async def test_who_waits_last_is_answered_at_once_and_with_all_that_waited() -> None:
+    rig, owner = GroupRig().start(), Owner()
+    answers = SendAnswers(rig.config, HOST, BrokerStats(), rig.topics)
+    (first, first_transport), (both, transport) = connect(owner), connect(owner)
+    turns, frames = list[SendTurn](), [b"one", b"two"]
+    for peers, frame in zip([(first, both), (both,)], frames, strict=True):
+        answers.add_waiting([(peer, int(SerializeType.JSON), 1, frame) for peer in peers])
+        turns.append(answers.take())
+        turns[-1].committed()
+    assert (answers.waiting_count, first.parked, both.parked) == (3, 1, 2)
+    turns[0].durable(PutMessageStatus.PUT_OK)
+    assert (answers.waiting_count, transport.writes) == (1, [])
+    turns[1].durable(PutMessageStatus.PUT_OK)
+    assert (answers.waiting_count, first.parked, both.parked) == (0, 0, 0)
+    assert (first_transport.writes, transport.writes) == ([], [b"onetwo"])
+    await settle(1)
+    assert (first_transport.writes, transport.writes) == ([b"one"], [b"onetwo"])
