@@ -429,7 +429,7 @@ class ReplicaBroker:
         await self._serve()
         parts.metadata.finish_removals()
         self._stage = Stage.FOLLOWING
-        self._stored()
+        self._stored(self._store.commit_log.stored_offset)
         self._tell_clients()
 
     async def _serve(self) -> None:
@@ -444,7 +444,7 @@ class ReplicaBroker:
             driver.ticked_s = now_s
             driver.hear(Tick())
 
-    def _stored(self) -> None:
+    def _stored(self, _: int) -> None:
         """Have the driver look at the log whenever more of it is stored."""
         self._store.writer.on_stored = self._stored
         self.driver.log_moved()
@@ -485,7 +485,7 @@ class ReplicaBroker:
             parts.load_tables()
             parts.metadata.fold()
             await self._serve()
-            self._stored()
+            self._stored(self._store.commit_log.stored_offset)
         if parts.store.commit_log.mapped_files.last is None:
             parts.store.commit_log.open_first()
         self._stage = Stage.LEADING

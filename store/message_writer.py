@@ -157,8 +157,8 @@ class MessageWriter:
     Attributes:
         on_published: called with every list of units that has become visible, in log order.
         on_received: told the outcome of each commit of records that a master has sent.
-        on_stored: called once when `CommitLog.stored_offset` has grown, and then forgotten: who is
-            up to date sets it, so that a batch costs one look when nobody waits.
+        on_stored: called once, with `CommitLog.stored_offset`, when that has grown, and then
+            forgotten: who is up to date sets it, so that a batch costs one look when nobody waits.
         replicas: what commits wait for beside this broker; None: for nothing.
         confirmed: the newest that `confirm` was told.
         gated: nothing above that is shown.
@@ -188,7 +188,7 @@ class MessageWriter:
         self.published_offset = 0
         self.on_published: OnPublished = _ignore
         self.on_received: Committed | None = None
-        self.on_stored: Callable[[], None] | None = None
+        self.on_stored: Callable[[int], None] | None = None
         self.replicas: Replicas | None = None
         self.confirmed = 0
         self.gated = False
@@ -423,7 +423,7 @@ class MessageWriter:
             if self._flush_woken:
                 self._flush.wake()
             if self.on_stored is not None:
-                self._tell_stored()
+                self._tell_stored(end_offset)
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 
@@ -471,7 +471,7 @@ class MessageWriter:
                 self._ask_for_sync()
             elif self._flush_woken:
                 self._flush.wake()
-            self._tell_stored()
+            self._tell_stored(self._log.stored_offset)
         if self._pool and self._commit is not None:
             self._commit.appended()
 
@@ -562,10 +562,10 @@ class MessageWriter:
             if at_once:
                 self._flush.flush()
 
-    def _tell_stored(self) -> None:
+    def _tell_stored(self, end_offset: int) -> None:
         on_stored, self.on_stored = self.on_stored, None
         if on_stored is not None:
-            on_stored()
+            on_stored(end_offset)
 
     def _tell_synced(self) -> None:
         flushed = self._log.flushed_offset
@@ -656,7 +656,7 @@ class MessageWriter:
             self._write_rest()
         self._ask_for_sync()
         if not self._sync:
-            self._tell_stored()
+            self._tell_stored(self._log.stored_offset)
 
     def _write_rest(self) -> None:
         """Write what is left on the loop, because the disk is quick again."""
@@ -684,7 +684,7 @@ class MessageWriter:
             self._slow = False
         if self._sync:
             self._group_commit.flushed(offset)
-            self._tell_stored()
+            self._tell_stored(self._log.stored_offset)
         if self._syncs:
             self._tell_synced()
 

@@ -85,14 +85,14 @@ def refuse_bodies(patch: pytest.MonkeyPatch, size_max: int) -> None:
 def confirm_alone(store: MessageStore) -> Callable[[], None]:
     """Confirm what is stored, as a replica alone in its set does, until the result is called."""
 
-    def grown() -> None:
+    def grown(stored: int) -> None:
         store.writer.on_stored = grown
-        store.confirm(store.commit_log.stored_offset)
+        store.confirm(stored)
 
     def end() -> None:
         store.writer.on_stored = None
 
-    grown()
+    grown(store.commit_log.stored_offset)
     return end
 
 

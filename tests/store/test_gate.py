@@ -217,10 +217,11 @@ def test_who_confirms_by_what_is_stored_here_is_told_each_time_it_grows(
     rig = GateRig(road, flush)
     store, told = rig.store, list[int]()
 
-    def grown() -> None:
-        told.append(store.commit_log.stored_offset)
+    def grown(stored: int) -> None:
+        assert stored == store.commit_log.stored_offset
+        told.append(stored)
         store.writer.on_stored = grown
-        store.confirm(store.commit_log.stored_offset)
+        store.confirm(stored)
 
     store.writer.on_stored = grown
     ends = [rig.send() for _ in range(3)]

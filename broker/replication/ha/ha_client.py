@@ -378,7 +378,7 @@ class HaClient:
         if stored < self._log.wrote_offset:
             self._store.writer.on_stored = self._stored
 
-    def _stored(self) -> None:
+    def _stored(self, _: int) -> None:
         self._confirm()
         if self._connection is not None:
             self._connection.wake()  # there may be room again

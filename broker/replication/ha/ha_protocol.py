@@ -21,6 +21,7 @@ HAConnection.java
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from skylarkmq.common.errors import StoreError
@@ -63,17 +64,20 @@ class ReportDecoder:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[int]:
+    def feed(self, data: bytes) -> Sequence[int]:
         """Return the offsets of the reports that are whole with these bytes.
 
         Raises:
             HaProtocolError: an offset is negative, so this is no slave.
         """
-        if len(data) != REPORT_SIZE or self._rest:  # it mostly comes alone
+        offsets: Sequence[int]
+        if len(data) == REPORT_SIZE and not self._rest:  # it mostly comes alone
+            offsets = REPORT.unpack(data)
+        else:
             data = self._rest + data
-        end = len(data) - len(data) % REPORT_SIZE
-        self._rest = data[end:]
-        offsets: list[int] = [offset for (offset,) in REPORT.iter_unpack(data[:end])]
+            end = len(data) - len(data) % REPORT_SIZE
+            self._rest = data[end:]
+            offsets = [offset for (offset,) in REPORT.iter_unpack(data[:end])]
         for offset in offsets:
             if offset < 0:
                 raise HaProtocolError(f"offset {offset} is no place of a log: this is no slave")

@@ -204,10 +204,6 @@ class HaServer:
                 best = each.acknowledged
         return best
 
-    def acknowledge(self, offset: int) -> None:
-        """Note that a slave has the log up to `offset`."""
-        self.on_acknowledged(offset)
-
     # Turns
 
     def wait(self, connection: SlaveConnection) -> None:
@@ -215,15 +211,20 @@ class HaServer:
         self._waiting.add(connection)
         self.store.writer.on_stored = self._stored
 
-    def _stored(self) -> None:
+    def _stored(self, end: int) -> None:
         waiting, self._waiting = self._waiting, set()
         if not self._is_prompt:
             self._planned |= waiting
             self._plan_turn()
             return
+        at, data = self.log.batch.written
+        is_at_hand = bool(data) and at + len(data) == end
         for connection in waiting:
             try:
-                connection.send_more()
+                if is_at_hand and connection.sent == at:  # it lacks nothing else
+                    connection.send_written(data, end)
+                else:
+                    connection.send_more()
             except Exception:
                 log.exception("the log could not be sent to slave %s", connection.peer)
                 connection.abort()  # it comes again

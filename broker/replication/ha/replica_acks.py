@@ -39,7 +39,7 @@ class _Waiting:
     def here(self, status: PutMessageStatus) -> None:
         """Note what came of it on this broker."""
         self._here = status
-        if status in STORED and self._there is None:
+        if self._there is None and (status is PutMessageStatus.PUT_OK or status in STORED):
             return
         self._tell()
 
@@ -56,7 +56,7 @@ class _Waiting:
 
 
 def _outcome(here: PutMessageStatus, there: PutMessageStatus | None) -> PutMessageStatus:
-    if here not in STORED or there is None or there is PutMessageStatus.PUT_OK:
+    if there is None or there is PutMessageStatus.PUT_OK or here not in STORED:
         return here
     return there
 

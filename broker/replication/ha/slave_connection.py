@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from skylarkmq.broker.replication.ha.ha_protocol import (
+    PART_HEAD,
     HaProtocolError,
     ReportDecoder,
     encode_head,
@@ -107,8 +108,13 @@ class SlaveConnection(asyncio.Protocol):
             offsets = self._decoder.feed(data)
             if offsets and self.sent == UNKNOWN:
                 self._begin(offsets[0])
-            if offsets:
-                self._acknowledge(max(offsets))
+            offset = max(offsets, default=UNKNOWN)
+            if offset > self.sent:
+                self._check_end(offset)
+                offset = self.sent  # nothing shows that what it has beyond is the same
+            if offset > self.acknowledged:
+                self.acknowledged = offset
+                self._server.on_acknowledged(offset)
         except HaProtocolError as error:
             self.refuse("protocol", str(error))
 
@@ -145,13 +151,6 @@ class SlaveConnection(asyncio.Protocol):
         self.sent = offset
         server.begun(self)
 
-    def _acknowledge(self, offset: int) -> None:
-        self._check_end(offset)
-        offset = min(offset, self.sent)  # of what it has beyond, nothing shows that it is the same
-        if offset > self.acknowledged:
-            self.acknowledged = offset
-            self._server.acknowledge(offset)
-
     def _check_end(self, offset: int) -> None:
         """Refuse a slave that has more than this master.
 
@@ -174,11 +173,6 @@ class SlaveConnection(asyncio.Protocol):
             return
         server = self._server
         offset, stored = self.sent, server.log.stored_offset
-        at, data = server.log.batch.written
-        if data and at == offset and at + len(data) == stored:  # what is new is at hand
-            self._write(self._in_parts(memoryview(data)), stored)
-            server.wait(self)
-            return
         pieces: list[bytes | memoryview] = []
         end = min(offset + ROUND_SIZE, stored)
         is_cold = False
@@ -200,6 +194,16 @@ class SlaveConnection(asyncio.Protocol):
             server.store.read_part(offset, ROUND_SIZE, self._read)
         else:
             server.plan(self)
+
+    def send_written(self, data: bytes, end: int) -> None:
+        """Write what was just stored, up to `end`; the peer has all that lies before it."""
+        if self.closed or self._is_paused or self._is_reading:
+            return
+        if len(data) <= self._server.part_size:
+            self._write((PART_HEAD.pack(self.sent, len(data)), data), end)
+        else:
+            self._write(self._in_parts(memoryview(data)), end)
+        self._server.wait(self)
 
     def _read(self, data: bytes | None, error: BaseException | None) -> None:
         """Send what a worker has read from the disk."""
