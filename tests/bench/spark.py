@@ -15,8 +15,9 @@
 The roads take turns, so that what else the machine does meets all of them; medians of the rounds.
 A Spark job costs some tenths of a second before it reads anything; what a job over a few messages
 takes is taken off the figures of Spark's roads and printed. CPU time is that of Python, driver and
-workers, and beside it that of the JVM; the broker's is in neither. Prints ratios beside their
-targets; asserts nothing.
+workers, and beside it that of the JVM; the broker's is in neither. "a core" is what one core does
+that works for Python and JVM in turn: it holds on a busy machine, messages/s do not. Prints ratios
+beside their targets; asserts nothing. What the decode alone takes: `tests.bench.spark_columns`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "bench-send"
 FEW = "bench-few"
 SUNK = "bench-sunk"
-SOURCE_TARGET = 0.85  # of plain
-LOG_TARGET_MB = 150.0
+SOURCE_TARGET = 200_000  # messages/s a core
+LOG_TARGET_MB = 400.0  # of bodies, a core
 FEW_COUNT = 200
 LIMIT_S = 300.0
 
@@ -164,31 +165,37 @@ def measure(every: list[Road], few: Callable[[], int], rounds: int, but: int = 0
 def show(every: list[Road], fixed: Timed, trigger: float, size: int) -> dict[str, Any]:
     """Print the table and return it."""
     net = {road.name: road.net(fixed) for road in every}
-    floor, source = net["plain"], net["source"]
-    print(f"{'':<12}{'messages/s':>12}{'MB/s':>8}{'CPU us':>9}{'JVM us':>9}  of plain")
+    plain_a_core = 1e6 / net["plain"].a_row_us(net["plain"].cpu_s)
+    print(
+        f"{'':<12}{'messages/s':>12}{'CPU us':>9}{'JVM us':>9}{'a core':>10}{'MB/s':>7}  of plain"
+    )
     found: dict[str, Any] = {}
     for name, one in net.items():
-        share, mb = one.rate / floor.rate, one.rate * size / 1e6
         cpu_us, jvm_us = one.a_row_us(one.cpu_s), one.a_row_us(one.jvm_cpu_s)
-        print(f"{name:<12}{one.rate:>12,.0f}{mb:>8.0f}{cpu_us:>9.2f}{jvm_us:>9.2f}  {share:.2f}")
+        a_core = 1e6 / (cpu_us + jvm_us)
+        share = a_core / plain_a_core
+        print(
+            f"{name:<12}{one.rate:>12,.0f}{cpu_us:>9.2f}{jvm_us:>9.2f}{a_core:>10,.0f}"
+            f"{a_core * size / 1e6:>7.0f}  {share:.2f}"
+        )
         found[name] = {
             "messages_per_s": round(one.rate),
             "cpu_us": round(cpu_us, 2),
             "jvm_us": round(jvm_us, 2),
+            "a_core": round(a_core),
             "of_plain": round(share, 3),
         }
     ratios = {
-        "source_of_plain": source.rate / floor.rate,
-        "source_of_plain_cpu": floor.a_row_us(floor.cpu_s) / source.a_row_us(source.cpu_s),
-        "source_of_tuples": source.rate / net["tuples"].rate,
-        "log_mb_per_s": net["log"].rate * size / 1e6,
+        "source_of_tuples": found["source"]["a_core"] / found["tuples"]["a_core"],
+        "log_mb_per_s": found["log"]["a_core"] * size / 1e6,
         "job_fixed_ms": fixed.seconds * 1000,
         "trigger_ms": trigger,
     }
-    print(f"source / plain: {ratios['source_of_plain']:.2f}, target >= {SOURCE_TARGET:g}")
-    print(f"source / plain by CPU time of Python alone: {ratios['source_of_plain_cpu']:.2f}")
+    print(f"source: {found['source']['a_core']:,} messages/s a core, target >= {SOURCE_TARGET:,}")
     print(f"source / tuples: {ratios['source_of_tuples']:.2f}")
-    print(f"commit-log reader: {ratios['log_mb_per_s']:.0f} MB/s, target >= {LOG_TARGET_MB:g}")
+    print(
+        f"commit-log reader: {ratios['log_mb_per_s']:.0f} MB/s a core, target >= {LOG_TARGET_MB:g}"
+    )
     print(f"a job before it reads: {ratios['job_fixed_ms']:.0f} ms; a trigger: {trigger:.0f} ms")
     return {"machine": machine(), "roads": found, **ratios}
 

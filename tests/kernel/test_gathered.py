@@ -122,6 +122,18 @@ def test_it_stops_where_there_is_no_room(count: int) -> None:
         assert (rows.count, rows.is_full) == (count, False)
 
 
+@pytest.mark.parametrize("with_body", [True, False])
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_batch_may_be_full_to_the_byte(with_body: bool, less: int) -> None:
+    data = block(Written(0), Written(1))
+    size = len(data) - (0 if with_body else 10) - less
+    wanted = Wanted(with_body, True, True, QUEUE_OFFSET_POSITION, 9, size, TOPICS)
+    for road in (compiled.gather, kernel.twins["gather"]):
+        rows = Gathered(wanted)
+        end = road(rows, data, 0, len(data), -1, 0, 9, wanted)
+        assert (rows.count, rows.is_full, end) == (2 - less, True, len(data) // (1 + less))
+
+
 def test_places_outside_of_their_bounds() -> None:
     wanted = Wanted(True, True, True, 81, 9, 9, TOPICS)
     data = Written(0).encode()
