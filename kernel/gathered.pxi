@@ -6,6 +6,7 @@ cdef enum:
     TIME_SIZE = 8
     NUMBER_SIZE = 8
     PAIRS_MAX = 64
+    SINGLES_MAX = 8
     OFFSET_ID_SIZE = 32
     STORE_HOST_AT = 64
 
@@ -287,6 +288,35 @@ cdef bint ascii_only(const unsigned char* at, Py_ssize_t size) noexcept nogil:
     return every & 0x8080808080808080u == 0
 
 
+cdef struct Texts:  # a text column that is being filled
+    int32_t* ends
+    unsigned char* data
+    Py_ssize_t size
+
+
+cdef struct Single:  # a property that is a column of its own
+    const unsigned char* name
+    Py_ssize_t name_size
+    int32_t* places
+
+
+cdef inline void put_text(
+    Texts* column, Py_ssize_t row, const unsigned char* at, Py_ssize_t size
+) noexcept nogil:
+    memcpy(column.data + column.size, at, size)
+    column.size += size
+    column.ends[row + 1] = <int32_t> column.size
+
+
+cdef bytearray room_for(Py_ssize_t count, int32_t** numbers):
+    """Room for so many numbers of 4 bytes, the first of them 0."""
+    made = PyByteArray_FromStringAndSize(NULL, 4 * count)
+    numbers[0] = <int32_t*> PyByteArray_AS_STRING(made)
+    if count:
+        numbers[0][0] = 0
+    return made
+
+
 def split_pairs(list texts not None, tuple wanted not None):
     """The pairs of encoded properties, as buffers of Arrow.
 
@@ -296,61 +326,56 @@ def split_pairs(list texts not None, tuple wanted not None):
     """
     cdef Pair pairs[PAIRS_MAX]
     cdef Pair* pair
-    cdef Py_ssize_t at, count, size = 0, row = 0, pair_count = 0, names_size = 0, values_size = 0
+    cdef Single singles[SINGLES_MAX]
+    cdef Single* single
+    cdef Texts names, values
+    cdef int32_t* row_ends
+    cdef Py_ssize_t at, count, size = 0, row = 0, pair_count = 0
+    cdef Py_ssize_t text_count = len(texts), single_count = len(wanted)
+    cdef const unsigned char* start
     cdef bytes text, name
-    cdef bytearray column
+    cdef list columns = []
+    if single_count > SINGLES_MAX:
+        return None
     for text in texts:
         size += PyBytes_GET_SIZE(text)
-    if size > INT32_MAX - len(texts):
+    if size > INT32_MAX - text_count:
         return None
-    rows = room_for(len(texts) + 1)
+    made_rows = room_for(text_count + 1, &row_ends)
     # Each takes four bytes with its separators, of which a text's last one may be missing.
-    name_ends, value_ends = room_for((size + len(texts)) // 4 + 1), \
-        room_for((size + len(texts)) // 4 + 1)
-    names, values = PyByteArray_FromStringAndSize(NULL, size), \
-        PyByteArray_FromStringAndSize(NULL, size)
-    columns = [room_for(len(texts)) for name in wanted]
-    put_end(rows, 0, 0)
-    put_end(name_ends, 0, 0)
-    put_end(value_ends, 0, 0)
+    made_name_ends = room_for((size + text_count) // 4 + 1, &names.ends)
+    made_value_ends = room_for((size + text_count) // 4 + 1, &values.ends)
+    made_names = PyByteArray_FromStringAndSize(NULL, size)
+    made_values = PyByteArray_FromStringAndSize(NULL, size)
+    names.data = <unsigned char*> PyByteArray_AS_STRING(made_names)
+    values.data = <unsigned char*> PyByteArray_AS_STRING(made_values)
+    names.size = values.size = 0
+    for at, name in enumerate(wanted):
+        singles[at].name = <const unsigned char*> PyBytes_AS_STRING(name)
+        singles[at].name_size = PyBytes_GET_SIZE(name)
+        columns.append(room_for(text_count, &singles[at].places))
     for text in texts:
-        size = PyBytes_GET_SIZE(text)
-        if not is_utf8(<const unsigned char*> PyBytes_AS_STRING(text), size):
+        start, size = <const unsigned char*> PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+        if not is_utf8(start, size):
             return None
-        count = pairs_of(<const unsigned char*> PyBytes_AS_STRING(text), size, pairs)
+        count = pairs_of(start, size, pairs)
         if count < 0:
             return None
-        for name, column in zip(wanted, columns):
-            pair = pair_of(
-                pairs, count, <const unsigned char*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
-            )
-            put_end(column, row, -1 if pair == NULL else pair_count + (pair - pairs))
+        for at in range(single_count):
+            single = singles + at
+            pair = pair_of(pairs, count, single.name, single.name_size)
+            single.places[row] = -1 if pair == NULL else <int32_t> (pair_count + (pair - pairs))
         for at in range(count):
-            pair = pairs + at
-            memcpy(PyByteArray_AS_STRING(names) + names_size, pair.name, pair.name_size)
-            memcpy(PyByteArray_AS_STRING(values) + values_size, pair.value, pair.value_size)
-            names_size += pair.name_size
-            values_size += pair.value_size
+            put_text(&names, pair_count, pairs[at].name, pairs[at].name_size)
+            put_text(&values, pair_count, pairs[at].value, pairs[at].value_size)
             pair_count += 1
-            put_end(name_ends, pair_count, names_size)
-            put_end(value_ends, pair_count, values_size)
         row += 1
-        put_end(rows, row, pair_count)
-    for column, size in (
-        (name_ends, 4 * (pair_count + 1)), (names, names_size),
-        (value_ends, 4 * (pair_count + 1)), (values, values_size),
-    ):
-        PyByteArray_Resize(column, size)
-    return rows, name_ends, names, value_ends, values, columns
-
-
-cdef inline bytearray room_for(Py_ssize_t count):
-    """Room for so many numbers of 4 bytes."""
-    return PyByteArray_FromStringAndSize(NULL, 4 * count)
-
-
-cdef inline void put_end(bytearray ends, Py_ssize_t place, Py_ssize_t value) noexcept:
-    (<int32_t*> PyByteArray_AS_STRING(ends))[place] = <int32_t> value
+        row_ends[row] = <int32_t> pair_count
+    PyByteArray_Resize(made_name_ends, 4 * (pair_count + 1))
+    PyByteArray_Resize(made_value_ends, 4 * (pair_count + 1))
+    PyByteArray_Resize(made_names, names.size)
+    PyByteArray_Resize(made_values, values.size)
+    return made_rows, made_name_ends, made_names, made_value_ends, made_values, columns
 
 
 cdef bint is_utf8(const unsigned char* at, Py_ssize_t size):
