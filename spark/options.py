@@ -188,8 +188,8 @@ class SourceOptions:
     offset_cache_s: float = seconds("offsetCacheMs", 100, "how long the ends of queues are good")
     filter_pushdown: bool = flag(
         "filterPushdown",
-        True,
-        "whether Spark's filters narrow what is read, in a session that passes filters on",
+        False,
+        "whether Spark's filters narrow what is read; only for a data frame with one filter",
         only="batch",
     )
 

@@ -53,7 +53,7 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Rows come to a sink in batches of at most so many bytes: in 64 MiB of each task unless told.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
-    # Filters on columns narrow what our source reads.
+    # Our option filterPushdown has no effect where it is off.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Options are printed with plans: our secrets by their names, and Spark's own default.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access.?key",
@@ -89,8 +89,10 @@ def build_session(app: str, master: str | None = None, **settings: object) -> Sp
 
     if SparkSession.getActiveSession() is not None:
         chosen = {name: as_text(value) for name, value in settings.items()}
-    elif server is not None:
-        chosen = choose(server, {}, settings)
+    elif server is not None and not is_local(server):
+        ours = choose(server, {}, {})  # the rest is up to who starts the server
+        chosen = {name: value for name, value in ours.items() if name.startswith("spark.sql.")}
+        chosen |= {name: as_text(value) for name, value in settings.items()}
     else:
         told = _told_to_submit()
         if master is None and not SPARK_DECIDES.intersection(os.environ):

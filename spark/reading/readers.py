@@ -176,6 +176,12 @@ class FilteringBatchReader(BatchReader):
 
     In a session whose spark.sql.python.filterPushdown.enabled is false, which is the default, a
     reader with `pushFilters` cannot be planned at all, so this is a class of its own.
+
+    It is not the default, because Spark keeps what a reader has planned for one filter and takes it
+    for every later read of the same data frame or view, also without a filter or with another one:
+    rows are missing there, and nothing shows it. Seen with 4.2.1 and 4.3.0.
+    Source: apache/spark@v4.3.0 sql/core/.../datasources/v2/python/PythonScanBuilder.scala
+    (pushFilters), PythonDataSourceV2.scala (setReadInfo, getOrCreateReadInfo)
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

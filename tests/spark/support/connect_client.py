@@ -1,0 +1,79 @@
+"""A program that has Spark only by a Spark Connect server: what it reads, writes and follows.
+
+    connect_client.py <sc://host:port> <name server> <topic> <target topic> <folder>
+
+The last line of standard output is a JSON document of what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from skylarkmq.spark import build_session
+from skylarkmq.spark.jobs.running import follow_topics, tasks_at_once
+from skylarkmq.spark.progress import last_progress
+from skylarkmq.spark.session import is_connect
+
+
+def main(server: str, name_server: str, topic: str, target: str, folder: Path) -> dict[str, Any]:
+    spark = build_session("connect", server)
+    options = {"nameServer": name_server, "topic": topic}
+
+    def load() -> DataFrame:
+        return spark.read.format("skylarkmq").options(**options).load()
+
+    def narrowed(condition: str) -> DataFrame:
+        reader = spark.read.format("skylarkmq").options(**options, filterPushdown="true")
+        return reader.load().where(condition)
+
+    messages = load()
+    told: dict[str, Any] = {
+        "is_connect": is_connect(spark),
+        "tasks": tasks_at_once(spark),
+        "count": messages.count(),
+        "one": [bytes(row.body).decode() for row in narrowed("keys = 'k7 all'").collect()],
+        "listed": narrowed("queueOffset IN (0, 90)").count(),
+    }
+    query = (
+        spark.readStream.format("skylarkmq")
+        .schema("body binary, queueId int")
+        .options(**options, startingOffsets="earliest", maxOffsetsPerTrigger=300)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+    query.awaitTermination(300)
+    progress = last_progress(query)
+    told["streamed"] = spark.read.parquet(str(folder / "table")).select("body").distinct().count()
+    told["behind"] = None if progress is None else progress.behind
+    rows = messages.select("body", f.col("keys").alias("keys"))
+    sink = rows.write.format("skylarkmq").mode("append")
+    sink.options(nameServer=name_server, topic=target, idempotencyColumns="keys").save()
+    written = spark.read.format("skylarkmq").options(nameServer=name_server, topic=target).load()
+    told["written"] = written.select("body").distinct().count()
+    batches: list[int] = []
+    follow_topics(
+        spark,
+        {**options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"},
+        "follow",
+        lambda frame, number: batches.append(frame.count()),
+        schema="queueOffset bigint",
+        checkpoint=str(folder / "followed"),
+        follow_ms=None,
+    )
+    told["batches"] = batches
+    spark.stop()
+    return told
+
+
+if __name__ == "__main__":
+    found = main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]))
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
