@@ -1,12 +1,14 @@
-"""The sink of `format("skylarkmq")`, streaming and batch: rows to a topic, at least once.
+"""The sink of `format("skylarkmq")`, streaming and batch: rows to a topic, once or at least once.
 
-    writer()/streamWriter()   driver: options and columns are checked, nothing is connected
+    writer()/streamWriter()   driver: options and columns are checked; with delivery=exactlyOnce
+                              the brokers of option `topic` are asked whether they promise it
     write(batches)            executor, one call a task, again when Spark repeats the task: every
                               row is acknowledged by its broker before the call returns
     commit / abort            driver: log what was sent; what a failed batch sent stays sent
 
-A repeated task or batch sends its rows again, with the same unique keys (see `unique_keys`); so
-consumers may get a row more than once and can tell. The sink does not send exactly once.
+A repeated task or batch sends its rows again, with the same unique keys (see `unique_keys`). Where
+the topic has a deduplication window they are stored once, else consumers may get a row more than
+once and can tell (see `promises`). Which of the two it is, the log says with each commit.
 
 Save modes. `append` alone: a topic is never overwritten. Spark itself refuses its default mode
 (errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.
@@ -20,8 +22,9 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,12 +36,16 @@ from pyspark.sql.datasource import (
 )
 
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.clock import SystemClock
+from skylarkmq.spark.cluster import client_for
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing import batch_writes
 from skylarkmq.spark.writing.batch_writes import BatchWrite
-from skylarkmq.spark.writing.rows import RowReader
+from skylarkmq.spark.writing.packing import Packer
+from skylarkmq.spark.writing.promises import Promise, Promises
+from skylarkmq.spark.writing.rows import RowError, RowReader, slices
 from skylarkmq.spark.writing.sink_columns import RowPlan, plan_rows
-from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.sink_options import EXACTLY_ONCE, SinkOptions
 from skylarkmq.spark.writing.sink_task import QueueTotal, SinkTask, task_window
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
 
@@ -51,6 +58,10 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 ATTEMPT_PROPERTY: Final = "spark.sql.execution.root.id"
 """Spark's own names of a task's local properties; internal, so their absence is allowed for."""
+BY_PLACE: Final = (
+    "; that is, where a repeated task gets the same rows in the same order, which option "
+    "idempotencyColumns does without"
+)
 
 
 @dataclass
@@ -67,6 +78,8 @@ class SendReceipt(WriterCommitMessage):
     queues: dict[MessageQueue, QueueTotal]
     batch_writes: frozenset[BatchWrite] = frozenset()
     """One for each topic whose rows got keys by their place."""
+    promises: dict[str, Promise] = field(default_factory=dict[str, Promise])
+    """What holds for each topic."""
 
 
 class _Sink:
@@ -77,6 +90,7 @@ class _Sink:
         self._options = options
         # The same for all tasks and their repeats, and another for the next write.
         self._write_id = uuid.uuid4().hex
+        self._planned_ms = SystemClock().now_ms()
 
     def _send(self, batches: Iterator[pa.RecordBatch]) -> SendReceipt:
         """Send all rows of a task; in an executor's Python worker."""
@@ -84,10 +98,19 @@ class _Sink:
         keys = self._keys(place)
         options = self._options
         window, write_queues = task_window(options)
-        rows = RowReader(self._plan, options, keys.key, place.partition)
-        task = SinkTask(window, write_queues, options, rows.error, place.partition)
-        for batch in batches:
-            task.send(rows.messages(batch))
+        since_ms = self._planned_ms if place.attempt else None
+        promises = Promises(client_for(options.connection), options, since_ms)
+        by_place = options.delivery != EXACTLY_ONCE
+        key_of_row = keys.key if by_place else no_key
+        rows = RowReader(self._plan, options, key_of_row, place.partition)
+        packer = Packer(self._plan, options, key_of_row, keys.runs if by_place else None)
+        task = SinkTask(window, write_queues, options, rows.error, place.partition, promises)
+        for part in (part for batch in batches for part in slices(batch)):
+            packed = packer.pack(part, rows.row_count)
+            if packed is not None and task.send_packed(packed):
+                rows.row_count += packed.count
+            else:
+                task.send(rows.messages(part))
         queues = task.finish()
         return SendReceipt(
             place.partition,
@@ -97,6 +120,7 @@ class _Sink:
             sum(total.resent for total in queues.values()),
             queues,
             frozenset(self._batch_write(place, topic) for topic in keys.topics),
+            promises.found,
         )
 
     def _keys(self, place: TaskPlace) -> PlaceKeys:
@@ -197,7 +221,31 @@ def _plan(given: Mapping[str, str], schema: StructType) -> tuple[RowPlan, SinkOp
     options = SinkOptions.from_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     plan = plan_rows(fields, has_topic=options.topic is not None, identity=options.identity)
+    if options.delivery == EXACTLY_ONCE:
+        _require_promise(plan, options)
     return plan, options
+
+
+def _require_promise(plan: RowPlan, options: SinkOptions) -> None:
+    """Check that rows can be known again, and that the brokers of option `topic` would do so."""
+    if not plan.identity and plan.msg_id is None:
+        raise OptionError(
+            "option delivery=exactlyOnce: without option idempotencyColumns or a column msgId a "
+            "row is known by its place among the others, which a repeated task may get in another "
+            "order. Name columns that tell each row from all others, say "
+            "idempotencyColumns=topic,brokerName,queueId,queueOffset of a row that was read",
+            "delivery",
+        )
+    if options.topic is not None:
+        Promises(client_for(options.connection), options).of(options.topic)
+
+
+def no_key(topic: str, row: int) -> str:
+    """Refuse a row without a msgId of its own, where none may be made of the row's place."""
+    raise RowError(
+        f"row {row}, to topic {topic[:128]}: column msgId is null or empty",
+        hint="With delivery=exactlyOnce every row has one, or use idempotencyColumns",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +269,13 @@ def task_place(write_id: str) -> TaskPlace:
     context = TaskContext.get()
     if context is None:
         return TaskPlace(write_id, "", 0, 0)
+    partition, attempt = context.partitionId(), context.attemptNumber()
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
     if not query_id or batch_id is None:
-        return TaskPlace(write_id, "", context.partitionId(), context.attemptNumber())
-    attempt = context.getLocalProperty(ATTEMPT_PROPERTY) or ""
-    return TaskPlace(query_id, batch_id, context.partitionId(), context.attemptNumber(), attempt)
+        return TaskPlace(write_id, "", partition, attempt)
+    batch_attempt = context.getLocalProperty(ATTEMPT_PROPERTY) or ""
+    return TaskPlace(query_id, batch_id, partition, attempt, batch_attempt)
 
 
 def driver_folder() -> Path | None:
@@ -239,20 +288,53 @@ def driver_folder() -> Path | None:
 
 
 def log_sent(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    """Log the sum of what the tasks sent, and copies that they may have left."""
+    """Log the sum of what the tasks sent, what its topics promise, and copies that may be left."""
     receipts = [message for message in messages if isinstance(message, SendReceipt)]
     count = sum(receipt.count for receipt in receipts)
     size = sum(receipt.size for receipt in receipts)
     queues = {queue for receipt in receipts for queue in receipt.queues}
     _log.info("%s: sent %d messages, %d bytes, to %d queues", what, count, size, len(queues))
-    resent = sum(receipt.resent for receipt in receipts)
+    by_place = {write.topic for receipt in receipts for write in receipt.batch_writes}
+    for topic, promise in sorted(_promises(receipts).items()):
+        more = BY_PLACE if promise.window is not None and topic in by_place else ""
+        _log.info("%s: topic %s: %s%s", what, topic, promise.text, more)
+    _log_forgotten(receipts, what)
+    doubtful = [
+        each for each in receipts if any(one.window is None for one in each.promises.values())
+    ]
+    resent = sum(receipt.resent for receipt in doubtful)
     if resent:
         _log.warning("%s: %d requests were sent again without an answer: their messages may be "
                      "there twice, with the same unique keys", what, resent)  # fmt: skip
-    repeated = [receipt.partition for receipt in receipts if receipt.attempt]
+    repeated = [receipt.partition for receipt in doubtful if receipt.attempt]
     if repeated:
         _log.warning("%s: Spark repeated the tasks of partitions %s: their messages may be there "
                      "more than once, with the same unique keys", what, repeated)  # fmt: skip
+
+
+def _promises(receipts: Sequence[SendReceipt]) -> dict[str, Promise]:
+    """Return what holds for each topic: the least that a task was told."""
+    found: dict[str, Promise] = {}
+    for receipt in receipts:
+        for topic, promise in receipt.promises.items():
+            if topic not in found or promise.window is None:
+                found[topic] = promise
+    return found
+
+
+def _log_forgotten(receipts: Sequence[SendReceipt], what: str) -> None:
+    """Log where a batch had more messages than its windows know: a repeat would store them."""
+    promises = _promises(receipts)
+    counts: Counter[tuple[str, str]] = Counter()
+    for receipt in receipts:
+        for queue, total in receipt.queues.items():
+            counts[queue.topic, queue.broker_name] += total.count
+    for (topic, broker_name), count in sorted(counts.items()):
+        window = promises[topic].window if topic in promises else None
+        if window is not None and count > window.keys:
+            _log.warning("%s: %d messages for topic %s went to broker %s, whose deduplication "
+                         "window knows %d: a repeat would have stored the others again", what,
+                         count, topic, broker_name, window.keys)  # fmt: skip
 
 
 def log_aborted(messages: Sequence[WriterCommitMessage | None], what: str) -> None:

@@ -106,7 +106,7 @@ def missing_in(lines: list[str], promised: list[str]) -> list[str]:
 def are_programs() -> list[str]:
     """Return the names of the blocks that run by themselves.
 
-    The block with Spark is run by `tests/spark/test_documents.py`, which has a Spark session.
+    Blocks with Spark are run by `tests/spark/test_documents.py`, which has a session.
     """
     marks = (PYTEST_MARK, SPARK_MARK)
     return [

@@ -11,7 +11,7 @@ RECONSUME_TIME and so on) are taken out, because they tell of another send: a ro
 from a topic can be sent as it is. KEYS, TAGS and __SHARDINGKEY of the map stand in for columns that
 are missing or null.
 
-A batch is read in slices of bounded size, so bodies of megabytes are not all in memory twice.
+Row by row: for those rows that `packing` leaves, which takes a slice at once.
 Runs in a Spark worker, one object per task.
 """
 
@@ -75,6 +75,36 @@ class Addressed(NamedTuple):
     """It may stand in no batch: delayed, compressed, or for a retry topic."""
 
 
+def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the parts of a batch, so that bodies of megabytes are not all in memory twice."""
+    count = batch.num_rows
+    if count > SLICE_ROWS or (count > 1 and batch.nbytes > SLICE_SIZE):
+        # By halves, for a few rows may have most of the bytes.
+        half = count // 2
+        yield from slices(batch.slice(0, half))
+        yield from slices(batch.slice(half))
+    elif count:
+        yield batch
+
+
+def values_of(batch: pa.RecordBatch, place: int) -> Sequence[Any]:
+    """Return the values of a column; those of instants and windows as identity takes them.
+
+    Raises:
+        UnicodeDecodeError: a text is none.
+    """
+    column = cast("Any", batch.column(place))
+    kind = str(column.type)
+    if kind.startswith("timestamp"):  # an instant, whatever the session's zone
+        column = column.cast("int64")
+    elif kind.startswith("struct"):  # a window, by both its ends
+        ends = [end.cast("int64").to_pylist() for end in column.flatten()]
+        return [
+            None if start is None else f"{start} {end}" for start, end in zip(*ends, strict=True)
+        ]
+    return cast("list[Any]", column.to_pylist())
+
+
 class RowReader:
     """Turns a task's batches into messages; counts its rows. One thread."""
 
@@ -108,14 +138,8 @@ class RowReader:
         Raises:
             RowError: a row cannot be a message; those before it were yielded.
         """
-        count = batch.num_rows
-        if count > SLICE_ROWS or (count > 1 and batch.nbytes > SLICE_SIZE):
-            # By halves, for a few rows may have most of the bytes.
-            half = count // 2
-            yield from self.messages(batch.slice(0, half))
-            yield from self.messages(batch.slice(half))
-        elif count:
-            yield from self._slice(batch)
+        for part in slices(batch):
+            yield from self._slice(part)
 
     # Inside
 
@@ -126,11 +150,13 @@ class RowReader:
         def column(place: int | None) -> Sequence[Any]:
             return nothing if place is None else self._values(batch, place)
 
+        # The body's bytes, also where they are no UTF-8.
+        bodies = cast("Any", batch.column(plan.body)).cast("binary").to_pylist()
         identity = [column(place) for place in plan.identity]
         for index, (body, topic, keys, tags, more, queue_id, broker, key, delay, flag, given) in (
             enumerate(
                 zip(
-                    column(plan.body), column(plan.topic), column(plan.keys), column(plan.tags),
+                    bodies, column(plan.topic), column(plan.keys), column(plan.tags),
                     column(plan.properties), column(plan.queue_id), column(plan.broker_name),
                     column(plan.sharding_key), column(plan.delay_level), column(plan.flag),
                     column(plan.msg_id), strict=True,
@@ -175,20 +201,8 @@ class RowReader:
         return RowError(text, hint=hint)
 
     def _values(self, batch: pa.RecordBatch, place: int) -> Sequence[Any]:
-        column = cast("Any", batch.column(place))
-        kind = str(column.type)
-        if place == self._plan.body and "string" in kind:
-            column = column.cast("binary")  # the same bytes, also where they are no UTF-8
-        elif kind.startswith("timestamp"):  # of identity: an instant, whatever the session's zone
-            column = column.cast("int64")
-        elif kind.startswith("struct"):  # of identity: a window, by both its ends
-            ends = [end.cast("int64").to_pylist() for end in column.flatten()]
-            return [
-                None if start is None else f"{start} {end}"
-                for start, end in zip(*ends, strict=True)
-            ]
         try:
-            return cast("list[Any]", column.to_pylist())
+            return values_of(batch, place)
         except UnicodeDecodeError as error:
             name = batch.schema.names[place]
             raise RowError(

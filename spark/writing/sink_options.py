@@ -24,6 +24,7 @@ from skylarkmq.spark.option_reading import (
     Option,
     OptionError,
     OptionReader,
+    choice,
     listing,
     number,
     options_of,
@@ -36,6 +37,9 @@ from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
 
 DEFAULT_GROUP: Final = "spark-skylarkmq"
 NO_COMPRESSION: Final = "none"
+AUTO: Final = "auto"
+EXACTLY_ONCE: Final = "exactlyOnce"
+AT_LEAST_ONCE: Final = "atLeastOnce"
 FRAME_RESERVE: Final = 256 * 1024
 """What a frame needs beside a body of the largest size."""
 _HINTS: Final = {
@@ -45,7 +49,7 @@ _HINTS: Final = {
     "endingoffsets": "it belongs to the source: a sink only sends",
     "path": "a topic has no path: use .save() without one, and option topic",
     "truncate": "nothing is taken out of a topic",
-    "transactional": "a sink sends at least once; unique keys tell copies apart",
+    "transactional": "option delivery says how often a message may be stored",
 }
 
 
@@ -57,6 +61,15 @@ class SinkOptions:
     topic: str | None = special("topic", None, "where all rows go; before column topic", "a topic")
     producer_group: str = special(
         "producerGroup", DEFAULT_GROUP, "the sender's name at brokers", "a group", DEFAULT_GROUP
+    )
+    delivery: str = choice(
+        "delivery",
+        AUTO,
+        (AUTO, EXACTLY_ONCE, AT_LEAST_ONCE),
+        "`exactlyOnce` is refused where brokers cannot promise it; `auto` takes what they can",
+    )
+    topic_brokers: tuple[str, ...] = listing(
+        "topicBrokers", "names of the brokers that messages go to; all are waited for"
     )
     identity: tuple[str, ...] = listing("idempotencyColumns", "columns that make the message id")
     write_name: str = string("writeName", "", "tells writes of one foreachBatch apart")

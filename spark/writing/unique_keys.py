@@ -5,9 +5,10 @@ first try, so that consumers and tools see a copy for what it is:
 
     columns   hash of the values of `idempotencyColumns`, say of topic, brokerName, queueId and
               queueOffset
-    place     hash of (query id, batch id, partition, row): for a stream that maps its source row by
-              row; after a shuffle the rows of a partition may come in another order. Of a write
-              inside foreachBatch also (topic, option `writeName`), for a batch may have several
+    place     hash of (query id, batch id, partition), plus the row's number: for a stream that maps
+              its source row by row; after a shuffle the rows of a partition may come in another
+              order. Of a write inside foreachBatch also (topic, option `writeName`), for a batch
+              may have several
 
 The text has the form of a producer's id, upper-case hex of 16 bytes:
 
@@ -30,10 +31,14 @@ import datetime
 import decimal
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final
 
 _HASH_SIZE: Final = 12
+_NUMBER_MAX: Final = (1 << 8 * _HASH_SIZE) - 1
 _FRONT_LENGTH: Final = 20
+_RUN: Final = 1 << 16
+"""Keys that have the same front: the last two bytes are counted up."""
 _TIME: Final = "00000000"
 KEY_LENGTH: Final = 32
 assert 2 * _HASH_SIZE + len(_TIME) == KEY_LENGTH
@@ -61,7 +66,7 @@ class PlaceKeys:
         """
         self._place = place
         self._more = more
-        self._starts: dict[str, hashlib.blake2b] = {}
+        self._starts: dict[str, int] = {}
 
     @property
     def topics(self) -> frozenset[str]:
@@ -71,14 +76,51 @@ class PlaceKeys:
     def key(self, topic: str, row: int) -> str:
         """Return the key of the partition's row number `row`, counted from 0, which goes to
         `topic`; raises what `more` does."""
+        ((front, end, _),) = self.runs(topic, row, 1)
+        return f"{front}{end:04X}"
+
+    def runs(self, topic: str, row: int, count: int) -> list[tuple[str, int, int]]:
+        """Return the keys of so many rows from one on, as runs that share their front.
+
+            (front, number of the first one's end, how many): `key` is the front and four hex digits
+
+        Raises what `more` does.
+        """
         start = self._starts.get(topic)
         if start is None:
-            more = () if self._more is None else self._more(topic)
-            start = self._starts[topic] = _new()
-            start.update(_encoded((*self._place, *more)))
+            digest = _new()
+            digest.update(_encoded((*self._place, *(self._more(topic) if self._more else ()))))
+            start = self._starts[topic] = int.from_bytes(digest.digest())
+        runs: list[tuple[str, int, int]] = []
+        while count > 0:
+            front, end = divmod((start + row) & _NUMBER_MAX, _RUN)
+            length = min(count, _RUN - end)
+            runs.append((f"{front:0{_FRONT_LENGTH}X}{_TIME}", end, length))
+            row, count = row + length, count - length
+        return runs
+
+
+def keys_of_columns(columns: Sequence[Sequence[Value]]) -> list[str | None]:
+    """Return `key_of_values` of each row of some columns; None where all values are None.
+
+    Rows mostly share the values of all columns but the last, which are taken in once.
+    """
+    *before, last = columns
+    starts: dict[tuple[Value, ...], hashlib.blake2b] = {}
+    keys: list[str | None] = []
+    for values, value in zip(
+        zip(*before, strict=True) if before else repeat(()), last, strict=False
+    ):
+        start = starts.get(values)
+        if start is None:
+            start = starts[values] = _new()
+            start.update(_encoded(values))
         digest = start.copy()
-        digest.update(b"%d" % row)
-        return _text(digest.digest())
+        kind, data = _part(value)
+        digest.update(b"%c%d:%b" % (kind, len(data), data))
+        nothing = value is None and not any(each is not None for each in values)
+        keys.append(None if nothing else _text(digest.digest()))
+    return keys
 
 
 def key_of_values(values: Sequence[Value]) -> str:

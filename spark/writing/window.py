@@ -5,7 +5,7 @@
              sent again does not overtake the next
     flush    waits until nothing is left, and returns what every request came to
 
-    sink  --Outgoing, per queue-->  SendWindow  --Receipt per request-->  sink
+    sink  --Batch, per queue-->  SendWindow  --Receipt per request-->  sink
 
 A request that was refused for a reason that passes, that has no answer, or whose status is not
 accepted, is sent again: to the same queue, or to one of `others` on another broker. A broker that
@@ -101,19 +101,14 @@ class Receipt:
 class _Unsent:
     """One request that has no acknowledgement yet, encoded once.
 
-    Several messages are one batch (320), stored together or not at all; one message goes alone
-    (310), which is the only way for compressed and delayed ones.
+    A batch (320) is stored together or not at all; a message alone (310) has `properties`, and may
+    be compressed or delayed.
     """
 
     index: int
     queue: MessageQueue
     others: tuple[MessageQueue, ...]
-    count: int
-    body_size: int
-    """Of the messages' bodies."""
-    first_unique_key: str
-    last_unique_key: str
-    body: bytes
+    batch: Batch
     properties: str = ""
     flag: int = 0
     sys_flag: int = 0
@@ -129,40 +124,27 @@ class _Unsent:
     @property
     def size(self) -> int:
         """Bytes that it holds in memory."""
-        return len(self.body) + len(self.properties)
+        return len(self.batch.body) + len(self.properties)
 
 
-def _encoded(
-    index: int,
-    queue: MessageQueue,
-    messages: Sequence[Outgoing],
-    others: Sequence[MessageQueue],
-) -> _Unsent:
-    """Return the request that sends the messages.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Several messages of one queue, encoded (see protocol/batch.py)."""
 
-    Raises:
-        ValueError: there is none.
-    """
-    if not messages:
-        raise ValueError("a request has at least one message")
+    body: bytes
+    count: int
+    body_size: int
+    """Of the messages' bodies."""
+    first_unique_key: str
+    last_unique_key: str
+
+
+def batch_of(messages: Sequence[Outgoing]) -> Batch:
+    """Return messages as one request sends them; none may be compressed or delayed."""
+    items = [BatchItem(it.flag, it.body, it.properties) for it in messages]
+    size = sum(len(message.body) for message in messages)
     first, last = messages[0], messages[-1]
-    request = _Unsent(
-        index,
-        MessageQueue(*queue),
-        tuple(MessageQueue(*other) for other in others),
-        len(messages),
-        sum(len(message.body) for message in messages),
-        first.unique_key,
-        last.unique_key,
-        first.body,
-    )
-    if len(messages) > 1:
-        items = [BatchItem(it.flag, it.body, it.properties) for it in messages]
-        request.body = encode_batch(items)
-    else:
-        request.properties = first.properties.decode()
-        request.flag, request.sys_flag = first.flag, first.sys_flag
-    return request
+    return Batch(encode_batch(items), len(items), size, first.unique_key, last.unique_key)
 
 
 class SendWindow:
@@ -205,11 +187,11 @@ class SendWindow:
     def send(
         self,
         queue: MessageQueue,
-        messages: Sequence[Outgoing],
+        what: Outgoing | Batch,
         *,
         others: Sequence[MessageQueue] = (),
     ) -> None:
-        """Put one request on its way: a batch, or a single send when there is one message.
+        """Put one request on its way.
 
         Waits while the window is full. Without `others` the requests of a queue follow one
         another, each after the acknowledgement of the one before, so a resend changes no order;
@@ -217,9 +199,16 @@ class SendWindow:
 
         Raises:
             SendFailed: one of the requests has failed for good; no more can be sent.
-            ValueError: no message.
         """
-        request = _encoded(self._sent_count, queue, messages, others)
+        request = _Unsent(
+            self._sent_count,
+            MessageQueue(*queue),
+            tuple(MessageQueue(*other) for other in others),
+            what if isinstance(what, Batch) else _alone(what),
+        )
+        if isinstance(what, Outgoing):
+            request.properties = what.properties.decode()
+            request.flag, request.sys_flag = what.flag, what.sys_flag
         self._sent_count += 1
         while self._count and (
             self._count >= self._count_max or self._size + request.size > self._size_max
@@ -288,13 +277,13 @@ class SendWindow:
         return template.command(
             SendRequest(
                 topic=template.queue.topic,
-                body=request.body,
+                body=request.batch.body,
                 properties=request.properties,
-                unique_key=request.first_unique_key,
+                unique_key=request.batch.first_unique_key,
                 born_timestamp=self._client.clock.now_ms(),
                 flag=request.flag,
                 sys_flag=request.sys_flag,
-                batch=request.count > 1,
+                batch=not request.properties,
             )
         )
 
@@ -342,10 +331,10 @@ class SendWindow:
         topic, broker_name, _ = request.queue
         return Receipt(
             MessageQueue(topic, broker_name, queue_id),
-            request.count,
-            request.body_size,
-            request.first_unique_key,
-            request.last_unique_key,
+            request.batch.count,
+            request.batch.body_size,
+            request.batch.first_unique_key,
+            request.batch.last_unique_key,
             queue_offset,
             request.resent,
         )
@@ -380,12 +369,13 @@ class SendWindow:
 
     def _final(self, request: _Unsent, error: RocketMQError, tried_s: float) -> SendFailed:
         hint = error.hint or (ILLEGAL_HINT if isinstance(error, MessageIllegal) else "")
-        keys = request.first_unique_key
-        if request.count > 1:
-            keys += f" to {request.last_unique_key}"
+        batch = request.batch
+        keys = batch.first_unique_key
+        if batch.count > 1:
+            keys += f" to {batch.last_unique_key}"
         return SendFailed(
-            f"{describe(request.queue)}: {request.count} messages, "
-            f"{request.body_size} bytes, msgId {keys}, are not acknowledged"
+            f"{describe(request.queue)}: {batch.count} messages, "
+            f"{batch.body_size} bytes, msgId {keys}, are not acknowledged"
             f"{f', tried for {tried_s:.3g} s' if tried_s else ''}: {error}",
             hint="" if hint in str(error) else hint,
         )
@@ -397,6 +387,11 @@ class SendWindow:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _alone(message: Outgoing) -> Batch:
+    size, key = len(message.body), message.unique_key
+    return Batch(message.body, 1, size, key, key)
 
 
 def _passes(error: RocketMQError) -> bool:

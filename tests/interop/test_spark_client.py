@@ -17,7 +17,7 @@ from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.window import Outgoing, SendWindow
+from skylarkmq.spark.writing.window import Outgoing, SendWindow, batch_of
 from tests.interop.servers import Broker
 
 pytestmark = pytest.mark.interop
@@ -46,7 +46,8 @@ def fill(client: BlockingClient, topic: str) -> MessageQueue:
     number = 0
     while number < COUNT:
         size = 1 if number < 20 else 50
-        window.send(queue, [outgoing(it) for it in range(number, min(COUNT, number + size))])
+        messages = [outgoing(it) for it in range(number, min(COUNT, number + size))]
+        window.send(queue, batch_of(messages))
         number += size
     receipts = window.flush()
     assert sum(it.count for it in receipts) == COUNT
@@ -111,6 +112,6 @@ def test_a_broker_named_by_hand(client: BlockingClient, topic: str) -> None:
 def test_a_message_that_is_too_large(client: BlockingClient, topic: str) -> None:
     window = SendWindow(client, group="spark-sink")
     big = Outgoing(bytes(4 * 1024 * 1024 + 1), b"UNIQ_KEY\x01big", "big")
-    window.send(client.write_queues(topic)[0], [big])
+    window.send(client.write_queues(topic)[0], big)
     with pytest.raises(SendFailed, match="maxMessageSize"):
         window.flush()

@@ -1,4 +1,4 @@
-"""The program of the Spark pages is run as it stands, in the Spark session of the tests."""
+"""The programs of the Spark pages are run as they stand, in the Spark session of the tests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-def test_the_program(
+@pytest.mark.parametrize("name", [name for name in SNIPPETS if SPARK_MARK in SNIPPETS[name]])
+def test_a_program(
+    name: str,
     spark: SparkSession,
     broker: SyncBroker,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    [block] = [block for block in SNIPPETS.values() if SPARK_MARK in block]
+    block = SNIPPETS[name]
     program = block.replace(NAME_SERVER, broker.namesrv_addr)
     program = program.replace('"paid.', f'"{tmp_path}/paid.')  # else where the JVM was started
-    exec(compile(program, "docs/spark/index.md", "exec"), {})
+    exec(compile(program, name, "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == [text.strip() for text in PROMISE.findall(block)]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from pyspark import SparkFiles, TaskContext
+from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.message import MessageExt
@@ -21,55 +18,22 @@ from skylarkmq.spark import cluster
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
+from skylarkmq.spark.writing.promises import Promise
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_task import QueueTotal
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
 from skylarkmq.spark.writing.window import MessageQueue
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.sink_tasks import BODY, LOCAL, Context, batches, in_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-BODY = StructType([StructField("body", BinaryType())])
-LOCAL = {
-    "sql.streaming.queryId": "the-query",
-    "streaming.sql.batchId": "7",
-    "spark.sql.execution.root.id": "12",
-}
-
-
-@dataclass
-class Context:
-    """Stands for the running task's context."""
-
-    partition: int = 0
-    attempt: int = 0
-    local: dict[str, str] | None = None
-
-    def partitionId(self) -> int:
-        return self.partition
-
-    def attemptNumber(self) -> int:
-        return self.attempt
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return (self.local or {}).get(name)
 
 
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
     cluster.close_all()
-
-
-def in_task(patch: pytest.MonkeyPatch, context: Context) -> None:
-    patch.setattr(TaskContext, "get", classmethod(lambda kind: context))
-
-
-def batches(bodies: Sequence[bytes], step: int = 100) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(bodies), step):
-        column = pa.array(bodies[start : start + step], pa.binary())
-        yield pa.record_batch([column], names=["body"])
 
 
 def keys(messages: Sequence[MessageExt]) -> list[str]:
@@ -190,9 +154,11 @@ def test_what_the_driver_refuses() -> None:
 
 def test_what_the_driver_logs(caplog: pytest.LogCaptureFixture) -> None:
     queue = MessageQueue("T", "a", 0)
+    told = {"T": Promise(why="broker a is RocketMQ 4.9.8")}
+    totals = QueueTotal(5, 50, "a", "e"), QueueTotal(3, 30, "f", "h", 1)
     receipts = [
-        SendReceipt(0, 0, 5, 50, 0, {queue: QueueTotal(5, 50, "a", "e")}),
-        SendReceipt(1, 2, 3, 30, 1, {queue: QueueTotal(3, 30, "f", "h", 1)}),
+        SendReceipt(0, 0, 5, 50, 0, {queue: totals[0]}, promises=told),
+        SendReceipt(1, 2, 3, 30, 1, {queue: totals[1]}, promises=told),
         None,
     ]
     options = {"nameserver": "127.0.0.1:1", "topic": "T"}
@@ -202,6 +168,7 @@ def test_what_the_driver_logs(caplog: pytest.LogCaptureFixture) -> None:
         writer.abort([None, receipts[0]], 5)
     assert [record.getMessage() for record in caplog.records] == [
         "micro-batch 4: sent 8 messages, 80 bytes, to 1 queues",
+        "micro-batch 4: topic T: at least once: broker a is RocketMQ 4.9.8",
         "micro-batch 4: 1 requests were sent again without an answer: their messages may be there "
         "twice, with the same unique keys",
         "micro-batch 4: Spark repeated the tasks of partitions [1]: their messages may be there "

@@ -41,6 +41,8 @@ class Troubled:
         self._random = random.Random(seed)
 
     def __call__(self, request: RemotingCommand) -> Said | list[Said]:
+        if request.code == RequestCode.GET_TOPIC_CONFIG:  # as RocketMQ 4.9
+            return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         kinds = ("busy", "slow disk", "close", "close after", "garbage", "half", "bare")
         kind = self._random.choice(kinds) if self._random.random() < 0.15 else "good"
         if kind == "busy":

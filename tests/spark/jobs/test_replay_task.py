@@ -33,7 +33,8 @@ from skylarkmq.spark.storage import Location
 from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
-from skylarkmq.spark.writing.window import Outgoing, Receipt
+from skylarkmq.spark.writing.window import Batch, Outgoing, Receipt
+from tests.spark.support.sent_messages import messages_of
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])
 OPTIONS = SinkOptions(
@@ -76,7 +77,7 @@ class Window:
     def send(
         self,
         queue: MessageQueue,
-        messages: Sequence[Outgoing],
+        what: Outgoing | Batch,
         *,
         others: Sequence[MessageQueue] = (),
     ) -> None:
@@ -85,6 +86,7 @@ class Window:
             if not self._left:
                 raise ConnectionFailed("127.0.0.1:1", "went away")
             self._left -= 1
+        messages = messages_of(what)
         self.stored[queue] += messages
         self.sizes.append(len(messages))
         first, last = messages[0].unique_key, messages[-1].unique_key

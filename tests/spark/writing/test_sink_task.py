@@ -14,10 +14,15 @@ from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing import sink_task as sink_task_module
-from skylarkmq.spark.writing.rows import Addressed, RowError
+from skylarkmq.spark.writing.packing import Packer
+from skylarkmq.spark.writing.promises import Promise, Promises
+from skylarkmq.spark.writing.rows import Addressed, RowError, RowReader
+from skylarkmq.spark.writing.sink_columns import SINK_TYPES, plan_rows
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.sink_task import SinkTask
-from skylarkmq.spark.writing.window import Outgoing, Receipt
+from skylarkmq.spark.writing.window import Batch, Outgoing, Receipt
+from tests.spark.support.sent_messages import messages_of
+from tests.spark.writing.test_rows import Row, batch_of
 
 OPTIONS = SinkOptions(
     ConnectionSettings(name_servers=("127.0.0.1:9876",)), batch_size=300, batch_count=4
@@ -39,11 +44,12 @@ class FakeWindow:
     def send(
         self,
         queue: MessageQueue,
-        messages: Sequence[Outgoing],
+        what: Outgoing | Batch,
         *,
         others: Sequence[MessageQueue] = (),
     ) -> None:
-        self.requests.append((queue, list(messages), others))
+        messages = messages_of(what)
+        self.requests.append((queue, messages, others))
         size = sum(len(message.body) for message in messages)
         first, last = messages[0].unique_key, messages[-1].unique_key
         self.receipts.append(Receipt(queue, len(messages), size, first, last, 0, 1))
@@ -196,7 +202,11 @@ MESSAGES = st.builds(
 @given(st.lists(MESSAGES, max_size=60), st.integers(0, 9))
 def test_whatever_comes(messages: list[Addressed], partition: int) -> None:
     named = [
-        each._replace(message=each.message._replace(unique_key=f"{number}"))
+        each._replace(
+            message=each.message._replace(
+                unique_key=f"{number}", properties=f"UNIQ_KEY\x01{number}".encode()
+            )
+        )
         for number, each in enumerate(messages)
     ]
     window = FakeWindow()
@@ -224,3 +234,79 @@ def test_whatever_comes(messages: list[Addressed], partition: int) -> None:
         assert in_queue == sorted(in_queue)
     assert sorted(numbers(window)) == list(range(len(named)))
     assert sum(total.count for total in totals.values()) == len(named)
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "body": st.binary(max_size=150),
+            "topic": st.sampled_from(["T", "T", "U"]),
+            "msgId": st.integers(0, 10**9).map(str),
+            "brokerName": st.just("a"),
+        },
+        optional={
+            "queueId": st.none() | st.integers(0, 1),
+            "shardingKey": st.none() | st.sampled_from(["x", "y", "z"]),
+        },
+    ),
+    min_size=1,
+    max_size=40,
+)
+OPEN_OPTIONS = replace(OPTIONS, topic=None)
+
+
+class TwoBrokers(Promises):
+    """Promises that each row goes to the broker of its key."""
+
+    def __init__(self) -> None: ...
+
+    def of(self, topic: str) -> Promise:
+        return Promise(("a", "b") if topic == "T" else ())
+
+    def cover(self, queue: MessageQueue, count: int) -> None: ...
+
+
+@given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([None, TwoBrokers()]))
+def test_a_slice_goes_where_its_rows_would_go(
+    parts: list[list[Row]], promises: Promises | None
+) -> None:
+    ways: list[dict[MessageQueue, list[str]]] = []
+    for packs in (True, False):
+        window = FakeWindow()
+        task = SinkTask(window, lambda topic: QUEUES[topic], OPEN_OPTIONS, error, 0, promises)
+        for rows in parts:
+            batch = batch_of(rows)
+            fields = [(name, SINK_TYPES[name][0]) for name in batch.schema.names]
+            plan = plan_rows(fields, has_topic=False)
+            if packs:
+                packed = Packer(plan, OPEN_OPTIONS, key_of, None).pack(batch, 0)
+                assert packed is not None
+                assert task.send_packed(packed)
+            else:
+                task.send(RowReader(plan, OPEN_OPTIONS, key_of).messages(batch))
+        task.finish()
+        found: dict[MessageQueue, list[str]] = defaultdict(list)
+        for queue, messages, others in window.requests:
+            brokers = {each.broker_name for each in (queue, *others)}
+            assert len(messages) <= OPTIONS.batch_count
+            assert len(messages) == 1 or sum(len(it.body) for it in messages) <= OPTIONS.batch_size
+            name = "" if len(brokers) > 1 else queue.broker_name
+            place = MessageQueue(queue.topic, name, -1) if others else queue
+            found[place] += [message.unique_key for message in messages]
+        ways.append(found)
+    assert ways[0] == ways[1]
+
+
+def key_of(topic: str, row: int) -> str:
+    raise AssertionError("every row has a key")
+
+
+def test_a_slice_with_a_queue_that_is_not_there_is_not_sent() -> None:
+    rows: list[Row] = [{"body": b"x", "topic": "U", "msgId": "1", "queueId": 7}]
+    batch = batch_of(rows)
+    plan = plan_rows([(name, SINK_TYPES[name][0]) for name in batch.schema.names], has_topic=False)
+    packed = Packer(plan, OPEN_OPTIONS, key_of, None).pack(batch, 0)
+    assert packed is not None
+    window = FakeWindow()
+    assert not task_with(window).send_packed(packed)
+    assert not window.requests

@@ -8,7 +8,7 @@ from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.sink_task import lasting_write_queues
+from skylarkmq.spark.writing.promises import lasting_write_queues
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer

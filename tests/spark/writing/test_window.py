@@ -31,6 +31,7 @@ from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.writing.window import Outgoing, Receipt, SendWindow
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock
+from tests.spark.support.sent_messages import request_of
 
 A0, A1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 B0 = MessageQueue("T", "broker-b", 0)
@@ -132,9 +133,9 @@ def once(*said: int | RocketMQError) -> Callable[[str, list[str]], int | RocketM
 def test_batches_and_single_messages() -> None:
     brokers = FakeBrokers()
     sends = window(brokers)
-    sends.send(A0, [outgoing("1"), outgoing("2", 20)])
-    sends.send(A1, [outgoing("3")])
-    sends.send(A0, [outgoing("4")])
+    sends.send(A0, request_of([outgoing("1"), outgoing("2", 20)]))
+    sends.send(A1, outgoing("3"))
+    sends.send(A0, outgoing("4"))
     assert sends.flush() == [
         Receipt(A0, 2, 30, "1", "2", 7),
         Receipt(A1, 1, 10, "3", "3", 7),
@@ -144,15 +145,13 @@ def test_batches_and_single_messages() -> None:
     assert brokers.stored == {A0: ["1", "2", "4"], A1: ["3"]}
     codes = [it.command.code for it in brokers.tries]
     assert codes.count(RequestCode.SEND_BATCH_MESSAGE) == 1
-    with pytest.raises(ValueError, match="at least one"):
-        sends.send(A0, [])
 
 
 def test_a_queue_without_others_has_one_request_under_way() -> None:
     brokers = FakeBrokers()
     sends = window(brokers)
     for number in range(10):
-        sends.send(A0, [outgoing(str(number))])
+        sends.send(A0, outgoing(str(number)))
     assert len(brokers.under_way) == 1
     sends.flush()
     assert brokers.stored[A0] == [str(number) for number in range(10)]
@@ -164,7 +163,7 @@ def test_the_window_is_bounded(others: tuple[MessageQueue, ...]) -> None:
     sends = window(brokers, max_in_flight=5, max_in_flight_bytes=10_000)
     for number in range(100):
         queue = MessageQueue("T", "broker-a", number % 20)
-        sends.send(queue, [outgoing(str(number), 50 if number < 50 else 3000)], others=others)
+        sends.send(queue, outgoing(str(number), 50 if number < 50 else 3000), others=others)
     sends.flush()
     assert 4 <= brokers.most_count <= 5
     assert 6000 <= brokers.most_size <= 10_000
@@ -176,7 +175,7 @@ def test_a_flush_makes_room() -> None:
     for _ in range(4):
         brokers.most_count = 0
         for number in range(3):
-            sends.send(A0, [outgoing(str(number), 3000)], others=(A1,))
+            sends.send(A0, outgoing(str(number), 3000), others=(A1,))
         assert brokers.most_count == 3
         sends.flush()
 
@@ -185,7 +184,7 @@ def test_one_request_larger_than_the_window_goes_alone() -> None:
     brokers = FakeBrokers()
     sends = window(brokers, max_in_flight_bytes=100)
     for number in range(3):
-        sends.send(A0, [outgoing(str(number), 5000)], others=(A1,))
+        sends.send(A0, outgoing(str(number), 5000), others=(A1,))
     sends.flush()
     assert brokers.most_count == 1
 
@@ -205,8 +204,8 @@ def test_one_request_larger_than_the_window_goes_alone() -> None:
 def test_what_passes_is_sent_again(said: int | RocketMQError, resent: int) -> None:
     brokers = FakeBrokers(once(said, said))
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")])
-    sends.send(A0, [outgoing("2")])
+    sends.send(A0, outgoing("1"))
+    sends.send(A0, outgoing("2"))
     receipts = sends.flush()
     assert [it.resent for it in receipts] == [2 * resent, 0]
     assert list(dict.fromkeys(brokers.stored[A0])) == ["1", "2"]
@@ -221,7 +220,7 @@ def test_a_broker_that_is_away_is_passed_over_where_there_are_others() -> None:
     brokers = FakeBrokers(says)
     sends = window(brokers)
     for number in range(10):
-        sends.send(A0, [outgoing(str(number))], others=(A1, B0))
+        sends.send(A0, outgoing(str(number)), others=(A1, B0))
     assert {it.queue for it in sends.flush()} == {B0}
     assert not brokers.clock.slept
 
@@ -229,7 +228,7 @@ def test_a_broker_that_is_away_is_passed_over_where_there_are_others() -> None:
 def test_a_request_that_finds_no_place_fails_after_a_while() -> None:
     brokers = FakeBrokers(lambda broker, keys: ConnectionFailed(broker, "connection refused"))
     sends = window(brokers)
-    sends.send(A0, [outgoing("1"), outgoing("2")])
+    sends.send(A0, request_of([outgoing("1"), outgoing("2")]))
     text = r"queue 0 of topic T on broker broker-a: 2 messages, 20 bytes, msgId 1 to 2.*refused"
     with pytest.raises(SendFailed, match=text) as caught:
         sends.flush()
@@ -238,7 +237,7 @@ def test_a_request_that_finds_no_place_fails_after_a_while() -> None:
     with pytest.raises(SendFailed):
         sends.flush()
     with pytest.raises(SendFailed):
-        sends.send(A1, [outgoing("3")])
+        sends.send(A1, outgoing("3"))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_a_request_that_finds_no_place_fails_after_a_while() -> None:
 def test_what_stays_fails_at_once(said: int | RocketMQError, text: str) -> None:
     brokers = FakeBrokers(once(said))
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")])
+    sends.send(A0, outgoing("1"))
     with pytest.raises(SendFailed, match=text):
         sends.flush()
     assert len(brokers.tries) == 1
@@ -262,18 +261,18 @@ def test_what_stays_fails_at_once(said: int | RocketMQError, text: str) -> None:
 def test_a_status_that_is_not_accepted(code: int) -> None:
     brokers = FakeBrokers(once(code))
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")])
+    sends.send(A0, outgoing("1"))
     assert sends.flush()[0].resent == 1
     assert brokers.stored[A0] == ["1", "1"]  # told by `resent`
     brokers = FakeBrokers(lambda broker, keys: code)
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")])
+    sends.send(A0, outgoing("1"))
     with pytest.raises(SendFailed, match="acceptStatus="):
         sends.flush()
     assert len(brokers.tries) == 1 + brokers.settings.retries
     brokers = FakeBrokers(lambda broker, keys: code)
     sends = window(brokers, accepted=frozenset(SendStatus))
-    sends.send(A0, [outgoing("1")])
+    sends.send(A0, outgoing("1"))
     assert sends.flush()[0].resent == 0
 
 
@@ -281,9 +280,9 @@ def test_a_status_that_is_not_accepted(code: int) -> None:
 def test_a_refusal_that_only_another_broker_may_lift(code: int) -> None:
     brokers = FakeBrokers(lambda broker, keys: code if broker == "broker-a" else OK)
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")], others=(A1, B0))
+    sends.send(A0, outgoing("1"), others=(A1, B0))
     assert sends.flush()[0].queue == B0
-    sends.send(A0, [outgoing("2")])
+    sends.send(A0, outgoing("2"))
     with pytest.raises(SendFailed, match=r"not acknowledged, tried for 0\.\d+ s: .*why"):
         sends.flush()
     assert len(brokers.tries) == 2 + 1 + brokers.settings.retries
@@ -292,7 +291,7 @@ def test_a_refusal_that_only_another_broker_may_lift(code: int) -> None:
 def test_names_are_wrapped_on_the_wire_alone() -> None:
     brokers = FakeBrokers(namespace=Namespace("shop"))
     sends = window(brokers)
-    sends.send(A0, [outgoing("1")])
+    sends.send(A0, outgoing("1"))
     assert sends.flush()[0].queue == A0
     fields = brokers.tries[0].command.ext_fields
     assert (fields["a"], fields["b"]) == ("shop%p", "shop%T")
@@ -326,7 +325,7 @@ def test_random_days(seed: int, count: int, trouble: float, in_flight: int) -> N
         queue = dice.choice([A0, A1, B0])
         keys = [str(number := number + 1) for _ in range(dice.randint(1, 3))]
         wanted.setdefault(queue, []).extend(keys)
-        sends.send(queue, [outgoing(key) for key in keys])
+        sends.send(queue, request_of([outgoing(key) for key in keys]))
         if dice.random() < 0.1:
             receipts += sends.flush()
     receipts += sends.flush()
@@ -344,7 +343,8 @@ def test_a_real_broker(broker: SyncBroker, topic: str) -> None:
     sends = SendWindow(client, group="p")
     for number in range(200):
         queue = queues[number % 4]
-        sends.send(queue, [outgoing(f"{number}-{part}") for part in range(number % 3 + 1)])
+        parts = [outgoing(f"{number}-{part}") for part in range(number % 3 + 1)]
+        sends.send(queue, request_of(parts))
     receipts = sends.flush()
     assert client.max_offsets(queues) == {
         queue: sum(it.count for it in receipts if it.queue == queue) for queue in queues
@@ -363,7 +363,7 @@ def test_a_topic_that_the_broker_makes(broker: SyncBroker) -> None:
     client = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
     sends = SendWindow(client, group="p", default_queue_count=2)
     queue = client.write_queues("made_by_spark", default_queue_count=2)[1]
-    sends.send(queue, [outgoing("1"), outgoing("2")])
+    sends.send(queue, request_of([outgoing("1"), outgoing("2")]))
     (receipt,) = sends.flush()
     assert receipt == Receipt(queue, 2, 20, "1", "2", 0)
     client.close()
@@ -372,7 +372,7 @@ def test_a_topic_that_the_broker_makes(broker: SyncBroker) -> None:
 def test_a_message_that_is_too_large(broker: SyncBroker, topic: str) -> None:
     client = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
     sends = SendWindow(client, group="p")
-    sends.send(client.write_queues(topic)[0], [outgoing("big", 5_000_000)])
+    sends.send(client.write_queues(topic)[0], outgoing("big", 5_000_000))
     with pytest.raises(SendFailed, match=r"5000000 bytes, msgId big.*maxMessageSize"):
         sends.flush()
     client.close()
