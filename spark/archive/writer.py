@@ -310,7 +310,7 @@ def _in_log(value: Any) -> Any:
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
     """Write a task's batches and return the report."""
-    with TaskWriter(plan) as writer:
+    with plan.location.errors(), TaskWriter(plan) as writer:
         for batch in batches:
             writer.add(batch)
         return writer.close()

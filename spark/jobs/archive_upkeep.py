@@ -82,11 +82,9 @@ class ExpireOptions:
     """What is to go as a whole."""
 
     table: str = argument("TABLE")
-    before: str = option(
+    before: str | None = option(
         "--before",
         type=DayBound(),
-        default="",
-        show_default=False,
         metavar="DATE",
         help="Messages stored before this date (UTC), as 2026-01-31, or an age, as 90d.",
     )
@@ -177,7 +175,7 @@ def run_expire(options: ExpireOptions, settings: JobSettings) -> Summary:
         raise UsageError("say what is to expire: --before, --topic, or both")
     table = opened(options.table, settings)
     refuse_unknown(table, options.topics)
-    before, topics = options.before, options.topics
+    before, topics = options.before or "", options.topics
     if options.dry_run:
         chosen = removal.expired(table.files(), before=before, topics=topics)
         gone = table.find(removal.expired_where(before=before, topics=topics))
@@ -214,7 +212,7 @@ def run_erase(options: EraseOptions, settings: JobSettings) -> Summary:
         notes = ["Older versions of the table still have them: archive vacuum --retention 0."]
     else:
         # Also when nothing was found: an erasure that was killed here is completed by the same one.
-        figures["files_deleted"] = len(removal.vacuum(table, retention_hours=0))
+        figures["files_vacuumed"] = len(removal.vacuum(table, retention_hours=0))
         notes = [
             "Older versions of the table can be read no more where they had files that are deleted "
             "now; a query that has just begun may fail once."
@@ -287,7 +285,9 @@ def run_vacuum(options: VacuumOptions, settings: JobSettings) -> Summary:
     table = opened(options.table, settings)
     hours = None if options.retention_ms is None else -(-options.retention_ms // HOUR_MS)
     found = removal.vacuum(table, retention_hours=hours, full=options.full)
-    return Summary("archive vacuum", {"files_deleted": len(found), "table": str(table.location)})
+    return Summary(
+        "archive vacuum", {"files_vacuumed": len(set(found)), "table": str(table.location)}
+    )
 
 
 def opened(place: str, settings: JobSettings) -> ArchiveTable:

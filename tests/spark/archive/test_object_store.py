@@ -1,0 +1,123 @@
+"""An archive in an object store: the same promises, with two drivers that race for one table."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from skylarkmq.spark import archive_table
+from skylarkmq.spark.archive.removal import erase, expire, vacuum
+from skylarkmq.spark.archive.spans import OverlapError, Spans
+from skylarkmq.spark.archive.table import ArchiveTable, table_schema
+from skylarkmq.spark.jobs.audit import check_files
+from skylarkmq.spark.storage import Location, StorageError
+from tests.spark.support.archives import Place, append, commit, places, reports_of, run_of
+from tests.spark.support.s3_server import S3Server
+
+
+@pytest.fixture
+def place(s3_server: S3Server) -> Location:
+    """A place of this test's own."""
+    return Location.parse(s3_server.place("archive"), s3_server.options, environment={})
+
+
+def seen(place: Location) -> list[Place]:
+    delta = DeltaTable(place.uri, storage_options=place.delta_options())
+    return places(delta.to_pyarrow_table())
+
+
+def test_from_archive_to_erasure(place: Location) -> None:
+    table = ArchiveTable.open_or_make(place)
+    for number in range(3):
+        retried = run_of("%RETRY%g", 0, number * 4, number * 4 + 4)
+        append(table, retried, run_of("T", 1, number, number + 1))
+    everything = seen(place)
+    assert len(everything) == 15
+    batches = archive_table.read_batches(place, table.files(), table_schema())
+    assert places(pa.Table.from_batches(list(batches))) == everything
+    assert check_files(table, ("T", "%RETRY%g")).faults == []
+    DeltaTable(place.uri, storage_options=place.delta_options()).optimize.compact()
+    table.reload()
+    assert erase(table, "topic = '%RETRY%g' AND queueOffset IN (1, 6)").count() == 2
+    assert expire(table, topics=["T"]).count() == 3
+    assert len(vacuum(table, retention_hours=0)) >= 6
+    left = [p for p in everything if p[0] != "T" and p[3] not in (1, 6)]
+    assert seen(place) == left
+    again = ArchiveTable.open(place)
+    assert (again.state.spans, again.state.gone) == (table.state.spans, table.state.gone)
+    names = {file.name for file in again.files()}
+    found = place.filesystem().get_file_info(_all())
+    assert names == {info.path for info in found if info.path.endswith(".parquet")}
+
+
+def _all() -> Any:
+    from pyarrow.fs import FileSelector
+
+    return FileSelector("", recursive=True)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["topics of their own", "the same topic"])
+def test_two_drivers_race(place: Location, same: bool) -> None:
+    """Nothing is lost or doubled: of two that want one version, one comes first."""
+    ArchiveTable.open_or_make(place)
+    started = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def drive(topic: str) -> None:
+        try:
+            table = ArchiveTable.open_or_make(place)
+            started.wait()
+            for number in range(8):
+                rows = run_of(topic, 0, number * 3, number * 3 + 3)
+                try:
+                    append(table, rows)
+                except OverlapError:  # the other one has it
+                    known: Spans = table.state.spans
+                    commit(table, reports_of(table, [rows], known=known))
+        except BaseException as error:
+            failures.append(error)
+
+    topics = ("T", "T" if same else "U")
+    drivers = [threading.Thread(target=drive, args=(topic,)) for topic in topics]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    assert failures == []
+    assert seen(place) == sorted((t, "broker-a", 0, n) for t in set(topics) for n in range(24))
+    state = ArchiveTable.open(place).state
+    assert state.present().count() == 24 * len(set(topics))
+
+
+def test_two_make_the_table(s3_server: S3Server) -> None:
+    for _ in range(4):
+        place = Location.parse(s3_server.place("made"), s3_server.options, environment={})
+        made: list[ArchiveTable] = []
+        started = threading.Barrier(2)
+
+        def make(place: Location = place, started: Any = started, made: Any = made) -> None:
+            started.wait()
+            made.append(ArchiveTable.open_or_make(place))
+
+        threads = [threading.Thread(target=make) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        append(made[0], run_of("T", 0, 0, 2))
+        append(made[1], run_of("T", 1, 0, 2))
+        assert len(seen(place)) == 4
+
+
+def test_who_may_only_read(s3_server: S3Server, place: Location) -> None:
+    append(ArchiveTable.open_or_make(place), run_of("T", 0, 0, 2))
+    reader = Location.parse(place.uri, s3_server.reader_options, environment={})
+    table = ArchiveTable.open(reader)
+    assert len(list(archive_table.read_batches(reader, table.files(), table_schema()))) == 1
+    with pytest.raises(StorageError, match="not allowed"):
+        append(table, run_of("T", 0, 2, 3))
+    assert len(seen(place)) == 2
