@@ -163,6 +163,22 @@ class Location:
             return Location(self.path.with_name(self.path.name + ending).as_uri(), self.options)
         return Location(self.uri + ending, self.options)
 
+    def names(self) -> list[str]:
+        """Return the names that lie directly at the place, sorted; none when it is not there.
+
+        Raises what `store` does, and StorageError, OSError when it cannot be read.
+        """
+        if self.path is not None:
+            try:
+                return sorted(os.listdir(self.path))
+            except FileNotFoundError:
+                return []
+        store = self.store()
+        with self.errors():
+            found = store.list_with_delimiter()
+        paths = [*(str(each["path"]) for each in found["objects"]), *found["common_prefixes"]]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
     def delta_options(self) -> dict[str, str]:
         """Return what deltalake takes as `storage_options`.
 

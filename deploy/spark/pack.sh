@@ -20,7 +20,7 @@ cp -R "$source"/{pyproject.toml,README.md,LICENSE,broker,client,common,protocol,
     "$source"/{spark,store,tools} "$source"/pyspark_skylarkmq* "$work/source"
 "$python" -m venv "$work/environment"
 pip=("$work/environment/bin/pip" install --quiet --disable-pip-version-check)
-"${pip[@]}" "$work/source[compression]" 'pyarrow>=18'
+"${pip[@]}" "$work/source[compression]" 'pyarrow>=18' 'deltalake>=1.6,<2' 'obstore>=0.12'
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet --disable-pip-version-check 'venv-pack==0.2.0' 'setuptools<81'
 "$work/tools/bin/venv-pack" --quiet --prefix "$work/environment" --output "$work/packed.tar.gz"

@@ -1,19 +1,19 @@
 """The job `metrics`: messages, bytes, delay and retries by window, topic and tag.
 
-    topic(s) --stream--> sums of a batch --> windows --> Parquet files, and on request a topic
+    topic(s) --stream--> sums of a batch --> windows --> Delta table, and on request a topic
 
 Windows are final once: a watermark closes them, and what comes later is a row of its own, so that
-nothing is dropped. A run that was killed goes on with the same windows (see `windows`). Delay is
-from a message's birth at its producer to its store at the broker.
+nothing is dropped. A run that was killed goes on with the same windows (see `window_table`). Delay
+is from a message's birth at its producer to its store at the broker.
 
     python -m skylarkmq.spark.jobs.metrics orders --output /data/metrics
-    skylarkmq-spark-submit -m skylarkmq.spark.jobs.metrics orders --output /data/metrics
+    skylarkmq-spark-submit -m skylarkmq.spark.jobs.metrics orders --output s3://bucket/metrics
 
-Rows in a topic are JSON objects with the columns of the files, times as ISO 8601; a row that is
+Rows in a topic are JSON objects with the columns of the table, times as ISO 8601; a row that is
 sent again, after a crash, has the message id that it had before.
 
 Spark sums up what its tasks read, and only a row for each window comes to the driver. Sums, counts
-and extremes alone: a batch that is read again gives the same numbers, however its tasks are cut.
+and extremes alone: messages that are read again give the same numbers, however tasks are cut.
 Driver process. Batches come on a thread of Spark's, one after the other.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -52,26 +52,27 @@ from skylarkmq.spark.jobs.common import (
     job_command,
     option,
 )
+from skylarkmq.spark.jobs.own_batches import Book
 from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table, instant
-from skylarkmq.spark.jobs.running import open_session, run_batches
+from skylarkmq.spark.jobs.running import follow_topics, open_session
+from skylarkmq.spark.jobs.window_table import WindowTable, row_values
 from skylarkmq.spark.jobs.windows import (
     DELAY_BOUNDS_MS,
     Partial,
     Tally,
     WindowBook,
-    WindowFiles,
     WindowKey,
     WindowRow,
-    row_values,
 )
+from skylarkmq.spark.offsets import QueueOffsets, describe
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.progress import last_progress, watch
+from skylarkmq.spark.progress import watch
+from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import CONNECTION_OPTIONS
 from skylarkmq.spark.writing.unique_keys import key_of_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,12 @@ class MetricsOptions:
     """What to count, and where to. Times in ms."""
 
     topics: tuple[str, ...] = argument("TOPIC...", nargs=-1, required=True)
-    output: str = option("--output", required=True, metavar="DIR", help="Folder of the windows.")
+    output: str = option(
+        "--output",
+        required=True,
+        metavar="PLACE",
+        help="The Delta table of the windows: a folder, or s3://BUCKET/PATH and the like.",
+    )
     window_ms: int = option(
         "--window",
         type=Duration(low=1),
@@ -145,10 +151,14 @@ class MetricsOptions:
         names += [name for group in self.groups for name in (retry_topic(group), dlq_topic(group))]
         return {"subscribePattern": "|".join(re.escape(name) for name in names)}
 
-    def source_options(self, settings: JobSettings) -> dict[str, str]:
-        """Return all options of the source."""
+    def source_options(self, settings: JobSettings, starting: str = "") -> dict[str, str]:
+        """Return all options of the source.
+
+        Args:
+            starting: where a later run starts.
+        """
         more: dict[str, str | int | bool] = {
-            "startingOffsets": self.starting,
+            "startingOffsets": starting or self.starting,
             "maxOffsetsPerTrigger": self.batch_messages,
         }
         if self.dry_run:
@@ -174,18 +184,16 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
     """Do the job; the files are done when it returns.
 
     Raises:
-        JobError: the output folder belongs to other settings or to another query.
-        RocketMQError: a topic is not there, another job writes to the folder.
+        JobError: the output belongs to other settings, or is no table of this job.
+        RocketMQError: a topic is not there, another job writes there, or the place cannot be used.
     """
     check(options, settings)
+    place = settings.location(options.output)
     with ExitStack() as stack:
-        files = WindowFiles(options.output, dry=options.dry_run)
-        files.open()
-        stack.callback(files.close)
-        book, query_id = files.load(options.window_ms, options.delay_ms, options.event_time)
-        checkpoint = files.checkpoint
-        if options.dry_run:
-            checkpoint = stack.enter_context(tempfile.TemporaryDirectory())
+        table = stack.enter_context(WindowTable(place, dry=options.dry_run))
+        book = table.load(options.window_ms, options.delay_ms, options.event_time)
+        starting = starting_text(options, settings, table.offsets)
+        checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = stack.enter_context(open_session("skylarkmq metrics", settings))
         if options.metrics_port is not None:
             watching = watch(spark, port=options.metrics_port)
@@ -194,9 +202,54 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
             REGISTRY.register(windows)
             stack.callback(REGISTRY.unregister, windows)
         progress = stack.enter_context(settings.progress("counting"))
-        counting = Counting(options, settings, files, book, query_id)
-        counting.stream(spark, checkpoint, progress)
+        counting = Counting(options, settings, table, book)
+        counting.finish_last(spark)
+        counting.stream(spark, checkpoint, starting, progress)
     return counting.summary()
+
+
+def starting_text(options: MetricsOptions, settings: JobSettings, known: QueueOffsets) -> str:
+    """Return where a later run starts, as the source's startingOffsets; empty for a first run.
+
+    Queues that have come since the last run start at their first messages. Those that are not there
+    now, because their broker is away, are left out, and their offsets stay in the table's state.
+
+    Raises:
+        JobError: a queue ends before the place where it was counted up to.
+        RocketMQError: no such topic, or no answer.
+    """
+    if not known:
+        return ""
+    source = SourceOptions.from_options(options.source_options(settings), streaming=True)
+    with closing(BlockingClient(source.connection)) as client:
+        view = QueueView(client, source.subject, patience_s=source.connection.retry_timeout_s)
+        queues = view.patiently(view.queues)
+        firsts = view.patiently(lambda: client.min_offsets(queues))
+        ends = view.patiently(lambda: client.max_offsets(queues))
+    found = {queue: known.get(queue, firsts[queue]) for queue in queues}
+    for queue in [queue for queue, offset in found.items() if offset > ends[queue]]:
+        if source.reading.fail_on_data_loss:
+            raise JobError(
+                f"{describe(queue)} ends at {ends[queue]}, and was counted up to {found[queue]}: "
+                "its topic was made anew, or its broker lost messages. Give another --output, or "
+                "--option failOnDataLoss=false to count what is there from its first message"
+            )
+        found[queue] = firsts[queue]
+    return json.dumps(QueueOffsets(found).nested())
+
+
+def end_of(checkpoint: Path, batch_id: int) -> QueueOffsets:
+    """Return where a batch ends in each queue, as Spark notes it before the batch, or the driver.
+
+    Source: apache/spark@v4.3.0 sql/core/.../streaming/checkpointing/OffsetSeqLog.scala (a version,
+    a line of metadata, a line for each source)
+    """
+    noted = checkpoint / "offsets" / str(batch_id)
+    if noted.exists():
+        return QueueOffsets.from_json(noted.read_text(encoding="utf-8").splitlines()[-1])
+    step = Book(str(checkpoint)).last()
+    assert step is not None and step.number == batch_id, "the driver notes a batch before it"
+    return step.end
 
 
 SHOWN_WINDOWS: Final = 20
@@ -211,16 +264,14 @@ class Counting:
         self,
         options: MetricsOptions,
         settings: JobSettings,
-        files: WindowFiles,
+        table: WindowTable,
         book: WindowBook,
-        query_id: str,
     ) -> None:
-        """Go on with `book`, which the query `query_id` has written; empty: with a new one."""
+        """Go on with `book`, as the table has it."""
         self._options = options
         self._settings = settings
-        self._files = files
+        self._table = table
         self._book = book
-        self._query_id = query_id
         self._checkpoint = Path()
         self._latest: list[WindowRow] = []
         self._batches = 0
@@ -228,45 +279,46 @@ class Counting:
         self._windows = 0
         self._messages = 0
 
-    def stream(self, spark: SparkSession, checkpoint: str, progress: Progress) -> None:
-        """Read until the end, or until a signal. Raises what a batch or the source raised."""
-        options = self._options
-        self._checkpoint = Path(checkpoint)
-        schema = columns(with_groups=bool(options.groups), body_bytes=options.body_bytes)
-        reader = spark.readStream.format("skylarkmq").schema(schema)
+    def finish_last(self, spark: SparkSession) -> None:
+        """Do what an earlier run may have left of its last batch: commit its rows, send them."""
+        table, options = self._table, self._options
+        if table.pending:
+            table.commit(table.pending, self._book.window_ms, body_bytes=options.body_bytes)
+            if table.to_send and options.to_topic:
+                self._send(spark, table.pending)
+            table.sent()
 
-        def show(query: StreamingQuery) -> None:
-            last = last_progress(query)
-            behind = None if last is None else last.behind
+    def stream(
+        self, spark: SparkSession, checkpoint: Path, starting: str, progress: Progress
+    ) -> None:
+        """Read until the end, or until a signal. Raises what a batch or the source raised.
+
+        Args:
+            checkpoint: a new folder for Spark.
+            starting: the source's startingOffsets.
+        """
+        options = self._options
+        self._checkpoint = checkpoint
+
+        def show(behind: int | None) -> None:
             known = None if behind is None else self._messages + behind
             watermark = instant(self._book.watermark_ms)
             progress.show(self._messages, known, f"watermark {watermark}" if watermark else "")
 
-        run_batches(
-            reader.options(**options.source_options(self._settings)).load(),
+        follow_topics(
+            spark,
+            options.source_options(self._settings, starting),
             "metrics",
             self.take,
-            checkpoint=checkpoint,
+            checkpoint=checkpoint.as_uri(),
             follow_ms=options.follow_ms,
+            schema=columns(with_groups=bool(options.groups), body_bytes=options.body_bytes),
             on_progress=show,
         )
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Count a batch, keep its rows, and say that it is done.
-
-        Raises:
-            JobError: it is not the batch that comes next.
-        """
+        """Count a batch, and keep it. Raises what `WindowTable.write` does."""
         options, book = self._options, self._book
-        query_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
-        if self._query_id in ("", query_id) and batch_id == book.batch_id:
-            return  # done, but Spark was killed before it noted so
-        if self._query_id not in ("", query_id) or batch_id != book.batch_id + 1:
-            raise JobError(
-                f"batch {batch_id} does not follow batch {book.batch_id} of the windows in "
-                f"{options.output}: the checkpoint was taken away or changed, and counting again "
-                "would double messages. Give another --output, or take this one away whole."
-            )
         found = partials(
             frame,
             options.window_ms,
@@ -274,12 +326,15 @@ class Counting:
             options.event_time,
             body_bytes=options.body_bytes,
         )
-        rows = book.apply(batch_id, found)
-        self._files.write(book, rows, body_bytes=options.body_bytes)
-        if rows and options.to_topic and not options.dry_run:
-            self._send(frame.sparkSession, rows, query_id)
-        self._files.finish(book, query_id)
-        self._query_id = query_id
+        rows = book.apply(book.batch_id + 1, found)
+        is_sent = bool(rows) and options.to_topic is not None and not options.dry_run
+        self._table.write(
+            book, rows, end_of(self._checkpoint, batch_id),
+            body_bytes=options.body_bytes, to_send=is_sent,
+        )  # fmt: skip
+        if is_sent:
+            self._send(frame.sparkSession, rows)
+            self._table.sent()
         self._batches += 1
         self._messages += sum(partial.tally.rows for partial in found)
         self._windows += sum(row.kind == "window" for row in rows)
@@ -287,7 +342,7 @@ class Counting:
             self._counts[row.kind] += row.tally.rows
         self._latest = [*self._latest, *rows][-SHOWN_WINDOWS:]
 
-    def _send(self, spark: SparkSession, rows: Sequence[WindowRow], query_id: str) -> None:
+    def _send(self, spark: SparkSession, rows: Sequence[WindowRow]) -> None:
         known = {each.name.lower() for each in CONNECTION_OPTIONS}
         given = self._settings.connector_options()
         options = {name: value for name, value in given.items() if name.lower() in known}
@@ -296,7 +351,7 @@ class Counting:
                 row_text(row, self._book.window_ms, body_bytes=self._options.body_bytes),
                 row.key.topic,
                 row.kind,
-                key_of_values((query_id, *row.key, row.kind, row.batch_id)),
+                key_of_values((self._table.query_id, *row.key, row.kind, row.batch_id)),
             )
             for row in rows
         ]
@@ -316,7 +371,7 @@ class Counting:
             "windows_open": len(book.open),
             "messages_in_open_windows": sum(tally.rows for tally in book.open.values()),
             "watermark": instant(book.watermark_ms),
-            "output": self._options.output,
+            "output": str(self._table.place),
         }
         opened = sorted(book.open.items())[-SHOWN_WINDOWS:]
         latest = [(row.key, row.kind, row.tally) for row in self._latest]
@@ -509,8 +564,8 @@ main = job_command(
     run,
     help="""Count messages, bytes, delay and retries of TOPICs by window, topic and tag.
 
-    Windows go to Parquet files below --output, each once; run it again and it goes on where it
-    ended. Late messages are rows of their own: nothing is dropped.
+    Windows go to a Delta table, each once; run it again and it goes on where it ended. Late
+    messages are rows of their own: nothing is dropped.
     """,
 )
 

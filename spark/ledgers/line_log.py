@@ -26,7 +26,7 @@ from typing import Final, Self
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.spark.clock import BlockingClock
 from skylarkmq.spark.ledgers.hold import Hold, InUseError
-from skylarkmq.spark.ledgers.objects import ChangedError, objects_at, sync_folder, take_lock
+from skylarkmq.spark.ledgers.objects import ChangedError, objects_at, sync_path, take_lock
 from skylarkmq.spark.storage import Location
 
 PART_BYTES: Final = 128 * 1024
@@ -103,7 +103,7 @@ class FileLineLog(LineLog):
             os.ftruncate(descriptor, data.rfind(b"\n") + 1)
             os.lseek(descriptor, 0, os.SEEK_END)
             if new:
-                sync_folder(self._path.parent)
+                sync_path(self._path.parent)
         except BaseException:
             self.__exit__()
             raise

@@ -75,9 +75,9 @@ class Objects(ABC):
     def remove(self, name: str) -> None:
         """Remove an object if it is there."""
 
-    @abstractmethod
     def names(self) -> list[str]:
-        """Return the objects' names, sorted; none when the place is not there."""
+        """Return the names that lie there, sorted, folders' as well; none when it is not there."""
+        return [name for name in self.place.names() if name != LOCK and not name.startswith(".")]
 
     def _changed(self, name: str) -> ChangedError:
         return ChangedError(f"{self.place.child(name)} was written by another run in the meantime")
@@ -115,21 +115,14 @@ class FolderObjects(Objects):
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            sync_folder(self._folder)
+            sync_path(self._folder)
         return _tag(data)
 
     def remove(self, name: str) -> None:
         if self._folder.is_dir():
             with self._sole_use():
                 (self._folder / name).unlink(missing_ok=True)
-                sync_folder(self._folder)
-
-    def names(self) -> list[str]:
-        try:
-            names = sorted(os.listdir(self._folder))
-        except FileNotFoundError:
-            return []
-        return [name for name in names if name != LOCK and not name.startswith(".")]
+                sync_path(self._folder)
 
     @contextmanager
     def _sole_use(self) -> Generator[None]:
@@ -194,11 +187,6 @@ class StoreObjects(Objects):
             except FileNotFoundError:
                 return
 
-    def names(self) -> list[str]:
-        with self.place.errors():
-            found = self._store.list_with_delimiter()["objects"]
-        return sorted(str(each["path"]).rpartition("/")[2] for each in found)
-
     def _tag_of(self, tag: str | None) -> str:
         if not tag:
             raise StorageError(
@@ -217,12 +205,12 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

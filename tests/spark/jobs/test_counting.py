@@ -1,231 +1,357 @@
-"""The batches of the job `metrics`: killed at every call to the disk, run again, compared."""
+"""The batches of the job `metrics`: killed at every step of keeping them, run again, compared."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry
 
-from skylarkmq.spark.durable_folder import DurableFolder
+from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.jobs import metrics
 from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions, WindowMetrics, row_text
-from skylarkmq.spark.jobs.windows import Partial, Tally, WindowFiles, WindowKey, WindowRow
-from tests.spark.support.archives import open_table
+from skylarkmq.spark.jobs.window_table import META, SCHEMA, STATE, WindowTable
+from skylarkmq.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
+from skylarkmq.spark.ledgers.hold import Hold, InUseError
+from skylarkmq.spark.ledgers.objects import FolderObjects, StoreObjects, objects_at
+from skylarkmq.spark.offsets import QueueOffsets
+from skylarkmq.spark.storage import Location
+from tests.spark.support.blocking_clock import TestClock
 
 WINDOW_MS = 100
-QUERY = "query-1"
+QUEUE = MessageQueue("T", "a", 0)
+EVENTS = 10
+"""The stream: message number n lies at offset n, and is some messages of one window."""
 
 
-def batch(number: int) -> list[Partial]:
-    """Batch 2 brings some for the first window, which batch 1 has closed."""
-    starts = [0, 100, 200] if number == 2 else [number * 100]
-    return [Partial(WindowKey(at, "T", "x"), Tally(messages=number + 1), at + 60) for at in starts]
+def event(number: int) -> Partial:
+    """Every fourth message comes late, if its window was closed by a batch before."""
+    at = (number - 3 if number % 4 == 3 else number) * 100
+    return Partial(WindowKey(at, "T", "x"), Tally(messages=number + 1), at + 60)
 
 
 class Killed(BaseException):
     """The process was killed here."""
 
 
-class DyingFolder(DurableFolder):
-    """Dies before or after the call to the disk with the given number."""
+class Steps:
+    """Counts the steps that keep something, and dies before or after one of them."""
 
-    calls = 0
-    last = -1
-    after = False
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.last = -1
+        self.after = False
+        for owner, name in (
+            (FolderObjects, "write"), (StoreObjects, "write"), (WindowTable, "_add"),
+            (DeltaLog, "_write"), (DeltaLog, "make_durable"), (Counting, "_send"),
+        ):  # fmt: skip
+            patch.setattr(owner, name, self._counted(getattr(owner, name)))
 
-    def _count(self, change: Any, *arguments: Any) -> None:
-        kind = type(self)
-        kind.calls += 1
-        dies = kind.calls == kind.last
-        if dies and not kind.after:
-            raise Killed
-        change(*arguments)
-        if dies:
-            raise Killed
+    def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            dies = self.count == self.last
+            if dies and not self.after:
+                raise Killed
+            found = change(*arguments, **named)
+            if dies:
+                raise Killed
+            return found
 
-    def create(self, name: str, data: bytes) -> None:
-        self._count(super().create, name, data)
-
-    def rename(self, old: str, new: str) -> None:
-        self._count(super().rename, old, new)
-
-    def remove(self, name: str) -> None:
-        self._count(super().remove, name)
-
-    def sync_folder(self, name: str) -> None:
-        self._count(super().sync_folder, name)
+        return counted
 
 
 @pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's part: a frame is the number of its batch."""
-    monkeypatch.setattr(metrics, "partials", lambda frame, *_, **__: batch(frame))
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[WindowRow]:
+    """Spark's part: a frame is a stretch of the stream; and the rows that were sent to a topic."""
+    found: list[WindowRow] = []
+    monkeypatch.setattr(metrics, "partials", lambda frame, *_, **__: [event(n) for n in frame])
+    monkeypatch.setattr(metrics, "end_of", lambda _, end: QueueOffsets({QUEUE: end}))
+    monkeypatch.setattr(Counting, "_send", lambda self, spark, rows: found.extend(rows))
+    # A process that is killed marks its place no more, and the next run need not wait.
+    monkeypatch.setattr(Hold, "_keep", lambda self: None)
+    return found
 
 
-def job(output: Path, *, query: str = QUERY) -> Iterator[Counting]:
-    files = WindowFiles(output)
-    files.open()
+class Frame(list[int]):
+    """A batch: the numbers of its messages."""
+
+    sparkSession = None
+
+
+def run(place: Location, step: int = 3, *, end: int = EVENTS) -> Counting:
+    """One process: batches of `step` messages until it is killed or done."""
+    table = WindowTable(place, clock=TestClock())
+    table.__enter__()
     try:
-        book, query_id = files.load(WINDOW_MS, 0, "store")
-        Path(files.checkpoint).mkdir(exist_ok=True)
-        (Path(files.checkpoint) / "metadata").write_text(json.dumps({"id": query}))
-        options = MetricsOptions(("T",), str(output), window_ms=WINDOW_MS, delay_ms=0)
-        counting = Counting(options, JobSettings(), files, book, query_id)
-        counting._checkpoint = Path(files.checkpoint)
-        yield counting
-    finally:
-        files.close()
+        book = table.load(WINDOW_MS, 0, "store")
+        options = MetricsOptions(("T",), str(place), window_ms=WINDOW_MS, delay_ms=0, to_topic="W")
+        counting = Counting(options, JobSettings(), table, book)
+        counting.finish_last(None)  # type: ignore[arg-type]
+        for start in range(table.offsets.get(QUEUE, 0), end, step):
+            stop = min(start + step, end)
+            counting.take(Frame(range(start, stop)), stop)  # type: ignore[arg-type]
+    except Killed:
+        table._hold._give_lock_back()  # the system does
+        raise
+    table.__exit__()
+    return counting
 
 
-def run(output: Path, numbers: range, *, query: str = QUERY) -> Counting:
-    """One process: the batches until it is killed or done."""
-    for counting in job(output, query=query):
-        for number in numbers:
-            counting.take(number, number)  # type: ignore[arg-type]
-        return counting
-    raise AssertionError
+def rows_in(place: Location) -> list[dict[str, Any]]:
+    table = DeltaTable(place.uri, storage_options=place.delta_options()).to_pyarrow_table()
+    rows = table.select(SCHEMA.names).to_pylist()
+    return sorted(rows, key=lambda row: (row["batchId"], row["kind"], row["windowStart"]))
 
 
-def rows_in(output: Path) -> list[dict[str, Any]]:
-    return [
-        row for file in sorted(output.glob("*.parquet")) for row in pq.read_table(file).to_pylist()
-    ]
-
-
-@pytest.mark.usefixtures("batches")
-def test_all_messages_are_there_once(tmp_path: Path) -> None:
-    counting = run(tmp_path, range(5))
-    rows = rows_in(tmp_path)
-    kinds = Counter[str]()
+def by_window(rows: list[dict[str, Any]], counting: Counting) -> Counter[int]:
+    """Messages by window's start, whatever their kind of row; open windows as well."""
+    found = Counter[int]()
     for row in rows:
-        kinds[row["kind"]] += row["messages"]
-    opened = counting.summary().figures["messages_in_open_windows"]
-    expected = sum(partial.tally.messages for number in range(5) for partial in batch(number))
-    assert kinds["late"] == 3
-    assert sum(kinds.values()) + opened == expected
+        found[int(row["windowStart"].timestamp() * 1000)] += row["messages"]
+    for key, tally in counting._book.open.items():
+        found[key.start_ms] += tally.messages
+    return found
 
 
-@pytest.mark.usefixtures("batches")
+EXPECTED = Counter[int]()
+for _number in range(EVENTS):
+    EXPECTED[event(_number).key.start_ms] += event(_number).tally.messages
+
+
+def test_all_messages_are_there_once(place: Location, sent: list[WindowRow]) -> None:
+    counting = run(place)
+    rows = rows_in(place)
+    assert by_window(rows, counting) == EXPECTED
+    kinds = Counter(row["kind"] for row in rows)
+    assert kinds["late"] == 2
+    assert len(sent) == len(rows)
+    log = DeltaTable(place.uri, storage_options=place.delta_options())
+    assert log.transaction_version(counting._table.query_id) == rows[-1]["batchId"]
+    assert run(place).summary().figures["batches"] == 0
+    assert len(sent) == len(rows)
+
+
+@pytest.mark.usefixtures("sent")
 def test_figures_for_prometheus(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    counting = run(tmp_path, range(5))
+    place = Location.parse(str(tmp_path))
+    counting = run(place)
     registry.register(WindowMetrics(counting._book))
     name = "skylarkmq_spark_window_messages_total"
-    assert registry.get_sample_value(name, {"kind": "late"}) == 3
-    assert registry.get_sample_value(name, {"kind": "window"}) == sum(
-        row["messages"] for row in rows_in(tmp_path) if row["kind"] == "window"
-    )
+    for kind in ("late", "window"):
+        assert registry.get_sample_value(name, {"kind": kind}) == sum(
+            row["messages"] for row in rows_in(place) if row["kind"] == kind
+        )
     assert registry.get_sample_value("skylarkmq_spark_windows_open") == 1
     watermark = registry.get_sample_value("skylarkmq_spark_windows_watermark_timestamp_seconds")
-    assert watermark == 0.46
+    assert watermark == 0.96
 
 
-@pytest.mark.usefixtures("batches")
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_anywhere_the_result_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    place: Location, sent: list[WindowRow], monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the disk outlives a killed process
-    run(tmp_path / "whole", range(5))
-    expected = rows_in(tmp_path / "whole")
-    monkeypatch.setattr("skylarkmq.spark.jobs.windows.DurableFolder", DyingFolder)
-    DyingFolder.after = after
+    run(place.child("whole"))
+    expected = rows_in(place.child("whole"))
+    steps = Steps(monkeypatch)
+    steps.after = after
     died = 0
     for last in range(1, 100):
-        output = tmp_path / f"{last}"
-        DyingFolder.calls, DyingFolder.last = 0, last
+        output = place.child(f"{last}")
+        steps.count, steps.last = 0, last
+        sent.clear()
         try:
-            run(output, range(5))
+            run(output)
         except Killed:
             died += 1
         else:
             break
-        DyingFolder.last = -1
-        done = [int(file.stem) for file in output.glob("_skylarkmq/state/*.json")]
-        # Spark runs the batch again that it has not noted: the last one done, or the next.
-        for first in {max(done, default=0), max(done, default=-1) + 1}:
-            again = tmp_path / f"{last}-{first}"
-            shutil.copytree(output, again)
-            run(again, range(first, 5))
-            assert rows_in(again) == expected
-    assert died > 20
-    states = sorted(file.name for file in (tmp_path / "1-0/_skylarkmq/state").iterdir())
-    assert states == ["000000000003.json", "000000000004.json"]
+        steps.last = -1
+        # The batches after it may be cut in another way.
+        counting = run(output, 3 if last % 2 else 2)
+        rows = rows_in(output)
+        if last % 2:
+            assert rows == expected
+        assert by_window(rows, counting) == EXPECTED
+        final = Counter(row["windowStart"] for row in rows if row["kind"] == "window")
+        assert set(final.values()) == {1}
+        assert {(*row.key, row.kind, row.batch_id) for row in sent} == {
+            (int(row["windowStart"].timestamp() * 1000), row["topic"], row["tag"], row["kind"],
+             row["batchId"])
+            for row in rows
+        }  # fmt: skip
+        again = Counter((row.key, row.kind, row.batch_id) for row in sent)
+        # Sent again were at most the rows of the batch that it died in, with the same ids.
+        assert len({key[2] for key, times in again.items() if times > 1}) <= 1
+    assert died > 15
 
 
-@pytest.mark.usefixtures("batches")
-def test_a_checkpoint_that_was_taken_away_is_told(tmp_path: Path) -> None:
-    run(tmp_path, range(3))
-    for first, query in ((0, "query-2"), (2, "query-2"), (0, QUERY), (4, QUERY)):
-        with pytest.raises(JobError, match="the checkpoint was taken away or changed"):
-            run(tmp_path, range(first, first + 1), query=query)
+def driver(place: Location) -> tuple[WindowTable, Counting]:
+    """One of several that see no mark of one another: what they write is safe without it."""
+    table = WindowTable(place, clock=TestClock())
+    table._hold = _Unheld(place.child(META), "driver")
+    table.__enter__()
+    book = table.load(WINDOW_MS, 0, "store")
+    options = MetricsOptions(("T",), str(place), window_ms=WINDOW_MS, delay_ms=0)
+    return table, Counting(options, JobSettings(), table, book)
 
 
-@pytest.mark.usefixtures("batches")
-def test_other_settings_are_refused(tmp_path: Path) -> None:
-    run(tmp_path, range(1))
-    with pytest.raises(JobError, match="windows are 100 ms long, not 60000"):
-        WindowFiles(tmp_path).load(60_000, 0, "store")
+def take(counting: Counting, number: int) -> None:
+    counting.take(Frame([number]), number + 1)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("batches")
-def test_a_damaged_state_is_told(tmp_path: Path) -> None:
-    run(tmp_path, range(1))
-    (tmp_path / "_skylarkmq/state/000000000000.json").write_text('{"query_id": "x"}')
-    with pytest.raises(JobError, match=r"000000000000\.json is damaged"):
-        WindowFiles(tmp_path).load(WINDOW_MS, 0, "store")
+def check_all(place: Location) -> None:
+    counting = run(place)
+    rows = rows_in(place)
+    assert by_window(rows, counting) == EXPECTED
+    final = Counter(row["windowStart"] for row in rows if row["kind"] == "window")
+    assert set(final.values()) == {1}
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "topic=T/date=2026-01-01/x.parquet"])
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).touch()
+@pytest.mark.usefixtures("sent")
+def test_who_comes_second_goes_no_further(place: Location) -> None:
+    run(place, end=1)
+    (_, first), (_, second) = driver(place), driver(place)
+    take(first, 1)
+    take(first, 2)
+    with pytest.raises(JobError, match="was written by another run"):
+        take(second, 1)
+    check_all(place)
+
+
+@pytest.mark.usefixtures("sent")
+def test_two_drivers_race_and_nothing_is_lost_or_doubled(place: Location) -> None:
+    run(place, end=1)
+    start = Barrier(2)
+
+    def race(_: int) -> bool:
+        _, counting = driver(place)
+        start.wait()
+        try:
+            for number in range(1, EVENTS):
+                take(counting, number)
+        except JobError as error:
+            assert "was written by another run" in str(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(race, range(2))).count(True) <= 1
+    check_all(place)
+
+
+class _Unheld(Hold):
+    """A place that is not held."""
+
+    def __enter__(self) -> _Unheld:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def check(self) -> None:
+        return
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_table_that_others_maintain_takes_the_rows_as_well(
+    place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OPTIMIZE comes between the look at the log and the commit."""
+    run(place, end=6)
+    before, write = [True], DeltaLog._write
+
+    def compacted(self: DeltaLog, *arguments: Any) -> None:
+        if before:
+            before.pop()
+            other = DeltaTable(place.uri, storage_options=place.delta_options())
+            other.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))
+        write(self, *arguments)
+
+    monkeypatch.setattr(DeltaLog, "_write", compacted)
+    counting = run(place)
+    assert not before
+    table = DeltaTable(place.uri, storage_options=place.delta_options())
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert by_window(rows_in(place), counting) == EXPECTED
+    assert run(place, end=EVENTS + 4)._book.batch_id > counting._book.batch_id
+
+
+@pytest.mark.usefixtures("sent")
+def test_other_settings_are_refused(place: Location) -> None:
+    run(place, end=1)
+    told = pytest.raises(JobError, match="windows are 100 ms long, not 60000")
+    with WindowTable(place, clock=TestClock()) as table, told:
+        table.load(60_000, 0, "store")
+
+
+@pytest.mark.usefixtures("sent")
+@pytest.mark.parametrize("text", ['{"query": "x"}', "[", '{"v": 1, "query": "another"}'])
+def test_a_damaged_state_is_told(place: Location, text: str) -> None:
+    run(place)
+    objects = objects_at(place.child(META))
+    objects.remove(STATE)
+    with WindowTable(place, clock=TestClock()) as table:
+        with pytest.raises(JobError, match=r"state\.json is gone: counting again would double"):
+            table.load(WINDOW_MS, 0, "store")
+        objects.write(STATE, text.encode(), None)
+        with pytest.raises(JobError, match=r"state\.json is damaged"):
+            table.load(WINDOW_MS, 0, "store")
+
+
+def test_a_place_of_somebody_else_is_left_alone(place: Location) -> None:
+    objects_at(place.child("topic=T")).write("x.parquet", b"", None)
     with pytest.raises(JobError, match="holds no windows of an earlier run") as raised:
-        WindowFiles(tmp_path).open()
+        WindowTable(place).__enter__()
     assert raised.value.exit_code == 2
-    assert not (tmp_path / "_skylarkmq").exists()
+    assert place.names() == ["topic=T"]
+    other = place.child("table")
+    write_deltalake(other.uri, pa.table({"x": [1]}), storage_options=other.delta_options())
+    with pytest.raises(JobError, match="is a table, and holds no windows"):
+        WindowTable(other).__enter__()
+    assert META not in other.names()
 
 
-def test_an_archive_is_left_alone_even_an_empty_one(tmp_path: Path) -> None:
-    open_table(tmp_path)
-    with pytest.raises(JobError, match="holds no windows"):
-        WindowFiles(tmp_path).open()
-
-
-def test_killed_before_it_had_all_its_folders(tmp_path: Path) -> None:
-    (tmp_path / "_skylarkmq").mkdir()
-    files = WindowFiles(tmp_path)
-    files.open()
-    files.close()
+def test_killed_before_it_had_its_table(place: Location) -> None:
+    objects_at(place.child(META)).write("run", b"{}", None)
+    with WindowTable(place, clock=TestClock()):
+        assert "_delta_log" in place.names()
 
 
 def test_one_job_at_a_time(tmp_path: Path) -> None:
-    first, second = WindowFiles(tmp_path), WindowFiles(tmp_path)
-    first.open()
-    with pytest.raises(Exception, match=rf"process {os.getpid()} on .*, metrics"):
-        second.open()
-    first.close()
-    second.open()
-    second.close()
+    place = Location.parse(str(tmp_path))
+    with WindowTable(place), pytest.raises(InUseError, match=r"process \d+ on .*, metrics"):
+        WindowTable(place).__enter__()
+    with WindowTable(place):
+        pass
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    files = WindowFiles(tmp_path / "none", dry=True)
-    files.open()
-    book, _ = files.load(WINDOW_MS, 0, "store")
-    files.write(book, book.apply(0, batch(0)), body_bytes=False)
-    files.finish(book, QUERY)
-    files.close()
-    assert not (tmp_path / "none").exists()
+def test_a_dry_run_writes_nothing(place: Location) -> None:
+    with WindowTable(place, dry=True) as table:
+        book = table.load(WINDOW_MS, 0, "store")
+        rows = book.apply(0, [event(0), event(5)])
+        table.write(book, rows, QueueOffsets({QUEUE: 1}), body_bytes=False, to_send=False)
+        table.sent()
+    assert place.names() == []
+
+
+def test_where_a_batch_ends_is_in_spark_s_log(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    text = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"v":1,"o":{"T":{"a":{"0":17}}}}'
+    (tmp_path / "offsets/3").write_text(text)
+    assert metrics.end_of(tmp_path, 3) == {QUEUE: 17}
 
 
 def test_a_row_as_a_message() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.client import Message, StartFrom
@@ -18,9 +18,12 @@ from skylarkmq.client.sync import Client, Consumer, Producer
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.spark.jobs.dlq import main as dlq
 from skylarkmq.spark.jobs.metrics import main as metrics
-from skylarkmq.spark.jobs.windows import DELAY_BOUNDS_MS, SCHEMA
+from skylarkmq.spark.jobs.window_table import SCHEMA
+from skylarkmq.spark.jobs.windows import DELAY_BOUNDS_MS
 from skylarkmq.spark.progress import watch
+from skylarkmq.spark.storage import Location
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,18 +88,20 @@ def summed(rows: list[dict[str, Any]]) -> dict[Window, Any]:
 
 
 @pytest.mark.spark
-def test_metrics(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path) -> None:
+def test_metrics(spark: SparkSession, broker: SyncBroker, topic: str, s3_server: S3Server) -> None:
+    """Into an object store, for which Spark itself has no library."""
     fill(broker, topic, COUNT)
     give_up(broker, topic, f"g_{topic}", 7)
     broker.create_topic(f"{topic}_windows", 1)
-    output = tmp_path / "windows"
+    output = Location.parse(s3_server.place(), s3_server.options, {})
+    storage = [f"--storage-option={name}={value}" for name, value in s3_server.options.items()]
     arguments = [
-        topic, "--output", str(output), "--name-server", broker.namesrv_addr, "--body-bytes",
-        "--window", f"{WINDOW_MS}ms", "--watermark", "0", "--group", f"g_{topic}",
+        topic, "--output", output.uri, *storage, "--name-server", broker.namesrv_addr,
+        "--window", f"{WINDOW_MS}ms", "--watermark", "0", "--group", f"g_{topic}", "--body-bytes",
         "--batch-messages", "400", "--to-topic", f"{topic}_windows",
     ]  # fmt: skip
     assert run(metrics, *arguments, "--dry-run")["figures"]["messages"] == COUNT + 7
-    assert not output.exists()
+    assert output.names() == []
 
     registry = CollectorRegistry()
     watching = watch(spark, registry=registry)
@@ -107,15 +112,12 @@ def test_metrics(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: 
     )
     watching.close()
     assert (first["messages"], first["batches"]) == (COUNT + 7, 3)
-    last = max((output / "_skylarkmq/checkpoint/commits").glob("[0-9]*"))
-    last.with_name(f".{last.name}.crc").unlink()
-    last.unlink()  # as if it had been killed after its last batch, and before Spark noted it
     fill(broker, topic, 10)  # these close what was open before
     second = run(metrics, *arguments)["figures"]
     assert (second["messages"], second["batches"]) == (10, 1)
 
-    table = ds.dataset(output, format="parquet", exclude_invalid_files=False).to_table()
-    assert table.schema == SCHEMA
+    table = DeltaTable(output.uri, storage_options=output.delta_options()).to_pyarrow_table()
+    assert table.column_names == SCHEMA.names
     rows = table.to_pylist()
     dead = broker.messages(f"%DLQ%g_{topic}")
     wanted = expected(broker.messages(topic), dead, topic)
