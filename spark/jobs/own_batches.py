@@ -21,16 +21,16 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.durable_folder import DurableFolder
 from skylarkmq.spark.jobs.common import JobError
+from skylarkmq.spark.ledgers.objects import objects_at
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SOURCE_OPTIONS, SUBJECTS, SourceOptions
 from skylarkmq.spark.reading.planning import NOWHERE, Limit, StreamPlanner
 from skylarkmq.spark.reading.positions import POSITION_OPTIONS
+from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,10 +65,9 @@ class Book:
         Args:
             checkpoint: its path, or the path as a `file:` address.
         """
-        self._files = DurableFolder(Path(checkpoint.removeprefix("file://")))
-        self._files.make_folder("")
-        if self._files.size(METADATA) is None:
-            self._files.replace(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode())
+        self._objects = objects_at(Location.parse(checkpoint))
+        if self._objects.read(METADATA) is None:
+            self._objects.write(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), None)
 
     def last(self) -> Step | None:
         """Return the batch that was begun last, None before the first.
@@ -76,14 +75,16 @@ class Book:
         Raises:
             JobError: the book is of a newer release, or damaged.
         """
-        try:
-            found = json.loads(self._files.read(BOOK))
-        except FileNotFoundError:
+        stored = self._objects.read(BOOK)
+        if stored is None:
             return None
+        place = self._objects.place.child(BOOK)
+        try:
+            found = json.loads(stored.data)
         except ValueError as error:
-            raise JobError(f"{self._files.root}/{BOOK} is damaged: {error}") from error
+            raise JobError(f"{place} is damaged: {error}") from error
         if found.get("v") != VERSION:
-            raise JobError(f"{self._files.root}/{BOOK} was written by a newer release")
+            raise JobError(f"{place} was written by a newer release")
         start, end = (QueueOffsets.from_json(found[name]) for name in ("start", "end"))
         return Step(int(found["batch"]), start, end, bool(found["done"]))
 
@@ -96,7 +97,9 @@ class Book:
             "end": step.end.to_json(),
             "done": step.done,
         }
-        self._files.replace(BOOK, json.dumps(document).encode())
+        before = self._objects.read(BOOK)
+        tag = None if before is None else before.tag
+        self._objects.write(BOOK, json.dumps(document).encode(), tag)
 
 
 class OwnBatches:

@@ -17,6 +17,7 @@ from skylarkmq.spark.archive import delta_log, durability
 from skylarkmq.spark.archive.removal import erase, expire, vacuum
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.archive.table import ArchiveTable
+from skylarkmq.spark.ledgers import objects
 from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,
@@ -179,7 +180,8 @@ class Disk:
         self._root = root
         self._synced: dict[Path, int] = {}
         self._entries: set[Path] = set()
-        monkeypatch.setattr(durability, "sync_path", self.sync)
+        for owner in (durability, objects):
+            monkeypatch.setattr(owner, "sync_path", self.sync)
 
     def sync(self, path: Path) -> None:
         if path.is_dir():

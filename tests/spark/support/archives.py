@@ -19,6 +19,7 @@ from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import TableFile, WritePlan, write_batches
+from skylarkmq.spark.ledgers import objects
 from skylarkmq.spark.storage import Location
 
 DAY_MS = 86_400_000
@@ -117,6 +118,7 @@ STEPS = (
     (TableFile, "write_group"),
     (TableFile, "close"),
     (durability, "sync_path"),
+    (objects, "sync_path"),
 )
 
 
