@@ -7,6 +7,9 @@
     source       format("skylarkmq") into the noop sink, one core
     tuples       a source that yields a tuple a message from the same pulls: the baseline
     body only    the source with the schema `body binary`: what the projection gains
+    sink, plain  as many rows into a topic as a task sends them, without Spark
+    sink, named  the same with idempotencyColumns
+    sink, once   the same as plain into a topic with a deduplication window
     sink         a data frame of as many messages into a topic, at least once
     log, plain   the commit-log reader's decode of the same store, without Spark
     log          format("skylarkmq-commitlog"), one core
@@ -34,6 +37,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from skylarkmq.client import DeduplicationWindow
+from skylarkmq.client.sync import Admin
 from tests.bench import peers
 from tests.bench.load import Job
 from tests.bench.report import machine
@@ -42,10 +47,12 @@ from tests.bench.spark_roads import (
     TupleSource,
     log_plain,
     log_through,
+    made_up_rows,
     plain,
     pull_only,
     ranges_of,
     read_through,
+    sink_alone,
     sink_through,
     timed,
     trigger_ms,
@@ -58,7 +65,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "bench-send"
 FEW = "bench-few"
 SUNK = "bench-sunk"
+ONCE = "bench-once"
 SOURCE_TARGET = 200_000  # messages/s a core
+SINK_TARGET = 150_000  # messages/s a core
 LOG_TARGET_MB = 400.0  # of bodies, a core
 FEW_COUNT = 200
 LIMIT_S = 300.0
@@ -131,12 +140,21 @@ def roads(spark: SparkSession, namesrv: str, store: Path, size: int) -> list[Roa
     def through(name: str, schema: str | None = None) -> Callable[[], int]:
         return lambda: read_through(spark, name, whole, schema) or count
 
+    rows = made_up_rows(size, count // 2)
+    sunk = {"nameServer": namesrv, "topic": SUNK}
     return [
         Road("pulls", lambda: pull_only(namesrv, parts), in_spark=False),
         Road("plain", lambda: plain(namesrv, parts), in_spark=False),
         Road("source", through("skylarkmq")),
         Road("tuples", through("bench-tuples")),
         Road("body only", through("skylarkmq", "body binary")),
+        Road("sink, plain", lambda: sink_alone(rows, sunk), in_spark=False),
+        Road(
+            "sink, named",
+            lambda: sink_alone(rows, {**sunk, "idempotencyColumns": "tags,number"}),
+            in_spark=False,
+        ),
+        Road("sink, once", lambda: sink_alone(rows, {**sunk, "topic": ONCE}), in_spark=False),
         Road("sink", lambda: sink_through(spark, namesrv, SUNK, size, count // 2)),
         Road("log, plain", log_alone, in_spark=False),
         Road("log", lambda: log_through(spark, store, in_log)),
@@ -193,6 +211,7 @@ def show(every: list[Road], fixed: Timed, trigger: float, size: int) -> dict[str
     }
     print(f"source: {found['source']['a_core']:,} messages/s a core, target >= {SOURCE_TARGET:,}")
     print(f"source / tuples: {ratios['source_of_tuples']:.2f}")
+    print(f"sink: {found['sink']['a_core']:,} messages/s a core, target >= {SINK_TARGET:,}")
     print(
         f"commit-log reader: {ratios['log_mb_per_s']:.0f} MB/s a core, target >= {LOG_TARGET_MB:g}"
     )
@@ -208,6 +227,9 @@ def run(count: int, size: int, rounds: int) -> dict[str, Any]:
             namesrv = namesrv_of(root / "broker.log")
             fill(server.port, server.pid, TOPIC, size, count)
             fill(server.port, server.pid, FEW, size, FEW_COUNT)
+            with Admin(namesrv_addr=namesrv) as admin:
+                admin.create_topic(SUNK)
+                admin.create_topic(ONCE, deduplication=DeduplicationWindow(600, 2 * count))
             spark = session()
             try:
                 few = {"nameServer": namesrv, "topic": FEW}

@@ -29,9 +29,12 @@ from skylarkmq.spark.schema import COLUMNS, LOG_COLUMNS, ddl, names
 from skylarkmq.spark.settings import ConnectionSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 TRIGGERS = 15
+ARROW_ROWS = 2000
+"""Of a batch of made-up rows."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -193,6 +196,42 @@ def sink_through(spark: SparkSession, name_server: str, topic: str, size: int, c
     options = {"nameServer": name_server, "topic": topic}
     frame.write.format("skylarkmq").options(**options).mode("append").save()
     return count
+
+
+def made_up_rows(size: int, count: int) -> list[pa.RecordBatch]:
+    """The rows of `sink_through`, as Spark hands them to a task, and a number that tells them."""
+    import pyarrow as pa
+
+    body = pa.array([os.urandom(size) for _ in range(ARROW_ROWS)], pa.binary())
+    return [
+        pa.record_batch(
+            [
+                body,
+                pa.array(["bench"] * ARROW_ROWS),
+                pa.array([str(number) for number in range(start, start + ARROW_ROWS)]),
+                pa.array(range(start, start + ARROW_ROWS), pa.int64()),
+            ],
+            names=["body", "tags", "keys", "number"],
+        )
+        for start in range(0, count, ARROW_ROWS)
+    ]
+
+
+def sink_alone(rows: list[pa.RecordBatch], options: dict[str, str]) -> int:
+    """Send made-up rows as a task of the sink does, without Spark."""
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+    from skylarkmq.spark.sink import batch_sink
+
+    names_of = [
+        name
+        for name in rows[0].schema.names
+        if name != "number" or "number" in options.get("idempotencyColumns", "")
+    ]
+    kinds = {"body": BinaryType(), "number": LongType()}
+    schema = StructType([StructField(name, kinds.get(name, StringType())) for name in names_of])
+    sink = batch_sink(options, schema, overwrite=False)
+    return sink.write(iter([batch.select(names_of) for batch in rows])).count
 
 
 def log_plain(store: Path) -> int:

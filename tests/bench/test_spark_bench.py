@@ -48,11 +48,13 @@ def test_report_has_the_ratios_beside_their_targets(capsys: pytest.CaptureFixtur
         road("source", [1.75]),
         road("tuples", [3.0]),
         road("log", [1.0]),
+        road("sink", [1.5]),
     ]
     found = show(roads, FIXED, 330.0, 1024)
     text = capsys.readouterr().out
     assert "source: 1,000,000 messages/s a core, target >= 200,000" in text
     assert "source / tuples: 1.00" in text
+    assert "sink: 1,000,000 messages/s a core, target >= 150,000" in text
     assert "commit-log reader: 1024 MB/s a core" in text
     assert "a job before it reads: 500 ms; a trigger: 330 ms" in text
     assert found["roads"]["source"]["messages_per_s"] == 800
