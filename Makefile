@@ -95,6 +95,7 @@ bench-failover: $(VENV)/.dev
 
 bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark $(ARGS)
+	$(BIN)/python -m tests.bench.spark_columns
 
 interop: $(VENV)/.dev
 	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour tests/monitoring $(ARGS)

@@ -11,7 +11,7 @@ cdef enum:
     STORE_HOST_AT = 64
 
 
-cdef struct Part:  # a record's, whose lengths add up
+cdef struct Part:  # of a record whose lengths add up
     Py_ssize_t size
     const unsigned char* body
     Py_ssize_t body_size
@@ -22,7 +22,7 @@ cdef struct Part:  # a record's, whose lengths add up
 
 
 cdef bint adds_up(const unsigned char* at, Py_ssize_t left, Part* found) noexcept nogil:
-    """Whether a record stands whole in `left` bytes; if so, it is `found`."""
+    """Return whether a record stands whole in `left` bytes; if so, `found` has its parts."""
     cdef Py_ssize_t body_at = FIXED_SIZE, size
     if left < RECORD_MIN or <uint32_t> load32(at + 4) != MESSAGE_MAGIC:
         return False
@@ -45,20 +45,11 @@ cdef bint adds_up(const unsigned char* at, Py_ssize_t left, Part* found) noexcep
     )
 
 
-cdef bytes tag_in(const unsigned char* at, Py_ssize_t size):
-    """The value of TAGS in encoded properties, None without one."""
-    cdef const unsigned char* end = at + size
-    cdef const unsigned char* stop
-    cdef const unsigned char* tag = NULL
-    cdef Py_ssize_t tag_size = 0
-    while at < end:
-        stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
-        if stop == NULL:
-            stop = end
-        if stop - at > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
-            tag, tag_size = at + TAGS_SIZE, stop - at - TAGS_SIZE
-        at = stop + 1
-    return None if tag == NULL else PyBytes_FromStringAndSize(<const char*> tag, tag_size)
+cdef bint has_tag(const Part* part, tags) except -1:
+    """Return whether a record has one of the tags."""
+    cdef Py_ssize_t size
+    cdef const unsigned char* tag = tag_at(part.properties, part.properties_size, &size)
+    return tag != NULL and PyBytes_FromStringAndSize(<const char*> tag, size) in tags
 
 
 cdef tuple put_head(unsigned char* out, const unsigned char* at):
@@ -133,7 +124,7 @@ def gather(
                 topic is None
                 or not low <= bounded <= last
                 or tags is not None
-                and tag_in(found.properties, found.properties_size) not in tags
+                and not has_tag(&found, tags)
             ):
                 position += found.size
                 continue

@@ -76,18 +76,27 @@ cdef Py_ssize_t wait_at(
 
 cdef int64_t tags_of(const unsigned char* at, Py_ssize_t size) except? -1:
     """The tags code of encoded properties, 0 without tags."""
+    cdef Py_ssize_t tag_size
+    cdef const unsigned char* tag = tag_at(at, size, &tag_size)
+    return <int32_t> <uint32_t> text_hash(0, tag, tag_size)
+
+
+cdef const unsigned char* tag_at(
+    const unsigned char* at, Py_ssize_t size, Py_ssize_t* tag_size
+) noexcept nogil:
+    """The value of TAGS in encoded properties; NULL, of size 0, without one."""
     cdef const unsigned char* end = at + size
     cdef const unsigned char* stop
-    cdef const unsigned char* tags = NULL
-    cdef Py_ssize_t tags_size = 0
+    cdef const unsigned char* tag = NULL
+    tag_size[0] = 0
     while at < end:
         stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
         if stop == NULL:
             stop = end
         if stop - at > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
-            tags, tags_size = at + TAGS_SIZE, stop - at - TAGS_SIZE
+            tag, tag_size[0] = at + TAGS_SIZE, stop - at - TAGS_SIZE
         at = stop + 1
-    return <int32_t> <uint32_t> text_hash(0, tags, tags_size)
+    return tag
 
 
 cdef bint has_timer(const unsigned char* at, Py_ssize_t size) noexcept nogil:
