@@ -4,7 +4,8 @@
 Only the columns that were asked for are decoded; the structure of every record is checked, and a
 body that is asked for against its checksum. A body that cannot be read, because its checksum is
 wrong or because it is flagged as compressed and is not, ends the read, or the message is left out,
-or the body stays as it is stored: as `on_corruption` says.
+or the body stays as it is stored: as `on_corruption` says. A damaged record is left out under
+`skip` alone.
 
 Plain records are gathered in one pass (`columns/gathered.py`); here is what becomes of the others.
 The columns are made when a batch is full (`columns/record_columns.py`). In executors, one thread;
@@ -59,6 +60,7 @@ MAX_ROWS: Final = 2048
 MAX_BYTES: Final = 4 * 1024 * 1024
 # Queue id, queue offset, physical offset.
 _PLACE: Final = struct.Struct(">12xi4xqq")
+_size_at: Final = struct.Struct(">i").unpack_from
 _NO_LOG: Final = -1
 _TOPICS_MAX: Final = 1000
 
@@ -93,9 +95,7 @@ class CorruptRecordError(RocketMQError):
         )
         super().__init__(
             f"corrupt record ({place or 'of an unknown place'}): {why}",
-            hint=hint
-            or f"{DISK}; to read on without this record start after its offset (startingOffsets; "
-            "a stream with a new checkpoint)",
+            hint=hint or f"{DISK}; to read on without damaged messages set onCorruption=skip",
         )
         self.broker_name = broker_name
         self.topic = topic
@@ -119,7 +119,7 @@ class BatchBuilder:
 
     Attributes:
         rows: records taken so far, over all batches.
-        skipped: records left out because their bodies cannot be read.
+        skipped: records left out because they, or their bodies, cannot be read.
         bytes: their sizes as far as they were kept, bodies decompressed.
     """
 
@@ -179,8 +179,8 @@ class BatchBuilder:
             tags: when given, records with any other tag are left out, and those without one.
 
         Raises:
-            CorruptRecordError: a record is damaged or cut; with the policy `fail` also when only
-                its body cannot be read.
+            CorruptRecordError: a record is damaged and the policy is not `skip`, or so that it
+                hides where the next one begins; with `fail` also when only a body cannot be read.
             CompressionUnavailableError: the library for a body's format is not installed; not with
                 the policy `raw`.
         """
@@ -215,10 +215,12 @@ class BatchBuilder:
         try:
             record = record_at(block.data, position)
         except UnsoundRecordError as error:
-            raise self._fault(block, position, str(error)) from None
+            return self._without(block, position, str(error))
         topic = self._topics.get(record.topic)
         if topic is None:
-            topic = self._learn(block, position, record.topic)
+            if len(record.topic) > MAX_TOPIC_SIZE + 1:
+                return self._without(block, position, "topic and properties do not add up")
+            topic = self._learn(record.topic)
         following = position + record.size
         if not block.start <= record.queue_offset < block.end:
             return following
@@ -231,10 +233,25 @@ class BatchBuilder:
                 return following
         return following if self._gathered.take(record, topic, body, block.wanted) else position
 
-    def _learn(self, block: _Block, position: int, key: bytes) -> str:
+    def _without(self, block: _Block, position: int, why: str) -> int:
+        """Return the place after a damaged record, which is left out.
+
+        Raises:
+            CorruptRecordError: the policy is another one, or the record's size is damaged too.
+        """
+        error = fault_of(block.data, position, why, broker_name=block.broker_name)
+        left = len(block.data) - position
+        size = _size_at(block.data, position)[0] if left >= MIN_RECORD_SIZE else 0
+        if self._on_corruption != "skip" or not MIN_RECORD_SIZE <= size <= left:
+            raise error
+        log.warning("onCorruption=skip, going on: %s", error)
+        at = error.queue_offset
+        if at is None or block.start <= at < block.end:
+            self.skipped += 1
+        return position + size
+
+    def _learn(self, key: bytes) -> str:
         """Remember the topic that stands in a record after its size, and return its name."""
-        if len(key) > MAX_TOPIC_SIZE + 1:
-            raise self._fault(block, position, "topic and properties do not add up")
         if len(self._topics) >= _TOPICS_MAX:
             self._topics.clear()
         topic = self._topics[key] = self._topic_name(key[1:].decode("utf-8", "replace"))
@@ -288,9 +305,6 @@ class BatchBuilder:
             return body
         self.skipped += 1
         return None
-
-    def _fault(self, block: _Block, position: int, why: str) -> CorruptRecordError:
-        return fault_of(block.data, position, why, broker_name=block.broker_name)
 
     def _flush(self) -> pa.RecordBatch:
         rows, self._gathered = self._gathered, Gathered(self._wanted)
