@@ -386,7 +386,7 @@ class StreamPlanner:
         ends = self._target or self._view.last_ends()
         if ends is None:
             return None
-        reached = self._end or {}
+        reached = self._end or NOWHERE
         behind = {key.topic: 0 for key in reached}
         for key, at in reached.items():
             behind[key.topic] += max(0, ends.get(key, at) - at)

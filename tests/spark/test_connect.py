@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def listens(port: int, server: subprocess.Popen[bytes]) -> bool:
 
 
 @contextmanager
-def connect_server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
+def connect_server(folder: Path, environment: dict[str, str]) -> Generator[str]:
     """Run a server on this machine; yield its address."""
     port = free_port()
     command = [sys.executable, "-m", "skylarkmq.spark.submit", "--class", SERVER]
