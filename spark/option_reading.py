@@ -358,9 +358,10 @@ def choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> A
     return _declared(option, default, lambda given: given.choice(name, choices, default))
 
 
-def listing(name: str, meaning: str) -> Any:
+def listing(name: str, meaning: str, only: Only = "") -> Any:
     """Declare a list separated by commas; empty by default."""
-    return _declared(Option(name, meaning, "a list"), (), lambda given: given.listing(name))
+    option = Option(name, meaning, "a list", only=only)
+    return _declared(option, (), lambda given: given.listing(name))
 
 
 def words(choices: Iterable[str]) -> str:

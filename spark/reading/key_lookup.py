@@ -1,23 +1,28 @@
-"""Where the messages of some keys are, as the brokers' key indexes know: a filter on column keys.
+"""Where the messages of some keys are, as the brokers' key indexes know: for option keys, and for
+filters on the column of that name.
 
 A broker's index has hashes, gives so many results at most (maxMsgsNumBatch), and may be behind. So
 its answer counts when the broker says that it is complete, as SkylarkMQ's do; otherwise all of the
 range is read, as without an index. Apache RocketMQ's brokers do not say it, and after a crash
-theirs can lack messages. Spark compares the keys of what is read with the filter in any case.
+theirs can lack messages. The keys of what is read are compared in any case, for a filter by Spark.
 
-Planner process, one thread. Imports no pyspark.
+Planner process, one thread; `having_keys` in the tasks. Imports no pyspark.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.properties import KEY_SEPARATOR
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.reading.narrowing import NEAR_MAX, parts_around
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +39,8 @@ class KeyLookup:
         """Ask no broker yet.
 
         Args:
-            values: whole values of the column keys, any of which a message must have; None: there
-                is no such filter.
+            values: keys, or several with blanks between as the column has them, any of which a
+                message must have; None: all messages are wanted.
         """
         self._brokers = brokers
         self._terms = None if values is None else _terms(values)
@@ -86,3 +91,13 @@ def _terms(values: frozenset[str]) -> frozenset[str] | None:
     if "" in terms or len(terms) > KEYS_MAX or any(_UNREADABLE in term for term in terms):
         return None
     return frozenset(terms)
+
+
+def having_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows of a batch with the column keys that have one of the keys, in their order."""
+    import pyarrow as pa
+
+    texts: list[str | None] = batch.column("keys").to_pylist()
+    wanted = frozenset(keys)
+    mask = [text is not None and not wanted.isdisjoint(text.split(KEY_SEPARATOR)) for text in texts]
+    return batch.filter(pa.array(mask, pa.bool_()))

@@ -174,7 +174,8 @@ class BatchPlanner:
         starting = self._resolved(options.starting, queues)
         ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         ending = self._resolved(options.ending, queues)
-        lookup = KeyLookup(view.brokers, narrowing.keys)
+        filtered = KeyLookup(view.brokers, narrowing.keys)
+        chosen = KeyLookup(view.brokers, frozenset(options.keys) or None)
         ranges: list[OffsetRange] = []
         for key in filter(narrowing.wants, queues):
             if starting[key] > ending[key] and options.starting.kind in _ASKED_FOR:
@@ -182,7 +183,8 @@ class BatchPlanner:
             start, end = self._within(key, starting[key], ending[key], firsts[key], ends[key])
             start, end = self._narrowed(key, start, end, narrowing)
             for part in narrowing.parts(start, end):
-                ranges += [OffsetRange(*key, *place) for place in lookup.parts(key, *part)]
+                for place in filtered.parts(key, *part):
+                    ranges += [OffsetRange(*key, *found) for found in chosen.parts(key, *place)]
         return split(
             ranges,
             min_partitions=options.min_partitions,

@@ -36,6 +36,7 @@ from skylarkmq.spark.cluster import BlockingClient, client_for
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, SourceOptions
+from skylarkmq.spark.reading.key_lookup import having_keys
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
 from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner, pack
 from skylarkmq.spark.reading.ranges import Block, RangeReader
@@ -168,7 +169,12 @@ class BatchReader(DataSourceReader):
         """Yield the messages of a range; a read without any has one partition of None."""
         tags = self._narrowing.tags
         reading = self._options.reading.narrowed_to(tags)
-        return read_ranges(partition.value, reading, self._columns, tags)
+        keys = self._options.keys
+        if not keys:
+            return read_ranges(partition.value, reading, self._columns, tags)
+        columns = dict.fromkeys((*self._columns, "keys"))
+        batches = read_ranges(partition.value, reading, tuple(columns), tags)
+        return (having_keys(each, keys).select(self._columns) for each in batches)
 
 
 class FilteringBatchReader(BatchReader):

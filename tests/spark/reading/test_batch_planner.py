@@ -122,6 +122,16 @@ def test_keys_are_looked_up() -> None:
     assert keyed(brokers, "nowhere") == []
 
 
+def test_keys_may_be_an_option() -> None:
+    brokers = cluster()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 7), (1, 2)], True),
+                    ("a", "z"): KeyAnswer([(0, 8)], True)}  # fmt: skip
+    assert plan(brokers, keys="z, k") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
+    assert plan(brokers, Narrowing(keys=frozenset({"k"})), keys="z") == []
+    brokers.keys[("a", "k")] = KeyAnswer([], False)
+    assert plan(brokers, keys="z,k") == plan()
+
+
 @pytest.mark.parametrize("value", ["", " ", "\ufffd k", "k\ufffd"])
 def test_a_value_that_no_index_can_have_is_read_for(value: str) -> None:
     assert keyed(cluster(), value, "k") == plan()
