@@ -139,6 +139,38 @@ class DeltaLog:
         """The version that is loaded."""
         return self.table.version()
 
+    def columns(self) -> pa.Schema:
+        """Return the columns of the loaded version."""
+        import pyarrow as pa
+
+        columns: Any = self.table.schema().to_arrow()
+        return pa.schema(columns)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, or fields to columns that are there, as the next version; it is then loaded.
+
+        Files stay as they are: what a file lacks is null.
+
+        Raises:
+            ConflictError: another commit came first; nothing was done.
+            ArchiveError: a column is there with another type.
+        """
+        from deltalake import Schema
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            with self.location.errors():
+                self.table.alter.add_columns(list(Schema.from_arrow(columns).fields))
+        except CommitFailedError as error:
+            raise ConflictError(
+                f"another commit came first into {self.location}: {first_line(error)}"
+            ) from error
+        except DeltaError as error:
+            raise ArchiveError(
+                f"columns cannot be added to {self.location}: {first_line(error)}"
+            ) from error
+        self.finish()
+
     def reload(self) -> None:
         """Load the newest version."""
         with self.location.errors():

@@ -4,7 +4,8 @@
                                "topic": "T", "date": "2026-01-31", "rows": 3, "size": 2469,
                                "stats": {...}}, ...],
                     "spans": {...},      the offsets that the files hold, once each
-                    "repeated": 0}       rows left out because the table has them
+                    "repeated": 0,       rows left out because the table has them
+                    "reasons": {}}       with a schema of bodies: why some were not decoded
 
     stats          as Delta's log has them: numRecords, minValues, maxValues and nullCount
 
@@ -40,6 +41,8 @@ from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.storage import Location
+from skylarkmq.spark.typed.rows import TypedPlan, TypedRows, leaf_paths
+from skylarkmq.spark.typed.rows import columns as typed_columns
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """Of all files together; the fullest one's rows are written when it is reached."""
@@ -74,6 +77,8 @@ class WritePlan:
     compression: str = COMPRESSION
     known: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """`Spans.to_json` of what the table has and this batch may bring again."""
+    typed: TypedPlan | None = None
+    """What makes columns of bodies; None: nothing does."""
 
 
 class _Rows(NamedTuple):
@@ -93,6 +98,8 @@ class TaskWriter:
         self._filesystem = plan.location.filesystem()
         self._token = uuid.uuid4().hex
         self._known = Spans.from_json(plan.known)
+        self._typed = None if plan.typed is None else TypedRows(plan.typed)
+        self._columns = file_schema(plan.typed)
         self._open: dict[tuple[str, str], TableFile] = {}
         self._done: list[dict[str, Any]] = []
         self._runs: list[_Rows] = []
@@ -118,6 +125,8 @@ class TaskWriter:
         """
         batch = self._without_known(batch)
         self._note(batch)
+        if self._typed is not None:
+            batch = self._typed.add_columns(batch)
         for partition, rows in _by_partition(batch):
             self._file(partition).add(rows)
         while sum(file.buffered for file in self._open.values()) > BUFFER_BYTES:
@@ -136,7 +145,12 @@ class TaskWriter:
             self._close_file(partition)
         sync_files(self._plan.location, [file["path"] for file in self._done])
         spans = Spans.of((rows.key, rows.start, rows.end) for rows in self._runs)
-        return {"files": self._done, "spans": spans.to_json(), "repeated": self.repeated}
+        return {
+            "files": self._done,
+            "spans": spans.to_json(),
+            "repeated": self.repeated,
+            "reasons": {} if self._typed is None else dict(self._typed.reasons),
+        }
 
     def _note(self, batch: pa.RecordBatch) -> None:
         """Take note of the offsets: the commit refuses those that come twice."""
@@ -173,7 +187,9 @@ class TaskWriter:
                 self._close_file(next(iter(self._open)))
             path = file_path(*partition, f"{self._token}-{self._count:03d}")
             self._count += 1
-            file = TableFile(self._filesystem, path, partition, self._plan.compression)
+            file = TableFile(
+                self._filesystem, path, partition, self._plan.compression, self._columns
+            )
         self._open[partition] = file  # the one used last stands last
         return file
 
@@ -212,14 +228,19 @@ class TableFile:
         self._path = path
         self._partition = partition
         self._schema = file_schema() if columns is None else columns
+        known = set(schema.names())
+        added = [
+            path for each in self._schema if each.name not in known for path in leaf_paths(each)
+        ]
         self._file = filesystem.open_output_stream(path)
         self._metadata: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
             compression=cast("Any", compression),
-            use_dictionary=cast("Any", _WITH_DICTIONARY),  # columns too, which the stubs forgot
-            write_statistics=cast("Any", [*STATISTICS, "tags"]),
+            # Names of columns, which the stubs forgot.
+            use_dictionary=cast("Any", [*_WITH_DICTIONARY, *added]),
+            write_statistics=cast("Any", [*STATISTICS, "tags", *added]),
             coerce_timestamps="us",
             metadata_collector=self._metadata,
         )
@@ -316,9 +337,12 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> dict[st
         return writer.close()
 
 
-def file_schema() -> pa.Schema:
+def file_schema(typed: TypedPlan | None = None) -> pa.Schema:
     """Return the Arrow schema of a data file."""
-    return schema.arrow_schema(name for name in schema.names() if name != "topic")
+    found = schema.arrow_schema(name for name in schema.names() if name != "topic")
+    for each in () if typed is None else typed_columns(typed.kind):
+        found = found.append(each)
+    return found
 
 
 def spans_of(rows: pa.Table) -> Spans:

@@ -39,6 +39,8 @@ from skylarkmq.spark.archive.state import ArchiveState
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import COMPRESSIONS, WritePlan
 from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.jobs import archive_typed
+from skylarkmq.spark.jobs.archive_typed import Prepared
 from skylarkmq.spark.jobs.archive_upkeep import COMMANDS, ArchiveGroup
 from skylarkmq.spark.jobs.common import (
     Duration,
@@ -58,6 +60,7 @@ from skylarkmq.spark.reading.positions import EARLIEST, LATEST, Position, instan
 from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.storage import Location
+from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +132,24 @@ class ArchiveOptions:
         is_flag=True,
         help="Go on after messages that have expired before they were archived, and list them.",
     )
+    schema: str | None = option(
+        "--schema",
+        metavar="FILE[#MESSAGE]",
+        help="Make columns of the bodies of one topic: an Avro schema, a FileDescriptorSet of "
+        "Protobuf, a JSON Schema, or a file as --sample writes it.",
+    )
+    sample: int | None = option(
+        "--sample",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Guess the columns of JSON bodies from N messages, write them to the --schema file, "
+        "and end.",
+    )
+    new_columns: bool = option(
+        "--new-columns",
+        is_flag=True,
+        help="Give a field whose type no longer fits its column a new one: NAME_TYPE.",
+    )
     dry_run: bool = option(
         "--dry-run", is_flag=True, help="Tell what would be archived, and write nothing."
     )
@@ -144,6 +165,8 @@ class ArchiveOptions:
             "maxOffsetsPerTrigger": self.batch_messages,
             "failOnDataLoss": not self.allow_data_loss,
         }
+        if self.schema:
+            more["onCorruption"] = "raw"  # the row then says what its body lacks
         if self.pattern:
             more["subscribePattern"] = self.pattern
         else:
@@ -168,17 +191,23 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     check(options, settings)
     location = settings.location(options.table)
     view = view_of(options, settings)
+    if options.sample and options.schema:
+        source = options.source_options(settings, QueueOffsets())
+        reading = SourceOptions.from_options(source, streaming=True).reading
+        return archive_typed.sample(options.schema, options.sample, view, reading)
+    schema = archive_typed.load(options.schema) if options.schema else None
     if options.dry_run:
         return dry_run(options, location, view)
     view.patiently(view.queues)  # no table is made for a topic that is not there
     table = ArchiveTable.open_or_make(location)
     found = survey(options, table.state, view)
+    typed = prepared(options, schema, table)
     table.begin(found.new)
     with (
         open_session("skylarkmq archive", settings) as spark,
         settings.progress("archiving") as progress,
     ):
-        archiving = Archiving(options, settings, table, spark, progress)
+        archiving = Archiving(options, settings, table, spark, progress, typed)
         archiving.stream(found)
     return archiving.summary()
 
@@ -199,6 +228,10 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
         raise UsageError("--min-messages goes with --follow: a run that ends does not wait")
     if options.min_messages is not None and options.min_messages > options.batch_messages:
         raise UsageError("--min-messages is above --batch-messages: no batch could have as many")
+    if options.schema is None and (options.sample or options.new_columns):
+        raise UsageError("--sample and --new-columns go with --schema")
+    if options.schema is not None and len(options.topics) != 1:
+        raise UsageError("--schema is of one topic: name it, and no other")
     if options.pattern:
         try:
             re.compile(options.pattern)
@@ -207,6 +240,23 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
     starting(options.starting)
     # Before anything is asked or made: a misspelled option is not found out by a query later.
     SourceOptions.from_options(options.source_options(settings, QueueOffsets()), streaming=True)
+
+
+def prepared(
+    options: ArchiveOptions, schema: TopicSchema | None, table: ArchiveTable
+) -> Prepared | None:
+    """Return what --schema makes of the table, None without it.
+
+    Raises:
+        UsageError: the table has columns of bodies, and there is no schema.
+    """
+    if schema is not None:
+        return archive_typed.prepare(
+            table, schema, options.topics[0], new_columns=options.new_columns
+        )
+    if archive_typed.value_type(table) is not None:
+        raise UsageError("the table has columns of its topic's bodies: give --schema")
+    return None
 
 
 HOLE_COLUMNS: Final = ("topic", "broker", "queue", "from_offset", "to_offset", "messages")
@@ -356,8 +406,11 @@ class Archiving:
         table: ArchiveTable,
         spark: SparkSession,
         progress: Progress,
+        typed: Prepared | None = None,
     ) -> None:
         self._options = options
+        self._typed = typed
+        self._reasons: Counter[str] = Counter()
         self._settings = settings
         self._table = table
         self._spark = spark
@@ -402,6 +455,7 @@ class Archiving:
                 written.remove(self._table.location)
                 self._known.merge_all(self._table.state.spans.of_queues(written.spans.queues()))
         self._repeated += written.repeated
+        self._reasons.update(written.reasons)
         for file in written.files:
             self._messages[file["topic"]] += file["rows"]
         self._batches += bool(written.files)
@@ -413,6 +467,7 @@ class Archiving:
             file_bytes=self._options.file_bytes,
             compression=self._options.compression,
             known=self._known.to_json(),
+            typed=self._typed.plan if self._typed else None,
         )
 
     def summary(self) -> Summary:
@@ -440,8 +495,12 @@ class Archiving:
             "version": table.log.version,
         }
         tables = [Table("by topic", ("topic", "messages", "in_table", "files_in_table"), rows)]
-        notes = (self._note,) if self._note else ()
-        return Summary("archive", figures, (*tables, *holes_table(table.state)), notes)
+        notes = [self._note] if self._note else []
+        if self._typed:
+            figures["quarantined"] = self._reasons.total()
+            tables += archive_typed.quarantine_tables(self._reasons)
+            notes += self._typed.notes
+        return Summary("archive", figures, (*tables, *holes_table(table.state)), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +511,8 @@ class Written:
     spans: Spans
     repeated: int
     """Rows left out."""
+    reasons: Counter[str]
+    """Why bodies were not decoded, with a schema of them."""
 
     @classmethod
     def of(cls, reports: Iterable[Mapping[str, Any]]) -> Written:
@@ -462,11 +523,13 @@ class Written:
         """
         files: list[dict[str, Any]] = []
         spans, repeated = Spans(), 0
+        reasons: Counter[str] = Counter()
         for report in reports:
             files += report["files"]
             spans.add_all(Spans.from_json(report["spans"]))
             repeated += report["repeated"]
-        return cls(files, spans, repeated)
+            reasons.update(report["reasons"])
+        return cls(files, spans, repeated, reasons)
 
     def remove(self, location: Location) -> None:
         """Remove the files, which no commit names."""

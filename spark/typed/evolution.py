@@ -96,7 +96,7 @@ def type_name(kind: pa.DataType) -> str:
         of: Any = kind
         return f"map<{type_name(of.key_type)},{type_name(of.item_type)}>"
     if _is_list(kind):
-        return f"array<{type_name(_item(kind))}>"
+        return f"array<{type_name(item_type(kind))}>"
     if kinds.is_decimal(kind):
         digits: Any = kind
         return f"decimal({digits.precision},{digits.scale})"
@@ -112,6 +112,8 @@ class _Merge:
     missing: list[str] = field(default_factory=list[str])
     moved: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     refused: list[str] = field(default_factory=list[str])
+    _left: set[str] = field(default_factory=set[str])
+    """Columns whose fields go into others."""
 
     def struct(self, table: pa.DataType, new: pa.DataType, where: str) -> tuple[pa.DataType, Fit]:
         """Return the type of both, and what makes arrays of `new` ones of it."""
@@ -123,7 +125,8 @@ class _Merge:
                 self.refused.append(f"several fields would go into {where}.{name}")
             wanted[name] = (kind, fit, at)
         columns = [each.name for each in _fields(table)]
-        self.missing += [f"{where}.{name}" for name in columns if name not in wanted]
+        lacking = [f"{where}.{name}" for name in columns if name not in wanted]
+        self.missing += [column for column in lacking if column not in self._left]
         columns += [name for name in wanted if name not in columns]
         types = {each.name: each.type for each in _fields(table)}
         types |= {name: kind for name, (kind, _, _) in wanted.items()}
@@ -153,6 +156,7 @@ class _Merge:
         found = self._type(column.type, new.type, f"{where}.{column.name}")
         if found is not None:
             return column.name, *found
+        self._left.add(f"{where}.{column.name}")
         moved_to = f"{new.name}_{_slug(new.type)}"
         beside = old.get(moved_to.lower())
         if beside is not None:
@@ -187,7 +191,7 @@ class _Merge:
     def _list(
         self, table: pa.DataType, new: pa.DataType, where: str
     ) -> tuple[pa.DataType, Fit] | None:
-        found = self._type(_item(table), _item(new), f"{where}.element")
+        found = self._type(item_type(table), item_type(new), f"{where}.element")
         if found is None:
             return None
         kind, fit = pa.list_(found[0]), found[1]
@@ -240,7 +244,8 @@ def _is_list(kind: pa.DataType) -> bool:
     return kinds.is_list(kind) or kinds.is_large_list(kind)
 
 
-def _item(kind: pa.DataType) -> pa.DataType:
+def item_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a list's values."""
     item: pa.DataType = cast("Any", kind).value_type
     return item
 

@@ -1,6 +1,6 @@
 """What a task adds to the rows of an archive: the columns `value` and `quarantine`.
 
-    driver   TypedPlan: the schema, and the type of the table's column --JSON--> tasks
+    driver   TypedPlan: the schema, and the type of the table's column; goes to tasks by value
     task     TypedRows: rows with the two columns more, and how often which reason was given
 
 Reasons are counted by their text. Of those that differ more than REASONS_MAX times the rest count
@@ -11,17 +11,17 @@ together, since a topic of other bodies has as many as messages.
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from skylarkmq.spark.typed.column_types import arrow_type
 from skylarkmq.spark.typed.decoding import QUARANTINE, VALUE, BodyDecoder
-from skylarkmq.spark.typed.evolution import evolve
+from skylarkmq.spark.typed.evolution import evolve, item_type
 from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 REASONS_MAX: Final = 20
@@ -30,22 +30,11 @@ OTHER_REASONS: Final = "others"
 
 @dataclass(frozen=True, slots=True)
 class TypedPlan:
-    """What tasks are told."""
+    """What tasks are told; picklable."""
 
     schema: TopicSchema
     kind: pa.DataType
     """Of the table's column `value`, which has all columns that the schema needs."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON for `from_json`."""
-        kind = pa.schema([(VALUE, self.kind)]).serialize().to_pybytes()
-        return {"schema": self.schema.to_json(), "kind": base64.b64encode(kind).decode()}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> TypedPlan:
-        """Return what `to_json` gave."""
-        kind = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["kind"])))
-        return cls(TopicSchema.from_json(found["schema"]), kind.field(VALUE).type)
 
 
 class TypedRows:
@@ -78,6 +67,23 @@ class TypedRows:
         for reason, count in Counter(texts).items():
             known = reason in self.reasons or len(self.reasons) < REASONS_MAX
             self.reasons[reason if known else OTHER_REASONS] += count
+
+
+def leaf_paths(field: pa.Field[Any]) -> Iterator[str]:
+    """Yield how Parquet calls the columns that a column is written as."""
+    kind: Any = field.type
+    if kinds.is_struct(kind):
+        parts = [(kind.field(at), "") for at in range(kind.num_fields)]
+    elif kinds.is_map(kind):
+        parts = [(pa.field(name, part), "key_value.") for name, part in
+                 (("key", kind.key_type), ("value", kind.item_type))]  # fmt: skip
+    elif kinds.is_nested(kind):
+        parts = [(pa.field("element", item_type(kind)), "list.")]
+    else:
+        yield field.name
+        return
+    for part, between in parts:
+        yield from (f"{field.name}.{between}{path}" for path in leaf_paths(part))
 
 
 def columns(kind: pa.DataType) -> tuple[pa.Field[Any], pa.Field[Any]]:

@@ -16,15 +16,14 @@
      "writers": {"17": "order-1.avsc", ...} | [...],       avro: by Confluent's ids, or a list
      "descriptors": "shop.desc", "message": "shop.Order"}  protobuf: a file beside this one
 
-A `TopicSchema` holds all of it, so that Spark's workers need no file. Importing this loads neither
-pyarrow nor a format's library. Driver process.
+A `TopicSchema` holds all of it and pickles, so that Spark's workers need no file. Importing this
+loads neither pyarrow nor a format's library. Driver process.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-import base64
 import difflib
 import json
 from collections.abc import Callable, Mapping
@@ -81,19 +80,6 @@ class TopicSchema:
             TypedSchemaError: a type is none.
         """
         return columns_of(self.columns)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON for `from_json`."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["descriptors"] = base64.b64encode(self.descriptors).decode()
-        return found
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> TopicSchema:
-        """Return what `to_json` gave."""
-        fields: dict[str, Any] = {**found}
-        fields["descriptors"] = base64.b64decode(fields["descriptors"])
-        return cls(**fields)
 
 
 def load(path: str) -> TopicSchema:

@@ -123,6 +123,7 @@ def test_the_same_schema_changes_nothing(kind: Struct, data: st.DataObject) -> N
     assert (found.kind, found.added, found.missing, found.moved) == (of, (), (), ())
     values = pa.array(data.draw(st.lists(st.none() | present(kind), max_size=3)), of)
     assert found.fit(values).equals(values)
+    assert found.fit(values[1:]).equals(values[1:])
     assert type_name(of) == table_ddl(kind).replace("`", "")
 
 

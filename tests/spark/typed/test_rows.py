@@ -1,12 +1,15 @@
 """Columns added to the batches of a task, as the table has them."""
 
-import json
+import pickle
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
 
-from skylarkmq.spark.typed.column_types import arrow_type, parse
-from skylarkmq.spark.typed.rows import OTHER_REASONS, REASONS_MAX, TypedPlan, TypedRows
+from skylarkmq.spark.typed.column_types import Struct, arrow_type, parse
+from skylarkmq.spark.typed.rows import OTHER_REASONS, REASONS_MAX, TypedPlan, TypedRows, leaf_paths
 from skylarkmq.spark.typed.topic_schema import TopicSchema
+from tests.spark.support.typed_values import structs, types
 
 KIND = arrow_type(parse("struct<id:bigint,gone:string>"))
 PLAN = TypedPlan(TopicSchema("json", columns={"id": "int"}), KIND)
@@ -16,8 +19,8 @@ def batch(*bodies: bytes) -> pa.RecordBatch:
     return pa.record_batch({"queueId": list(range(len(bodies))), "body": pa.array(bodies)})
 
 
-def test_the_plan_goes_to_tasks_as_json() -> None:
-    assert TypedPlan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
+def test_the_plan_goes_to_tasks_by_value() -> None:
+    assert pickle.loads(pickle.dumps(PLAN)) == PLAN
 
 
 def test_columns_are_of_the_tables_type() -> None:
@@ -28,6 +31,15 @@ def test_columns_are_of_the_tables_type() -> None:
     assert found.column("value").to_pylist() == [{"id": 7, "gone": None}, None]
     (reason,) = rows.reasons
     assert found.column("quarantine").to_pylist() == [None, reason]
+
+
+@given(structs(types))
+def test_paths_are_those_of_parquet(kind: Struct) -> None:
+    column = pa.field("value", arrow_type(kind))
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.schema([column]).empty_table(), out)
+    written = pq.ParquetFile(pa.BufferReader(out.getvalue())).metadata.schema
+    assert list(leaf_paths(column)) == [written.column(at).path for at in range(len(written))]
 
 
 def test_reasons_are_counted_up_to_a_limit() -> None:

@@ -1,0 +1,166 @@
+"""What --schema adds to the job `archive`: the bodies of one topic as columns of its table.
+
+    --schema FILE --sample N   bodies --infer--> FILE, for a person to look through; no table
+    --schema FILE              FILE and the table's columns --evolve--> columns added, TypedPlan
+                               tasks --> value, quarantine
+
+Nothing is guessed while it archives: only a schema file makes columns. Driver process.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skylarkmq.spark.archive.delta_log import ConflictError
+from skylarkmq.spark.archive.state import ArchiveError
+from skylarkmq.spark.archive.table import TRIES, ArchiveTable
+from skylarkmq.spark.jobs.common import UsageError
+from skylarkmq.spark.jobs.reporting import Summary, Table
+from skylarkmq.spark.offsets import OffsetRange
+from skylarkmq.spark.options import ReadSettings
+from skylarkmq.spark.reading.queue_view import QueueView
+from skylarkmq.spark.typed import topic_schema
+from skylarkmq.spark.typed.column_types import TypedSchemaError, arrow_type, ddl
+from skylarkmq.spark.typed.decoding import VALUE, BodyDecoder
+from skylarkmq.spark.typed.evolution import evolve, type_name
+from skylarkmq.spark.typed.inference import infer
+from skylarkmq.spark.typed.rows import TypedPlan, columns
+from skylarkmq.spark.typed.topic_schema import TopicSchema, own_text
+
+REASON_COLUMNS: Final = ("reason", "messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A table that takes what a schema says."""
+
+    plan: TypedPlan
+    notes: tuple[str, ...]
+    """What was changed, and what it means for queries."""
+
+
+def prepare(table: ArchiveTable, schema: TopicSchema, topic: str, *, new_columns: bool) -> Prepared:
+    """Give the table the columns that it lacks.
+
+    Raises:
+        UsageError: the table has other topics, or a field does not fit its column, and
+            `new_columns` is not set.
+        ArchiveError: others came first time and again.
+    """
+    others = sorted(set(table.state.topics()) - {topic})
+    if others:
+        raise UsageError(
+            f"the table has topic {others[0]} too, and with --schema a table has one topic: "
+            "archive into another table"
+        )
+    with _usage():
+        new = arrow_type(BodyDecoder(schema).columns)
+    for _ in range(TRIES):
+        there = value_type(table)
+        if there is None:
+            kind, notes = new, ["The table got the columns value and quarantine."]
+        else:
+            with _usage():
+                found = evolve(there, new, new_columns=new_columns)
+            kind, notes = found.kind, [*_changes(found.added, found.missing, found.moved)]
+        if there is None or type_name(kind) != type_name(there):
+            try:
+                table.log.add_columns(pa.schema(columns(kind)))
+            except ConflictError:
+                table.reload()
+                continue
+        return Prepared(TypedPlan(schema, kind), tuple(notes))
+    raise ArchiveError(f"others have changed {table.location} first, {TRIES} times in a row")
+
+
+def load(path: str) -> TopicSchema:
+    """Return the schema of a file. Raises UsageError: it is none."""
+    with _usage():
+        return topic_schema.load(path)
+
+
+@contextmanager
+def _usage() -> Generator[None]:
+    """What is wrong with a schema is wrong with the command line."""
+    try:
+        yield
+    except TypedSchemaError as error:
+        raise UsageError(str(error)) from error
+
+
+def value_type(table: ArchiveTable) -> pa.DataType | None:
+    """Return the type of the table's column `value`, None where it has none."""
+    there = table.log.columns()
+    kind: pa.DataType | None = there.field(VALUE).type if VALUE in there.names else None
+    return kind
+
+
+def _changes(
+    added: tuple[str, ...], missing: tuple[str, ...], moved: tuple[tuple[str, str], ...]
+) -> Iterator[str]:
+    if added:
+        yield f"New columns: {', '.join(added)}; older rows have null there."
+    for before, after in moved:
+        yield f"{before} no longer fits: from here on it is in {after}, and {before} is null."
+    if missing:
+        yield f"The schema has no {', '.join(missing)} (any more): null from here on."
+
+
+def quarantine_tables(reasons: Counter[str]) -> list[Table]:
+    """Return a table of the reasons why bodies were not decoded, none when all were."""
+    rows = [(reason, count) for reason, count in reasons.most_common()]
+    return [Table("quarantine", REASON_COLUMNS, rows)] if rows else []
+
+
+def sample(path: str, count: int, view: QueueView, reading: ReadSettings) -> Summary:
+    """Guess a schema from the first and the last messages of each queue, and write the file.
+
+    Raises:
+        UsageError: the file is there, or the bodies are no JSON objects.
+        RocketMQError: no such topic, or no answer.
+    """
+    file = Path(path)
+    if file.exists():
+        raise UsageError(
+            f"{path} is there: leave out --sample to archive by it, or name another file"
+        )
+    with _usage():
+        found = infer(_bodies(count, view, reading))
+    file.write_text(own_text(found.schema), encoding="utf-8")
+    kinds = found.schema.json_columns().fields
+    rows = [(field.key, ddl(field.type)) for field in kinds]
+    notes = (*found.notes, f"Look through {path}, then run this again without --sample.")
+    figures = {"schema": path, "messages": found.bodies, "not_json_objects": found.others}
+    return Summary("archive", figures, (Table("columns", ("column", "type"), rows),), notes)
+
+
+def _bodies(count: int, view: QueueView, reading: ReadSettings) -> Iterator[bytes]:
+    from skylarkmq.spark.reading.readers import read_ranges  # loads pyspark
+
+    for batch in read_ranges(parts(count, view), reading, ("body",)):
+        bodies: list[Any] = batch.column("body").to_pylist()
+        yield from (body for body in bodies if body is not None)
+
+
+def parts(count: int, view: QueueView) -> list[OffsetRange]:
+    """Return ranges of `count` messages or a few more: of each queue the first and last ones."""
+    queues = view.patiently(view.queues)
+    begins = view.patiently(lambda: view.brokers.min_offsets(queues))
+    ends = view.patiently(lambda: view.brokers.max_offsets(queues))
+    filled = [key for key in queues if ends[key] > begins[key]]
+    each = -(-count // max(1, 2 * len(filled)))
+    found: list[OffsetRange] = []
+    for key in filled:
+        middle = min(begins[key] + each, ends[key])
+        found.append(OffsetRange(*key, begins[key], middle))
+        if middle < ends[key]:
+            found.append(OffsetRange(*key, max(middle, ends[key] - each), ends[key]))
+    return found
