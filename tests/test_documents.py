@@ -37,6 +37,7 @@ PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"^    \.venv/bin/skylarkmq (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB = re.compile(r"^    job (\w+) (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB_PAGE = "docs/spark/jobs.md"
+TYPED_PAGE = "docs/spark/typed.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
 MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
@@ -106,13 +107,16 @@ def missing_in(lines: list[str], promised: list[str]) -> list[str]:
 def are_programs() -> list[str]:
     """Return the names of the blocks that run by themselves.
 
-    Blocks with Spark are run by `tests/spark/test_documents.py`, which has a session.
+    Blocks with Spark are run by `tests/spark/test_documents.py`, which has a session, and those of
+    one page by a test of its own, which does what the page says between them.
     """
     marks = (PYTEST_MARK, SPARK_MARK)
     return [
         name
         for name, block in SNIPPETS.items()
-        if not MODULE.match(block) and not any(mark in block for mark in marks)
+        if not MODULE.match(block)
+        and not any(mark in block for mark in marks)
+        and not name.startswith(TYPED_PAGE)
     ]
 
 

@@ -1,0 +1,99 @@
+"""Columns of bodies in an archive's files: other commands keep them, and other engines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from skylarkmq.spark.archive.removal import erase
+from skylarkmq.spark.archive.table import ArchiveTable
+from skylarkmq.spark.archive.writer import WritePlan, write_batches
+from skylarkmq.spark.archive_table import read_batches
+from skylarkmq.spark.jobs.archive_typed import prepare
+from skylarkmq.spark.typed.topic_schema import TopicSchema
+from tests.spark.support.archives import (
+    batch,
+    commit,
+    open_table,
+    places,
+    row,
+    rows_of,
+)
+
+SCHEMA = TopicSchema("json", columns={"id": "bigint", "items": "array<struct<n:int>>"})
+GROWN = replace(SCHEMA, columns={**SCHEMA.columns, "items": "array<struct<n:int,m:string>>"})
+
+
+def message(offset: int) -> dict[str, Any]:
+    """A message whose body says its offset; every fifth is no JSON."""
+    body = json.dumps({"id": offset, "items": [{"n": offset, "m": "m"}]}).encode()
+    return row(("orders", "broker-a", 0, offset), body=body if offset % 5 else b"no")
+
+
+def add(table: ArchiveTable, schema: TopicSchema, start: int, end: int) -> dict[str, Any]:
+    plan = prepare(table, schema, "orders", new_columns=False).plan
+    rows = [batch([message(offset) for offset in range(start, end)])]
+    report = write_batches(WritePlan(table.location, typed=plan), rows)
+    commit(table, [report])
+    return report
+
+
+def said(rows: pa.Table) -> dict[int, Any]:
+    return {
+        offset: (value, bool(reason))
+        for offset, value, reason in zip(
+            rows["queueOffset"].to_pylist(),
+            rows["value"].to_pylist(),
+            rows["quarantine"].to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def wanted(offset: int, with_m: bool) -> Any:
+    if offset % 5 == 0:
+        return None, True
+    return {"id": offset, "items": [{"n": offset, "m": "m" if with_m else None}]}, False
+
+
+def test_erase_and_optimize_keep_the_columns(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    assert sum(add(table, SCHEMA, 0, 10)["reasons"].values()) == 2
+    add(table, GROWN, 10, 20)
+    expected = {offset: wanted(offset, offset >= 10) for offset in range(20)}
+    assert said(rows_of(tmp_path)) == expected
+    gone = erase(table, "value['id'] IN (3, 13) OR quarantine IS NOT NULL AND \"queueOffset\" = 5")
+    assert gone.count() == 3
+    for offset in (3, 13, 5):
+        del expected[offset]
+    assert said(rows_of(tmp_path)) == expected
+    DeltaTable(str(tmp_path)).optimize.compact()
+    assert said(rows_of(tmp_path)) == expected
+    assert len(places(rows_of(tmp_path))) == 17
+
+
+def test_old_files_are_read_as_the_table_is_now(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    add(table, SCHEMA, 0, 10)
+    add(table, GROWN, 10, 20)
+    columns = pa.schema([table.log.columns().field(name) for name in
+                         ("queueOffset", "value", "quarantine")])  # fmt: skip
+    found = pa.Table.from_batches(read_batches(table.location, table.files(), columns), columns)
+    assert said(found) == {offset: wanted(offset, offset >= 10) for offset in range(20)}
+
+
+def test_the_columns_have_statistics_in_the_file_and_none_in_the_log(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    (file,) = add(table, SCHEMA, 0, 10)["files"]
+    assert not [name for name in file["stats"]["minValues"] if name.startswith("value")]
+    group = pq.ParquetFile(tmp_path / file["path"]).metadata.row_group(0)
+    by_path = {group.column(at).path_in_schema: group.column(at) for at in
+               range(group.num_columns)}  # fmt: skip
+    assert by_path["value.id"].statistics.max == 9
+    assert "RLE_DICTIONARY" in by_path["value.items.list.element.n"].encodings
