@@ -36,13 +36,14 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"^    \.venv/bin/skylarkmq (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB = re.compile(r"^    job (\w+) (.+?)(?: +#.*)?$", re.MULTILINE)
-JOB_PAGE = "docs/spark/jobs.md"
+JOB_PAGES = ("docs/spark/jobs.md", "docs/spark/archive.md")
 TYPED_PAGE = "docs/spark/typed.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
 MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
 PYTEST_MARK = "def test_"
 SPARK_MARK = "skylarkmq.spark"
+ARCHIVE = "/data/archive"
 
 
 def pages() -> list[Path]:
@@ -107,10 +108,11 @@ def missing_in(lines: list[str], promised: list[str]) -> list[str]:
 def are_programs() -> list[str]:
     """Return the names of the blocks that run by themselves.
 
-    Blocks with Spark are run by `tests/spark/test_documents.py`, which has a session, and those of
-    one page by a test of its own, which does what the page says between them.
+    Those with Spark are run by `tests/spark/test_documents.py`, which has a Spark session; those on
+    an archive by `tests/spark/archive/test_readers.py`; those of one page by a test of its own, which
+    does what the page says between them.
     """
-    marks = (PYTEST_MARK, SPARK_MARK)
+    marks = (PYTEST_MARK, SPARK_MARK, ARCHIVE)
     return [
         name
         for name, block in SNIPPETS.items()
@@ -175,7 +177,10 @@ def test_a_command_line_is_one_that_the_command_takes(
     parsed(main, shlex.split(line), None)
 
 
-@pytest.mark.parametrize(("job", "line"), JOB.findall((ROOT / JOB_PAGE).read_text("utf-8")))
+@pytest.mark.parametrize(
+    ("job", "line"),
+    [found for page in JOB_PAGES for found in JOB.findall((ROOT / page).read_text("utf-8"))],
+)
 def test_a_job_is_one_that_takes_its_arguments(job: str, line: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the jobs need the extra spark")
     module = importlib.import_module(f"skylarkmq.spark.jobs.{job}")

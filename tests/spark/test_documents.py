@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skylarkmq.testing.threaded import SyncBroker
-from tests.test_documents import NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
+from tests.spark.support.archives import documented
+from tests.test_documents import ARCHIVE, NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +25,11 @@ def test_a_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     block = SNIPPETS[name]
+    if ARCHIVE in block:
+        documented(tmp_path / "archive")
     program = block.replace(NAME_SERVER, broker.namesrv_addr)
     program = program.replace('"paid.', f'"{tmp_path}/paid.')  # else where the JVM was started
+    program = program.replace(ARCHIVE, str(tmp_path / "archive"))
     exec(compile(program, name, "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == [text.strip() for text in PROMISE.findall(block)]

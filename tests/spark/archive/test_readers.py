@@ -12,7 +12,17 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from skylarkmq.spark.archive.removal import erase
-from tests.spark.support.archives import DAY_MS, T0_MS, Place, append, open_table, places, run_of
+from tests.spark.support.archives import (
+    DAY_MS,
+    T0_MS,
+    Place,
+    append,
+    documented,
+    open_table,
+    places,
+    run_of,
+)
+from tests.test_documents import ARCHIVE, PROMISE, SNIPPETS, SPARK_MARK
 
 PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 TOPICS = ("%RETRY%g", "%DLQ%a|b", "007", "null", "orders")
@@ -85,3 +95,17 @@ def test_filters_pass_files_over(tmp_path: Path, number: int) -> None:
     assert dataset.to_table(columns=["queueOffset"]).num_rows == 5
     scanned = delta.scan(columns=["queueOffset"], predicate=condition)
     assert pa.table(scanned).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, block in SNIPPETS.items() if ARCHIVE in block and SPARK_MARK not in block],
+)
+def test_a_program_of_the_documentation(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documented(tmp_path / "archive")
+    program = SNIPPETS[name].replace(ARCHIVE, str(tmp_path / "archive"))
+    exec(compile(program, name, "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [text.strip() for text in PROMISE.findall(program)]

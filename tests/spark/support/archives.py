@@ -20,6 +20,7 @@ from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import TableFile, WritePlan, write_batches
 from skylarkmq.spark.ledgers import objects
+from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.storage import Location
 
 DAY_MS = 86_400_000
@@ -104,6 +105,14 @@ def rows_of(path: Path, **more: Any) -> pa.Table:
 def committed(path: Path) -> list[Place]:
     """What any reader of the Delta table sees."""
     return places(rows_of(path)) if DeltaTable.is_deltatable(str(path)) else []
+
+
+def documented(path: Path) -> None:
+    """The archive that the programs of its page read: 20 messages of a topic, in two batches."""
+    table = open_table(path)
+    table.begin({QueueKey("orders", "broker-a", 0): 0})
+    for number in range(2):
+        append(table, run_of("orders", 0, number * 10, number * 10 + 10))
 
 
 class Killed(BaseException):
