@@ -109,8 +109,8 @@ def are_programs() -> list[str]:
     """Return the names of the blocks that run by themselves.
 
     Those with Spark are run by `tests/spark/test_documents.py`, which has a Spark session; those on
-    an archive by `tests/spark/archive/test_readers.py`; those of one page by a test of its own, which
-    does what the page says between them.
+    an archive by `tests/spark/archive/test_readers.py`;
+    those of one page by a test of its own, which does what the page says between them.
     """
     marks = (PYTEST_MARK, SPARK_MARK, ARCHIVE)
     return [

@@ -350,13 +350,15 @@ def spans_of(rows: pa.Table) -> Spans:
 
     An offset that is there more than once counts once.
     """
-    types = {"topic": pa.string(), "brokerName": pa.string(), "queueId": pa.int32()}
-    plain = pa.table(
-        {
-            **{name: rows[name].cast(kind) for name, kind in types.items()},
-            "queueOffset": rows["queueOffset"],
-        }
+    place = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("brokerName", pa.string()),
+            ("queueId", pa.int32()),
+            ("queueOffset", pa.int64()),
+        ]
     )
+    plain = rows.select(place.names).cast(place)
     ordered = plain.sort_by([(name, "ascending") for name in plain.column_names])
     spans = Spans()
     for batch in ordered.combine_chunks().to_batches():

@@ -29,10 +29,10 @@ the same fault are one line, and only these lines come to the driver.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 import pyarrow as pa
@@ -85,26 +85,20 @@ def audit_topic(options: TopicOptions, settings: JobSettings) -> Summary:
         ArchiveError: no archive, or a damaged one.
         RocketMQError: a topic is not there, or no answer.
     """
-    from pyspark.errors import PySparkException
-
     table = ArchiveTable.open(settings.location(options.table))
     with (
         closing(settings.client()) as client,
         open_session("skylarkmq audit", settings) as spark,
         settings.progress("comparing") as progress,
     ):
-        for tries in range(TRIES, 0, -1):
+
+        def once() -> tuple[ArchivePlan, CheckedFiles, list[Run]]:
             plan = plan_archive(table.state, options.topics, client)
             files = check_files(table, plan.topics)
             progress.say(f"{plan.live.count():,} messages on the brokers, {files.rows:,} archived")
-            try:
-                found = compare(spark, table, files.sound, plan, settings)
-                break
-            except PySparkException:
-                version = table.log.version
-                table.reload()
-                if table.log.version == version or tries == 1:
-                    raise
+            return plan, files, compare(spark, table, files.sound, plan, settings)
+
+        plan, files, found = of_one_version(table, once)
     found = sorted([*found, *(Run("missing", *hole, "expired") for hole in plan.holes)])
     figures = {
         "messages_compared": plan.live.without(plan.gone).count(),
@@ -116,6 +110,24 @@ def audit_topic(options: TopicOptions, settings: JobSettings) -> Summary:
     }
     notes = [*([table.state.note] if table.state.note else []), *plan.notes, *files.notes()]
     return report(figures, found, notes, files.tables())
+
+
+Found = TypeVar("Found")
+
+
+def of_one_version(table: ArchiveTable, work: Callable[[], Found]) -> Found:
+    """Do work on the loaded version; on a newer one if files were deleted that it read."""
+    from pyspark.errors import PySparkException
+
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except PySparkException:
+            version = table.log.version
+            table.reload()
+            if table.log.version == version:
+                raise
+    return work()
 
 
 def compare(
