@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.properties import KEY_SEPARATOR
@@ -97,7 +97,7 @@ def having_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     """Return the rows of a batch with the column keys that have one of the keys, in their order."""
     import pyarrow as pa
 
-    texts: list[str | None] = batch.column("keys").to_pylist()
+    texts = cast("list[str | None]", batch.column("keys").to_pylist())
     wanted = frozenset(keys)
     mask = [text is not None and not wanted.isdisjoint(text.split(KEY_SEPARATOR)) for text in texts]
     return batch.filter(pa.array(mask, pa.bool_()))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,16 +83,34 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
     except JavaNotFoundError as error:
         pytest.skip(f"no Spark here: {error}")
     fill(broker, topic)
-    target = f"{topic}_target"
+    target, replayed = f"{topic}_target", f"{topic}_replayed"
     broker.create_topic(target, 2)
-    with connect_server(tmp_path, environment) as server:
+    client = environment | {"JAVA_HOME": "/nowhere"}
+
+    def run(*command: object) -> dict[str, Any]:
+        """Run a program of Python's, and return the last thing it prints."""
         done = subprocess.run(
-            [sys.executable, str(CLIENT), server, broker.namesrv_addr, topic, target, tmp_path],
-            env=environment | {"JAVA_HOME": "/nowhere"}, capture_output=True, text=True,
-            timeout=JVM_LIMIT_S, check=False,
+            [sys.executable, *map(str, command)], cwd=tmp_path, env=client, capture_output=True,
+            text=True, timeout=JVM_LIMIT_S, check=False,
         )  # fmt: skip
-    assert done.returncode == 0, done.stderr[:6000]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        told: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        return told
+
+    def job(name: str, *arguments: object) -> dict[str, Any]:
+        whom = ("--master", server, "--name-server", broker.namesrv_addr, "--json")
+        figures: dict[str, Any] = run("-m", f"skylarkmq.spark.jobs.{name}", *arguments, *whom)[
+            "figures"
+        ]
+        return figures
+
+    with connect_server(tmp_path, environment) as server:
+        told = run(CLIENT, server, broker.namesrv_addr, topic, target, tmp_path)
+        archived = job("archive", topic, tmp_path / "archive", "--batch-messages", 300)
+        broker.create_topic(replayed, 1)
+        sent = job("replay", tmp_path / "archive", replayed)
+        audit = job("audit", "topic", tmp_path / "archive")
+    assert told == {
         "is_connect": True,
         "tasks": 2,
         "count": COUNT,
@@ -102,3 +121,6 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
         "written": COUNT,
         "batches": [300, 100],
     }
+    assert (archived["messages"], archived["batches"]) == (COUNT, 2)
+    assert sent["messages_sent"] == COUNT
+    assert audit["messages_compared"] == audit["messages_in_archive"] == COUNT

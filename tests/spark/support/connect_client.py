@@ -2,7 +2,7 @@
 
     connect_client.py <sc://host:port> <name server> <topic> <target topic> <folder>
 
-The last line of standard output is a JSON document of what came of it.
+Standard output is a JSON document of what came of it.
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ def main(server: str, name_server: str, topic: str, target: str, folder: Path) -
 
 if __name__ == "__main__":
     found = main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]))
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    sys.stdout.write(json.dumps(found))
