@@ -77,7 +77,8 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("SPARK_", "PYSPARK_"))
-    } | {"PYTHONPATH": str(ROOT)}
+    }
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     try:
         ensure_java(environment)
     except JavaNotFoundError as error:
