@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from skylarkmq.common.first_use import on_first_use
@@ -178,9 +179,17 @@ def digest_of(properties: bytes) -> bytes | None:
         properties: encoded.
     """
     key = find_property(properties, _UNIQUE)
-    if key is None or find_property(properties, _STORE_AGAIN) == b"true":
+    if key is None or (
+        _STORE_AGAIN in properties and find_property(properties, _STORE_AGAIN) == b"true"
+    ):
         return None
-    return hashlib.blake2b(key, digest_size=DIGEST_SIZE).digest()
+    return _blake2b()(key, digest_size=DIGEST_SIZE).digest()
+
+
+@cache
+def _blake2b() -> type[hashlib.blake2b]:
+    """Return the hash: looked up once, for every message needs it."""
+    return hashlib.blake2b
 
 
 class Mark:

@@ -62,7 +62,7 @@ from skylarkmq.protocol.properties import (
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
-from skylarkmq.store.deduplication import Known
+from skylarkmq.store.deduplication import Known, digest_of
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
@@ -467,20 +467,21 @@ class SendProcessor:
         other in one queue.
         """
         batch, queue = self._batch, self._store.queues.open(target.topic, target.queue_id)
+        window = self._windows[target.topic]
         now_ms, size_before, count_before = batch.store_timestamp, batch.size, batch.count
         offsets: list[int] = []
         places: list[tuple[int, int]] = []
         for body, properties, flag, tags_code in parts:
-            mark = self._deduplication.mark(target.topic, properties)
-            first = None if mark is None else mark.look(now_ms)
+            digest = digest_of(properties)
+            first = None if digest is None else window.look(digest, now_ms)
             if first is None:
                 physical_offset = batch.add(
                     queue, body, properties, header.born_timestamp, connection.host_bytes,
                     self._store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
                 )  # fmt: skip
                 here = target.queue_id, queue.next_offset - 1
-                if mark is not None:
-                    mark.note(now_ms, *here, physical_offset)
+                if digest is not None:
+                    window.note(digest, now_ms, *here, physical_offset)
             else:
                 physical_offset, here = first.physical_offset, (first.queue_id, first.queue_offset)
             offsets.append(physical_offset)
