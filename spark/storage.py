@@ -205,7 +205,8 @@ class Location:
         from pyarrow.fs import PyFileSystem
 
         with self.errors():
-            return PyFileSystem(DeltaStorageHandler(self.uri, options))
+            handler: Any = DeltaStorageHandler(self.uri, options)
+            return PyFileSystem(handler)
 
     def store(self) -> ObjectStore:
         """Return obstore's view of the place, for small objects; names are below it.

@@ -25,7 +25,7 @@ import os
 import socket
 import threading
 import uuid
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.spark.clock import BlockingClock, SystemClock
@@ -218,10 +218,10 @@ def require_run(objects: Objects, run_id: str) -> None:
 
 def _document(data: bytes) -> dict[str, object]:
     try:
-        found = json.loads(data)
+        found: object = json.loads(data)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 def _who_of(data: bytes) -> str:

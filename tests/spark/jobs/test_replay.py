@@ -27,6 +27,7 @@ from skylarkmq.spark.jobs.reporting import Summary
 from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import T0_MS, append, here, open_table, rows_of, run_of
+from tests.spark.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,18 @@ def test_times_have_zones(tmp_path: Path, time: str) -> None:
     result = CliRunner().invoke(replay.main, [str(tmp_path), "again", f"--start={time}"])
     assert result.exit_code == 2
     assert "Invalid value for '--start'" in result.output
+
+
+def test_wrong_credentials_end_the_command_with_cause_and_cure(s3_server: S3Server) -> None:
+    options = {**s3_server.options, "AWS_SECRET_ACCESS_KEY": "not-the-secret-key"}
+    given = [f"--storage-option={name}={value}" for name, value in options.items()]
+    for more in ([], ["--json"], ["--verbose"]):
+        result = CliRunner().invoke(replay.main, [s3_server.place(), "again", *given, *more])
+        assert result.exit_code == 3
+        assert "the server does not accept the credentials" in result.output
+        assert "Check AWS_ACCESS_KEY_ID" in result.output
+        for name, value in options.items():
+            assert "KEY" not in name or value not in result.output
 
 
 @pytest.mark.spark
