@@ -1,6 +1,6 @@
 """Measures the Spark connector: source, sink, commit-log reader, the cost of a trigger.
 
-    python -m tests.bench.spark [--quick] [--rounds 5] [--size 1024] [--json FILE]
+    python -m tests.bench.spark [--quick] [--rounds 5] [--warm-up 1] [--only source log]
 
     pulls        fetch and throw away, without Spark: what broker and wire allow
     plain        fetch and decode into Arrow, all columns, without Spark: the floor of the source
@@ -18,7 +18,8 @@
 The roads take turns, so that what else the machine does meets all of them; medians of the rounds.
 A Spark job costs some tenths of a second before it reads anything; what a job over a few messages
 takes is taken off the figures of Spark's roads and printed. CPU time is that of Python, driver and
-workers, and beside it that of the JVM; the broker's is in neither. "a core" is what one core does
+workers, and beside it that of the JVM, which compiles for some millions of rows: see --warm-up;
+the broker's is in neither. "a core" is what one core does
 that works for Python and JVM in turn: it holds on a busy machine, messages/s do not. Prints ratios
 beside their targets; asserts nothing. What the decode alone takes: `tests.bench.spark_columns`.
 """
@@ -31,7 +32,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -161,20 +162,22 @@ def roads(spark: SparkSession, namesrv: str, store: Path, size: int) -> list[Roa
     ]
 
 
-def measure(every: list[Road], few: Callable[[], int], rounds: int, but: int = 0) -> Timed:
-    """Run the roads in turn, after a round that does not count; return what a job costs anyway.
+def measure(
+    every: list[Road], few: Callable[[], int], rounds: int, but: int = 0, warm_up: int = 1
+) -> Timed:
+    """Run the roads in turn, after rounds that do not count; return what a job costs anyway.
 
     The CPU time of the child `but`, the broker, is not counted.
     """
     fixed: list[Timed] = []
-    for number in range(rounds + 1):
+    for number in range(1 - warm_up, rounds + 1):
         for road in every:
             print(f"\r\x1b[Kround {number} of {rounds}: {road.name}", end="", file=sys.stderr)
             one = timed(road.run, but)
-            if number:
+            if number > 0:
                 road.rounds.append(one)
         one = timed(few, but)
-        if number:
+        if number > 0:
             fixed.append(one)
     print("\r\x1b[K", end="", file=sys.stderr)
     return Road("few", few, False, fixed).net(Timed(0, 0.0, 0.0))
@@ -219,8 +222,10 @@ def show(every: list[Road], fixed: Timed, trigger: float, size: int) -> dict[str
     return {"machine": machine(), "roads": found, **ratios}
 
 
-def run(count: int, size: int, rounds: int) -> dict[str, Any]:
-    """Fill a broker, run everything, end it."""
+def run(
+    count: int, size: int, rounds: int, warm_up: int = 1, only: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Fill a broker, run everything or some roads beside `plain`, end it."""
     root = Path(tempfile.mkdtemp(prefix="skylarkmq-bench-"))
     try:
         with peers.broker(root, "ASYNC_FLUSH") as server:
@@ -233,8 +238,18 @@ def run(count: int, size: int, rounds: int) -> dict[str, Any]:
             spark = session()
             try:
                 few = {"nameServer": namesrv, "topic": FEW}
-                every = roads(spark, namesrv, root / "store", size)
-                fixed = measure(every, lambda: read_through(spark, "skylarkmq", few) or 1, rounds)
+                every = [
+                    road
+                    for road in roads(spark, namesrv, root / "store", size)
+                    if not only or road.name in ("plain", "log, plain", *only)
+                ]
+                fixed = measure(
+                    every,
+                    lambda: read_through(spark, "skylarkmq", few) or 1,
+                    rounds,
+                    but=server.pid,
+                    warm_up=warm_up,
+                )
                 trigger = trigger_ms(spark, namesrv, TOPIC, root / "checkpoint", LIMIT_S)
             finally:
                 spark.stop()
@@ -256,12 +271,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200_000, help="messages")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds before, that do not count")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ROAD", help="run fewer roads")
     parser.add_argument("--quick", action="store_true", help="30,000 messages, 2 rounds")
     parser.add_argument("--json", type=Path, help="write the figures into this file, too")
     options = parser.parse_args()
     if options.quick:
         options.count, options.rounds = 30_000, 2
-    figures = run(options.count, options.size, options.rounds)
+    figures = run(options.count, options.size, options.rounds, options.warm_up, options.only)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
 
