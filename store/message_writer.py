@@ -416,14 +416,14 @@ class MessageWriter:
                 done = None
         else:
             units = batch.units
+            if self.on_stored is not None:  # first: slaves work while the rest is done
+                self._tell_stored(end_offset)
             if not self._publish(units, end_offset):
                 _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
                 return False
             self._tell_arrivals([units])
             if self._flush_woken:
                 self._flush.wake()
-            if self.on_stored is not None:
-                self._tell_stored(end_offset)
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 

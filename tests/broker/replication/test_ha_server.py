@@ -118,6 +118,14 @@ def test_a_sync_master_sends_with_the_commit(mode: str) -> None:
     assert all(part.offset % LOG_SIZE + len(part.data) <= LOG_SIZE for part in slave.parts)
 
 
+def test_slaves_have_the_bytes_of_a_commit_before_its_messages_are_shown() -> None:
+    master = rig(1, broker_role="SYNC_MASTER")
+    slave, sizes = master.follow(1), list[int]()
+    master.store.add_arrival_listener(lambda *_: sizes.append(len(slave.data)))
+    put(master, 1)
+    assert sizes == [end_of(master) - 1]
+
+
 def test_a_slave_that_cannot_be_written_to_harms_no_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
