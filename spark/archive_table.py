@@ -133,7 +133,8 @@ def read_batches(
 
     filesystem = location.filesystem()
     for file in files:
-        partition = {"topic": file.topic, "date": datetime.date.fromisoformat(file.date)}
+        date = datetime.date.fromisoformat(file.date) if file.date else None
+        partition = {"topic": file.topic, "date": date}
         with (
             location.errors(),
             filesystem.open_input_file(file.name) as opened,

@@ -52,7 +52,7 @@ def expired(
     return [
         file
         for file in files
-        if (not before or file.date < before) and (not topics or file.topic in topics)
+        if (not before or "" < file.date < before) and (not topics or file.topic in topics)
     ]
 
 

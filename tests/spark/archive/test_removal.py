@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.spark.archive.delta_log import DeltaLog
-from skylarkmq.spark.archive.removal import erase, expire, key_where, vacuum
+from skylarkmq.spark.archive.delta_log import DataFile, DeltaLog
+from skylarkmq.spark.archive.removal import erase, expire, expired, key_where, vacuum
 from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.archive.table import ArchiveTable
@@ -71,6 +71,22 @@ def test_expire(tmp_path: Path) -> None:
     commit(again, reports_of(again, [run_of("%RETRY%g", 1, 0, 32)], known=again.state.spans))
     assert again.state.present() == Spans.of([(Q, 20, 30), (RETRY, 30, 32)])
     assert len(committed(tmp_path)) == 12
+
+
+def test_which_files_expire() -> None:
+    """One without a date, as another engine may write it, is of no date before another."""
+    files = [
+        DataFile(topic + date, topic, date, 1, 1, 0, 0, 0, 0)
+        for topic in ("T", "U")
+        for date in ("2026-01-01", "2026-01-02", "")
+    ]
+
+    def names(**bounds: Any) -> list[str]:
+        return [file.name for file in expired(files, **bounds)]
+
+    assert names(before="2026-01-02") == ["T2026-01-01", "U2026-01-01"]
+    assert names(before="2026-01-02", topics=["U"]) == ["U2026-01-01"]
+    assert names(topics=["T"]) == ["T2026-01-01", "T2026-01-02", "T"]
 
 
 def test_erase(tmp_path: Path) -> None:

@@ -142,7 +142,8 @@ def test_files_that_go_while_they_are_read(
         sound = audit.audit_topic(options, settings)
     # What was archived meanwhile counts for the version that was read in the end.
     assert found(sound) == [("extra", 0, 20, 1, "")]
-    Path(table, open_table(table).files()[0].name).unlink()
+    largest = max(open_table(table).files(), key=lambda file: file.rows or 0)
+    (table / largest.name).unlink()
     lost = audit.audit_topic(options, settings)
     assert {row[0] for row in lost.tables[0].rows} == {"missing"}
     assert [row[0] for row in lost.tables[1].rows] == ["gone"]
