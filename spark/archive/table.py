@@ -29,6 +29,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.spark import schema
@@ -100,6 +101,7 @@ class ArchiveTable:
         self.log = log
         self.run = run or uuid.uuid4().hex[:12]
         self._now_ms = now_ms or SystemClock().now_ms
+        self._state_version = -1
         self.state = self._load()
 
     @classmethod
@@ -236,6 +238,7 @@ class ArchiveTable:
             StorageError, OSError: it was not done, or it is not known; a new run finds out.
         """
         for _ in range(TRIES):
+            self._catch_up()
             wanted = change()
             if wanted is None:
                 return
@@ -248,23 +251,34 @@ class ArchiveTable:
                 run=self.run,
                 token=token,
             )
-            number = self.state.number + 1
+            version, number = self.log.version, self.state.number + 1
             try:
                 self.log.commit(wanted.actions, info, (APP, number))
             except Exception as error:
-                # The answer to a commit that was made may be lost: then it is ours that is there.
-                if not self._is_newest(token, error):
+                # The answer to a commit that was made may be lost: then it is there all the same.
+                if not self._was_made(token, error):
                     continue
                 self.log.finish()
-            self.state.apply(wanted.change)
+            if self.log.version == version + 1:
+                self.state.apply(wanted.change)
+                self._state_version = self.log.version
+            self._catch_up()
             return
         raise ArchiveError(
             f"others have committed to {self.location} first, {TRIES} times in a row",
             hint="Run the job again; several may archive at once, but not every second",
         )
 
-    def _is_newest(self, token: str, error: Exception) -> bool:
-        """Return whether the newest commit is this one; load what is there if not.
+    def _catch_up(self) -> None:
+        """Take in what others have committed up to the loaded version, also right after a commit.
+
+        A state of an older version would have the next commit follow what it does not know.
+        """
+        if self._state_version != self.log.version:
+            self.state = self._load()
+
+    def _was_made(self, token: str, error: Exception) -> bool:
+        """Return whether a commit that failed is there; load what is there.
 
         Raises:
             Exception: `error`, if it is no conflict, and the commit was not made.
@@ -273,22 +287,19 @@ class ArchiveTable:
             self.log.reload()
         except Exception:
             raise error from None
-        if any(note.token == token for note in self._notes(1)):
+        newer = takewhile(lambda note: note.number > self.state.number, self._notes())
+        if any(note.token == token for note in newer):
             return True
-        self.state = self._load()
+        self._catch_up()
         if not isinstance(error, ConflictError):
             raise error
         return False
 
-    def _notes(self, limit: int | None = None) -> Iterator[Note]:
+    def _notes(self) -> Iterator[Note]:
         """Yield what our commits say, newest first."""
-        count = 0
         for info in self.log.commits():
             if INFO in info:
                 yield read_note(info[INFO], str(self.location))
-                count += 1
-                if count == limit:
-                    return
 
     def _load(self) -> ArchiveState:
         """Return what the archive has at the loaded version.
@@ -297,6 +308,7 @@ class ArchiveTable:
             ArchiveError: it is no archive, or one of a later release.
         """
         metadata = self.log.table.metadata()
+        self._state_version = self.log.version
         version = metadata.configuration.get(FORMAT_KEY)
         if version is None:
             raise ArchiveError(

@@ -104,6 +104,35 @@ def test_two_writers_race(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path)).transaction_version(APP) == 4
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["told", "answer lost"])
+def test_another_comes_right_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Between a commit and the look at what it has made: the next one must know of it."""
+    table, other = filled(tmp_path, 1), open_table(tmp_path)
+    write = DeltaLog._write
+
+    def and_another(log: DeltaLog, *arguments: Any) -> None:
+        write(log, *arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaLog, "_write", write)
+            other.reload()
+            append(other, run_of("T", 0, 7, 9))
+        if lost:
+            raise OSError("connection reset")
+
+    reports = reports_of(table, [run_of("T", 0, 5, 7)])
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "_write", and_another)
+        commit(table, reports)
+    assert table.state.next_offset(Q) == 9
+    with pytest.raises(OverlapError, match=r"\[8, 9\)"):
+        append(table, run_of("T", 0, 8, 10))
+    append(table, run_of("T", 0, 9, 10))
+    assert len(set(committed(tmp_path))) == len(committed(tmp_path)) == 10
+    assert open_table(tmp_path).state.number == table.state.number == 4
+
+
 def test_two_make_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[ArchiveTable] = []
     original = DeltaTable.create
