@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -25,7 +29,7 @@ from skylarkmq.spark.jobs.replay_task import (
     ReplayTask,
     runs,
 )
-from skylarkmq.spark.ledgers.hold import RUN, RunEndedError
+from skylarkmq.spark.ledgers.hold import RUN, Hold, InUseError, RunEndedError
 from skylarkmq.spark.ledgers.objects import objects_at
 from skylarkmq.spark.schema import arrow_schema
 from skylarkmq.spark.settings import ConnectionSettings
@@ -34,7 +38,9 @@ from skylarkmq.spark.writing.rows import RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions
 from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.spark.writing.window import Batch, Outgoing, Receipt
+from tests.spark.support.s3_server import S3Server
 from tests.spark.support.sent_messages import messages_of
+from tests.support.patience import until_sync
 
 SCHEMA = arrow_schema([name for name, _ in COLUMNS])
 OPTIONS = SinkOptions(
@@ -120,12 +126,15 @@ def begin(folder: Path, run_id: str) -> None:
     objects.write(RUN, json.dumps({"run": run_id}).encode(), None)
 
 
-def setup_in(folder: Path, **more: object) -> ReplaySetup:
+def setup_of(ledger: Ledger) -> ReplaySetup:
     numbers = {source: number for number, source in enumerate(SOURCES)}
     targets = {source: TARGETS[number % 2] for source, number in numbers.items()}
+    return ReplaySetup(OPTIONS, ledger, numbers, targets)
+
+
+def setup_in(folder: Path, **more: object) -> ReplaySetup:
     begin(folder, "run")
-    ledger = Ledger(Location.parse(str(folder)), "run")
-    setup = ReplaySetup(OPTIONS, ledger, numbers, targets)
+    setup = setup_of(Ledger(Location.parse(str(folder)), "run"))
     return replace(setup, **more)  # type: ignore[arg-type]
 
 
@@ -243,6 +252,77 @@ def test_a_task_does_not_outlive_its_run(tmp_path: Path) -> None:
     with pytest.raises(RunEndedError):
         run(setup, Window(stored), [row(SOURCES[1], 0)])
     assert not stored[TARGETS[1]]
+
+
+def test_of_two_runs_that_start_at_once_one_sends(place: Location) -> None:
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
+    rows = [row(source, offset) for source in SOURCES for offset in range(30)]
+    start, winners = Barrier(2), list[Ledger]()
+
+    class Watching(Clock):
+        """The loser watches the winner's mark, which its thread renews meanwhile."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            until_sync(lambda: winners)
+            assert winners[0]._hold is not None
+            winners[0]._hold.renew()
+
+    def replay(_: int) -> bool:
+        start.wait()
+        ledger = Ledger(place, clock=Watching())
+        try:
+            ledger.__enter__()
+        except InUseError:
+            return False
+        winners.append(ledger)
+        run(setup_of(pickle.loads(pickle.dumps(ledger))), Window(stored), rows)
+        start.wait()
+        ledger.__exit__()
+        return True
+
+    def refused(number: int) -> bool:
+        has_won = replay(number)
+        if not has_won:
+            start.wait()
+        return has_won
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(refused, range(2))) == [False, True]
+    check_once(stored, rows)
+
+
+def check_once(stored: dict[MessageQueue, list[Outgoing]], rows: list[dict[str, object]]) -> None:
+    bodies = sorted(message.body for messages in stored.values() for message in messages)
+    assert bodies == sorted(cast("bytes", each["body"]) for each in rows)
+
+
+def test_a_run_taken_for_dead_sends_no_more_than_it_had_under_way(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Location.parse(s3_server.place(), s3_server.options, {})
+    monkeypatch.setattr(Hold, "_keep", lambda self: None)  # as if its driver stood still
+    monkeypatch.setattr(replay_task_module, "RECORD_ROWS", 10)
+    stored: dict[MessageQueue, list[Outgoing]] = defaultdict(list)
+    rows = [row(SOURCES[0], offset) for offset in range(40)]
+    first = Ledger(place, clock=Clock()).__enter__()
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches(rows, 1)):
+            if number == 15:
+                with Ledger(place, clock=Clock()) as second:
+                    run(setup_of(second), Window(stored), rows)
+            yield batch
+
+    task = ReplayTask(setup_of(first), Window(stored), lambda topic: TARGETS, Clock())
+    with pytest.raises(RunEndedError):
+        list(task.run(overtaken()))
+    times = Counter(message.flag for message in stored[TARGETS[0]])
+    assert times.keys() == set(range(40))
+    # Recorded were the first ten; the first run stopped when it wanted to record ten more.
+    assert {flag for flag, count in times.items() if count > 1} == set(range(10, 20))
+    assert first.done(0).next_offset == 40
+    first.__exit__()
 
 
 def test_a_message_that_cannot_be_sent_says_where_it_is_from(tmp_path: Path) -> None:
