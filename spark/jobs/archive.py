@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -432,19 +431,16 @@ class Archiving:
         # A queue whose broker was away when the run began, and comes back, is read from its start.
         away = [key for key in self._table.state.queues() if key not in found.start]
         self._known = self._table.state.spans.of_queues(away)
-        # The table says where the next run continues: Spark's checkpoint is for this one alone.
-        with tempfile.TemporaryDirectory(prefix="skylarkmq-archive-") as checkpoint:
-            follow_topics(
-                self._spark,
-                options.source_options(self._settings, found.start),
-                "archive",
-                self.take,
-                checkpoint=f"file://{checkpoint}",
-                follow_ms=options.follow_ms,
-            )
+        follow_topics(
+            self._spark,
+            options.source_options(self._settings, found.start),
+            "archive",
+            self.take,
+            follow_ms=options.follow_ms,
+        )
 
-    def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Archive a batch: tasks write, then one commit."""
+    def take(self, frame: DataFrame, end: QueueOffsets) -> None:
+        """Archive a batch: tasks write, then one commit, which has their offsets."""
         while True:
             written = Written.of(write_files(frame.coalesce(self._tasks), self._plan()))
             try:

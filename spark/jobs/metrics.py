@@ -23,11 +23,9 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -46,13 +44,13 @@ from skylarkmq.spark.jobs.common import (
     Duration,
     JobError,
     JobSettings,
+    UsageError,
     argument,
     batch_option,
     follow_option,
     job_command,
     option,
 )
-from skylarkmq.spark.jobs.own_batches import Book
 from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table, instant
 from skylarkmq.spark.jobs.running import follow_topics, open_session
 from skylarkmq.spark.jobs.window_table import WindowTable, row_values
@@ -170,9 +168,13 @@ def check(options: MetricsOptions, settings: JobSettings) -> None:
     """Ask the cluster for the topics, before Spark takes its time to start.
 
     Raises:
+        UsageError: an option says where to start, which the table says from the second run on.
         OptionError: an option of the source is unknown or wrong.
         RocketMQError: a topic is not there or cannot be read, or no name server answers.
     """
+    for name in settings.options:
+        if name.lower().startswith("starting"):
+            raise UsageError(f"--option {name}: use --starting; a later run goes on by itself")
     source = SourceOptions.from_options(options.source_options(settings), streaming=True)
     with closing(BlockingClient(source.connection)) as client:
         for topic in options.topics:
@@ -192,8 +194,9 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
     with ExitStack() as stack:
         table = stack.enter_context(WindowTable(place, dry=options.dry_run))
         book = table.load(options.window_ms, options.delay_ms, options.event_time)
+        if not table.offsets and options.starting.lower() == "latest":
+            table.begin(book, ends_now(options, settings))
         starting = starting_text(options, settings, table.offsets)
-        checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = stack.enter_context(open_session("skylarkmq metrics", settings))
         if options.metrics_port is not None:
             watching = watch(spark, port=options.metrics_port)
@@ -204,7 +207,7 @@ def run(options: MetricsOptions, settings: JobSettings) -> Summary:
         progress = stack.enter_context(settings.progress("counting"))
         counting = Counting(options, settings, table, book)
         counting.finish_last(spark)
-        counting.stream(spark, checkpoint, starting, progress)
+        counting.stream(spark, starting, progress)
     return counting.summary()
 
 
@@ -238,18 +241,13 @@ def starting_text(options: MetricsOptions, settings: JobSettings, known: QueueOf
     return json.dumps(QueueOffsets(found).nested())
 
 
-def end_of(checkpoint: Path, batch_id: int) -> QueueOffsets:
-    """Return where a batch ends in each queue, as Spark notes it before the batch, or the driver.
-
-    Source: apache/spark@v4.3.0 sql/core/.../streaming/checkpointing/OffsetSeqLog.scala (a version,
-    a line of metadata, a line for each source)
-    """
-    noted = checkpoint / "offsets" / str(batch_id)
-    if noted.exists():
-        return QueueOffsets.from_json(noted.read_text(encoding="utf-8").splitlines()[-1])
-    step = Book(str(checkpoint)).last()
-    assert step is not None and step.number == batch_id, "the driver notes a batch before it"
-    return step.end
+def ends_now(options: MetricsOptions, settings: JobSettings) -> QueueOffsets:
+    """Return where the queues end. RocketMQError: no such topic, or no answer."""
+    source = SourceOptions.from_options(options.source_options(settings), streaming=True)
+    with closing(BlockingClient(source.connection)) as client:
+        view = QueueView(client, source.subject, patience_s=source.connection.retry_timeout_s)
+        queues = view.patiently(view.queues)
+        return QueueOffsets(view.patiently(lambda: client.max_offsets(queues)))
 
 
 SHOWN_WINDOWS: Final = 20
@@ -272,7 +270,6 @@ class Counting:
         self._settings = settings
         self._table = table
         self._book = book
-        self._checkpoint = Path()
         self._latest: list[WindowRow] = []
         self._batches = 0
         self._counts = {"window": 0, "late": 0, "ahead": 0}
@@ -288,17 +285,13 @@ class Counting:
                 self._send(spark, table.pending)
             table.sent()
 
-    def stream(
-        self, spark: SparkSession, checkpoint: Path, starting: str, progress: Progress
-    ) -> None:
+    def stream(self, spark: SparkSession, starting: str, progress: Progress) -> None:
         """Read until the end, or until a signal. Raises what a batch or the source raised.
 
         Args:
-            checkpoint: a new folder for Spark.
             starting: the source's startingOffsets.
         """
         options = self._options
-        self._checkpoint = checkpoint
 
         def show(behind: int | None) -> None:
             known = None if behind is None else self._messages + behind
@@ -310,13 +303,12 @@ class Counting:
             options.source_options(self._settings, starting),
             "metrics",
             self.take,
-            checkpoint=checkpoint.as_uri(),
             follow_ms=options.follow_ms,
             schema=columns(with_groups=bool(options.groups), body_bytes=options.body_bytes),
             on_progress=show,
         )
 
-    def take(self, frame: DataFrame, batch_id: int) -> None:
+    def take(self, frame: DataFrame, end: QueueOffsets) -> None:
         """Count a batch, and keep it. Raises what `WindowTable.write` does."""
         options, book = self._options, self._book
         found = partials(
@@ -328,10 +320,7 @@ class Counting:
         )
         rows = book.apply(book.batch_id + 1, found)
         is_sent = bool(rows) and options.to_topic is not None and not options.dry_run
-        self._table.write(
-            book, rows, end_of(self._checkpoint, batch_id),
-            body_bytes=options.body_bytes, to_send=is_sent,
-        )  # fmt: skip
+        self._table.write(book, rows, end, body_bytes=options.body_bytes, to_send=is_sent)
         if is_sent:
             self._send(frame.sparkSession, rows)
             self._table.sent()

@@ -4,13 +4,9 @@ There `foreachBatch` runs its function in a process of the server, without anyth
 Here the job stays in its own process, and Spark only reads: each batch is a batch read between two
 offsets, which the planner of the stream has chosen.
 
-    StreamPlanner --end of the batch--> the book --> a read of the ranges --> take(frame, number)
+    StreamPlanner --end of the batch--> a read of the ranges --> take(frame, end)
 
-    <checkpoint>/metadata   {"id": ...}: a new book has a new one, as Spark's checkpoints do
-    <checkpoint>/book       the batch that was begun last: number, offsets, whether it is done
-
-A batch is in the book before it is taken, so one that a crash cut short comes again with the same
-offsets and the same number.
+Nothing is noted: a job keeps where its last batch ended together with what came of it.
 
 Driver process, main thread. Importing this loads no pyspark.
 """
@@ -18,88 +14,24 @@ Driver process, main thread. Importing this loads no pyspark.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.jobs.common import JobError
-from skylarkmq.spark.ledgers.objects import objects_at
 from skylarkmq.spark.offsets import OffsetRange, QueueKey, QueueOffsets
 from skylarkmq.spark.options import SOURCE_OPTIONS, SUBJECTS, SourceOptions
 from skylarkmq.spark.reading.planning import NOWHERE, Limit, StreamPlanner
 from skylarkmq.spark.reading.positions import POSITION_OPTIONS
-from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-METADATA: Final = "metadata"
-BOOK: Final = "book"
-VERSION: Final = 1
 _OF_STREAMS: Final = frozenset(
     each.name.lower()
     for each in (*SUBJECTS, *POSITION_OPTIONS, *SOURCE_OPTIONS)
     if each in SUBJECTS or each in POSITION_OPTIONS or each.only == "stream"
 ) | {"commitoffsets"}
 """Options, in lower case, that a batch read takes from the batch instead, or not at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A batch: its number, and the offsets that it lies between."""
-
-    number: int
-    start: QueueOffsets
-    end: QueueOffsets
-    done: bool
-
-
-class Book:
-    """Where a job stands, in a folder of this machine. Driver; one job at a time."""
-
-    def __init__(self, checkpoint: str) -> None:
-        """Make the folder if need be.
-
-        Args:
-            checkpoint: its path, or the path as a `file:` address.
-        """
-        self._objects = objects_at(Location.parse(checkpoint))
-        if self._objects.read(METADATA) is None:
-            self._objects.write(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode(), None)
-
-    def last(self) -> Step | None:
-        """Return the batch that was begun last, None before the first.
-
-        Raises:
-            JobError: the book is of a newer release, or damaged.
-        """
-        stored = self._objects.read(BOOK)
-        if stored is None:
-            return None
-        place = self._objects.place.child(BOOK)
-        try:
-            found = json.loads(stored.data)
-        except ValueError as error:
-            raise JobError(f"{place} is damaged: {error}") from error
-        if found.get("v") != VERSION:
-            raise JobError(f"{place} was written by a newer release")
-        start, end = (QueueOffsets.from_json(found[name]) for name in ("start", "end"))
-        return Step(int(found["batch"]), start, end, bool(found["done"]))
-
-    def write(self, step: Step) -> None:
-        """Write a batch down, durably."""
-        document = {
-            "v": VERSION,
-            "batch": step.number,
-            "start": step.start.to_json(),
-            "end": step.end.to_json(),
-            "done": step.done,
-        }
-        before = self._objects.read(BOOK)
-        tag = None if before is None else before.tag
-        self._objects.write(BOOK, json.dumps(document).encode(), tag)
 
 
 class OwnBatches:
@@ -109,7 +41,6 @@ class OwnBatches:
         self,
         planner: StreamPlanner,
         source: SourceOptions,
-        book: Book,
         read: Callable[[list[OffsetRange]], Any],
     ) -> None:
         """Ask no broker yet.
@@ -119,37 +50,28 @@ class OwnBatches:
         """
         self._planner = planner
         self._limit = Limit(source.max_offsets_per_trigger, source.min_offsets_per_trigger)
-        self._book = book
         self._read = read
-        self._step: Step | None = None
+        self._at: QueueOffsets | None = None
 
     def begin(self, *, to_the_ends: bool) -> None:
-        """Find out where to go on.
+        """Find out where to begin.
 
         Args:
             to_the_ends: the run ends where the queues end now.
         """
-        planner, self._step = self._planner, self._book.last()
         if to_the_ends:
-            planner.freeze()
-        if self._step is None:
-            at = planner.initial() or planner.latest(NOWHERE, self._limit)
-            self._step = Step(-1, at, at, done=True)
-            self._book.write(self._step)
+            self._planner.freeze()
+        self._at = self._planner.initial() or self._planner.latest(NOWHERE, self._limit)
 
-    def take_next(self, take: Callable[[Any, int], None]) -> bool:
-        """Give the next batch to `take`; return whether there was one."""
-        step = self._step
-        assert step is not None, "begin() comes first"
-        if step.done:
-            end = self._planner.latest(step.end, self._limit)
-            if end == step.end:
-                return False
-            step = Step(step.number + 1, step.end, end, done=False)
-            self._book.write(step)
-        take(self._read(self._planner.plan(step.start, step.end)), step.number)
-        self._step = Step(step.number, step.start, step.end, done=True)
-        self._book.write(self._step)
+    def take_next(self, take: Callable[[Any, QueueOffsets], None]) -> bool:
+        """Give the next batch, and where it ends, to `take`; return whether there was one."""
+        start = self._at
+        assert start is not None, "begin() comes first"
+        end = self._planner.latest(start, self._limit)
+        if end == start:
+            return False
+        take(self._read(self._planner.plan(start, end)), end)
+        self._at = end
         return True
 
     @property
@@ -159,11 +81,11 @@ class OwnBatches:
         return None if report is None else sum(report["behind"].values())
 
 
-def own_batches(options: Mapping[str, str], checkpoint: str, read: Any) -> OwnBatches:
+def own_batches(options: Mapping[str, str], read: Any) -> OwnBatches:
     """Return the batches of a source with these options; see `OwnBatches`."""
     source = SourceOptions.from_options(options, streaming=True)
     planner = StreamPlanner(BlockingClient(source.connection), source)
-    return OwnBatches(planner, source, Book(checkpoint), read)
+    return OwnBatches(planner, source, read)
 
 
 def reader_of(

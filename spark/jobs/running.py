@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,6 +28,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.clock import BlockingClock, SystemClock
 from skylarkmq.spark.jobs.common import JobSettings, explain
 from skylarkmq.spark.jobs.own_batches import OwnBatches, own_batches, reader_of
+from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.progress import last_progress
 from skylarkmq.spark.session import is_connect
 
@@ -132,27 +135,26 @@ def follow_topics(
     spark: SparkSession,
     options: Mapping[str, str],
     name: str,
-    take: Callable[[DataFrame, int], None],
+    take: Callable[[DataFrame, QueueOffsets], None],
     *,
-    checkpoint: str,
     follow_ms: int | None,
     schema: str | None = None,
     on_progress: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Give each batch of topics and its number to `take`, until the end or a signal.
+    """Give each batch of topics, and where it ends, to `take`, until the end or a signal.
 
-    Raises what a batch or the source raised. No batch is taken after the return.
+    Raises what a batch or the source raised. No batch is taken after the return. The job keeps the
+    ends: Spark's checkpoint lies in a folder of this machine for as long as this lasts.
 
     Args:
         options: of the stream's source.
-        checkpoint: where the offsets are kept; a folder of this machine for a Connect session.
         follow_ms: a batch each time; None: what is there now, then end.
         schema: the columns as DDL; None: all.
         on_progress: called now and then with the number of messages that are left, None as long as
             that is not known.
     """
     if is_connect(spark):
-        batches = own_batches(options, checkpoint, reader_of(spark, options, schema))
+        batches = own_batches(options, reader_of(spark, options, schema))
         run_own_batches(batches, take, follow_ms, on_progress, SystemClock())
         return
     reader = spark.readStream.format("skylarkmq").options(**options)
@@ -164,14 +166,31 @@ def follow_topics(
         if on_progress is not None:
             on_progress(None if last is None else last.behind)
 
-    run_batches(
-        reader.load(), name, take, checkpoint=checkpoint, follow_ms=follow_ms, on_progress=show
-    )
+    with tempfile.TemporaryDirectory("-skylarkmq", ignore_cleanup_errors=True) as folder:
+        checkpoint = Path(folder)
+        run_batches(
+            reader.load(),
+            name,
+            lambda frame, number: take(frame, end_of(checkpoint, number)),
+            checkpoint=checkpoint.as_uri(),
+            follow_ms=follow_ms,
+            on_progress=show,
+        )
+
+
+def end_of(checkpoint: Path, number: int) -> QueueOffsets:
+    """Return where a batch ends in each queue, as Spark notes it before the batch.
+
+    Source: apache/spark@v4.3.0 sql/core/.../streaming/checkpointing/OffsetSeqLog.scala (a version,
+    a line of metadata, a line for each source)
+    """
+    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
+    return QueueOffsets.from_json(lines[-1])
 
 
 def run_own_batches(
     batches: OwnBatches,
-    take: Callable[[Any, int], None],
+    take: Callable[[Any, QueueOffsets], None],
     follow_ms: int | None,
     on_progress: Callable[[int | None], None] | None,
     clock: BlockingClock,

@@ -192,6 +192,14 @@ class WindowTable:
         self.pending = [] if self._has(book.batch_id) and not self.to_send else rows
         return book
 
+    def begin(self, book: WindowBook, offsets: QueueOffsets) -> None:
+        """Note where the first batch begins. Raises what `write` does.
+
+        Without this, a run that begins at the end and finds nothing would leave the next one to
+        begin at another end.
+        """
+        self.write(book, (), offsets, body_bytes=False, to_send=False)
+
     def write(
         self, book: WindowBook, rows: Sequence[WindowRow], offsets: QueueOffsets, *,
         body_bytes: bool, to_send: bool,

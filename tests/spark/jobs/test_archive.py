@@ -156,7 +156,7 @@ def test_a_queue_that_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def follow(spark: object, options: dict[str, str], name: str, take: Any, **more: Any) -> None:
         started.append(options["startingOffsets"])
-        take(Frame(run_of("T", 0, 5, 8), run_of("T", 1, 0, 7)), 0)
+        take(Frame(run_of("T", 0, 5, 8), run_of("T", 1, 0, 7)), QueueOffsets())
 
     def write(frame: Frame, plan: WritePlan) -> list[dict[str, Any]]:
         assert Spans.from_json(plan.known) == Spans.of([(QueueKey("T", "broker-a", 1), 0, 5)])

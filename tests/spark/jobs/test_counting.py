@@ -15,10 +15,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry
 
+from skylarkmq.client import Message
+from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.jobs import metrics
-from skylarkmq.spark.jobs.common import JobError, JobSettings
+from skylarkmq.spark.jobs.common import JobError, JobSettings, UsageError
 from skylarkmq.spark.jobs.metrics import Counting, MetricsOptions, WindowMetrics, row_text
 from skylarkmq.spark.jobs.window_table import META, SCHEMA, STATE, WindowTable
 from skylarkmq.spark.jobs.windows import Partial, Tally, WindowKey, WindowRow
@@ -26,6 +28,7 @@ from skylarkmq.spark.ledgers.hold import Hold, InUseError
 from skylarkmq.spark.ledgers.objects import FolderObjects, StoreObjects, objects_at
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.storage import Location
+from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock
 
 WINDOW_MS = 100
@@ -76,7 +79,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[WindowRow]:
     """Spark's part: a frame is a stretch of the stream; and the rows that were sent to a topic."""
     found: list[WindowRow] = []
     monkeypatch.setattr(metrics, "partials", lambda frame, *_, **__: [event(n) for n in frame])
-    monkeypatch.setattr(metrics, "end_of", lambda _, end: QueueOffsets({QUEUE: end}))
     monkeypatch.setattr(Counting, "_send", lambda self, spark, rows: found.extend(rows))
     # A process that is killed marks its place no more, and the next run need not wait.
     monkeypatch.setattr(Hold, "_keep", lambda self: None)
@@ -100,7 +102,7 @@ def run(place: Location, step: int = 3, *, end: int = EVENTS) -> Counting:
         counting.finish_last(None)  # type: ignore[arg-type]
         for start in range(table.offsets.get(QUEUE, 0), end, step):
             stop = min(start + step, end)
-            counting.take(Frame(range(start, stop)), stop)  # type: ignore[arg-type]
+            counting.take(Frame(range(start, stop)), QueueOffsets({QUEUE: stop}))  # type: ignore[arg-type]
     except Killed:
         table._hold._give_lock_back()  # the system does
         raise
@@ -209,7 +211,7 @@ def driver(place: Location) -> tuple[WindowTable, Counting]:
 
 
 def take(counting: Counting, number: int) -> None:
-    counting.take(Frame([number]), number + 1)  # type: ignore[arg-type]
+    counting.take(Frame([number]), QueueOffsets({QUEUE: number + 1}))  # type: ignore[arg-type]
 
 
 def check_all(place: Location) -> None:
@@ -347,11 +349,14 @@ def test_a_dry_run_writes_nothing(place: Location) -> None:
     assert place.names() == []
 
 
-def test_where_a_batch_ends_is_in_spark_s_log(tmp_path: Path) -> None:
-    (tmp_path / "offsets").mkdir()
-    text = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"v":1,"o":{"T":{"a":{"0":17}}}}'
-    (tmp_path / "offsets/3").write_text(text)
-    assert metrics.end_of(tmp_path, 3) == {QUEUE: 17}
+def test_a_run_that_starts_at_the_end_notes_where(place: Location) -> None:
+    """What comes before the next run must not be passed over."""
+    with WindowTable(place, clock=TestClock()) as table:
+        book = table.load(WINDOW_MS, 0, "store")
+        table.begin(book, QueueOffsets({QUEUE: 7}))
+    with WindowTable(place, clock=TestClock()) as table:
+        assert table.load(WINDOW_MS, 0, "store").batch_id == -1
+        assert (table.offsets, table.pending) == ({QUEUE: 7}, [])
 
 
 def test_a_row_as_a_message() -> None:
@@ -361,6 +366,40 @@ def test_a_row_as_a_message() -> None:
     assert document["windowEnd"] == "1970-01-01T00:02:00Z"
     assert (document["tag"], document["bodyBytes"], document["messages"]) == (None, None, 3)
     assert document["batchId"] == 7
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "STARTINGTIMESTAMP"])
+def test_where_it_starts_is_no_option_of_the_source(name: str) -> None:
+    """It would count the same messages again with each run."""
+    settings = JobSettings("n:1", {name: "earliest"})
+    with pytest.raises(UsageError, match="use --starting"):
+        metrics.check(MetricsOptions(("T",), "x"), settings)
+
+
+def filled(broker: SyncBroker, topic: str, count: int) -> None:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
+        for number in range(count):
+            producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", number % 4))
+
+
+def test_where_a_later_run_starts(broker: SyncBroker, topic: str) -> None:
+    filled(broker, topic, 8)
+    settings = JobSettings(broker.namesrv_addr)
+    options = MetricsOptions((topic,), "x")
+    ends = metrics.ends_now(options, settings)
+    queues = sorted(ends)
+    assert list(ends.values()) == [2, 2, 2, 2]
+    assert metrics.starting_text(options, settings, QueueOffsets()) == ""
+    away = MessageQueue(topic, "elsewhere", 0)
+    known = QueueOffsets({queues[0]: 1, queues[1]: 2, away: 9})
+    found = json.loads(metrics.starting_text(options, settings, known))
+    assert found == {topic: {"broker-a": {"0": 1, "1": 2, "2": 0, "3": 0}}}
+    beyond = known.updated({queues[2]: 3})
+    with pytest.raises(JobError, match="ends at 2, and was counted up to 3: its topic was made"):
+        metrics.starting_text(options, settings, beyond)
+    lenient = JobSettings(broker.namesrv_addr, {"failOnDataLoss": "false"})
+    found = json.loads(metrics.starting_text(options, lenient, beyond))
+    assert found[topic]["broker-a"]["2"] == 0
 
 
 def test_the_subject_with_groups_finds_topics_that_come_later() -> None:

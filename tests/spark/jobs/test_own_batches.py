@@ -1,16 +1,17 @@
-"""Batches that a job's driver plans: the same again after a crash, and all of them once."""
+"""Batches that a job's driver plans: all of them once, also after a crash."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from skylarkmq.spark.jobs.common import JobError
-from skylarkmq.spark.jobs.own_batches import Book, OwnBatches, between
-from skylarkmq.spark.jobs.running import run_own_batches
+from skylarkmq.spark.jobs.own_batches import OwnBatches, between
+from skylarkmq.spark.jobs.running import end_of, run_own_batches
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.planning import StreamPlanner
@@ -23,21 +24,19 @@ class Killed(BaseException):
 
 
 class Job:
-    """A job that keeps what it has taken, by batch, and dies where it is told to."""
+    """A job that keeps what it has taken and where that ends, and dies where it is told to."""
 
-    def __init__(self, checkpoint: Path, **options: object) -> None:
+    def __init__(self, **options: object) -> None:
         self.brokers = FakeBrokers([A0, A1])
-        self.checkpoint = checkpoint
         given = {"nameServer": "n:1", "topic": "T", "startingOffsets": "earliest",
                  "offsetCacheMs": 0, **options}  # fmt: skip
-        texts = {name: str(value) for name, value in given.items()}
-        self.options = SourceOptions.from_options(texts, streaming=True)
-        self.taken: dict[int, list[object]] = {}
-        self.numbers: list[int] = []
+        self.options = {name: str(value) for name, value in given.items()}
+        self.taken: list[list[object]] = []
 
     def batches(self) -> OwnBatches:
-        planner = StreamPlanner(self.brokers, self.options)  # type: ignore[arg-type]
-        return OwnBatches(planner, self.options, Book(f"file://{self.checkpoint}"), self.read)
+        source = SourceOptions.from_options(self.options, streaming=True)
+        planner = StreamPlanner(self.brokers, source)  # type: ignore[arg-type]
+        return OwnBatches(planner, source, self.read)
 
     def read(self, ranges: list[OffsetRange]) -> list[object]:
         found: list[object] = []
@@ -45,11 +44,13 @@ class Job:
             found += self.brokers.read(each.start, each.end, each.key) or ["missing"]
         return found
 
-    def take(self, messages: list[object], number: int) -> None:
-        self.numbers.append(number)
-        self.taken[number] = messages
+    def take(self, messages: list[object], end: QueueOffsets) -> None:
+        self.taken.append(messages)
+        self.options["startingOffsets"] = json.dumps(end.nested())
 
-    def run(self, take: Callable[[list[object], int], None] | None = None) -> list[int | None]:
+    def run(
+        self, take: Callable[[list[object], QueueOffsets], None] | None = None
+    ) -> list[int | None]:
         seen: list[int | None] = []
         clock = self.brokers.clock
         run_own_batches(self.batches(), take or self.take, None, seen.append, clock)
@@ -57,72 +58,60 @@ class Job:
 
     @property
     def messages(self) -> list[object]:
-        return sorted((each for found in self.taken.values() for each in found), key=str)
+        return sorted((each for found in self.taken for each in found), key=str)
 
 
-def test_all_that_is_there_in_batches(tmp_path: Path) -> None:
-    job = Job(tmp_path, maxOffsetsPerTrigger=4)
+def test_all_that_is_there_in_batches() -> None:
+    job = Job(maxOffsetsPerTrigger=4)
     job.brokers.send(A0, *range(9))
     assert job.run() == [5, 1, 0]
-    assert (job.numbers, job.messages) == ([0, 1, 2], list(range(9)))
+    assert (len(job.taken), job.messages) == (3, list(range(9)))
     job.brokers.send(A1, 9)
     job.run()
-    assert (job.numbers, job.messages) == ([0, 1, 2, 3], list(range(10)))
+    assert (len(job.taken), job.messages) == (4, list(range(10)))
     job.run()
-    assert job.numbers == [0, 1, 2, 3], "a run without news takes nothing"
+    assert len(job.taken) == 4, "a run without news takes nothing"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_batch_that_a_crash_cut_short_comes_again_as_it_was(tmp_path: Path, when: str) -> None:
-    job = Job(tmp_path)
+def test_a_run_goes_on_where_a_killed_one_had_come_to(when: str) -> None:
+    job = Job()
     job.brokers.send(A0, *range(3))
 
-    def die(messages: list[object], number: int) -> None:
+    def die(messages: list[object], end: QueueOffsets) -> None:
         if when == "after":
-            job.take(messages, number)
+            job.take(messages, end)
         raise Killed
 
     with pytest.raises(Killed):
         job.run(die)
     job.brokers.send(A0, 3, 4)
     job.run()
-    assert job.taken == {0: [0, 1, 2], 1: [3, 4]}, "the second run adds nothing to the first batch"
+    assert job.messages == [0, 1, 2, 3, 4]
 
 
-def test_a_place_that_moves_is_written_down_before_the_first_batch(tmp_path: Path) -> None:
-    job = Job(tmp_path, startingOffsets="latest")
-    job.brokers.send(A0, *range(3))
-    job.run()
-    job.brokers.send(A0, 3)
-    job.run()
-    assert job.taken == {0: [3]}
-
-
-def test_a_signal_ends_it_after_a_batch(tmp_path: Path) -> None:
-    import os
-    import signal
-
-    job = Job(tmp_path, maxOffsetsPerTrigger=4)
+def test_a_signal_ends_it_after_a_batch() -> None:
+    job = Job(maxOffsetsPerTrigger=4)
     job.brokers.send(A0, *range(9))
 
-    def take(messages: list[object], number: int) -> None:
-        job.take(messages, number)
+    def take(messages: list[object], end: QueueOffsets) -> None:
+        job.take(messages, end)
         os.kill(os.getpid(), signal.SIGINT)
 
     job.run(take)
-    assert job.numbers == [0]
+    assert len(job.taken) == 1
     job.run()
     assert job.messages == list(range(9))
 
 
-def test_it_follows_at_a_pace(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+def test_it_follows_at_a_pace() -> None:
+    job = Job()
     clock = job.brokers.clock
     began_s = clock.monotonic()
 
-    def take(messages: list[object], number: int) -> None:
-        job.take(messages, number)
-        if number == 3:
+    def take(messages: list[object], end: QueueOffsets) -> None:
+        job.take(messages, end)
+        if len(job.taken) == 4:
             raise Killed
         job.brokers.send(A0, clock.monotonic() - began_s)
 
@@ -132,15 +121,11 @@ def test_it_follows_at_a_pace(tmp_path: Path) -> None:
     assert job.messages == [0.0, 0.0, 10.0, 20.0]
 
 
-def test_a_book_of_a_newer_release_is_refused(tmp_path: Path) -> None:
-    book = Book(str(tmp_path))
-    assert json.loads((tmp_path / "metadata").read_text())["id"]
-    (tmp_path / "book").write_text('{"v":2}')
-    with pytest.raises(JobError, match="newer release"):
-        book.last()
-    (tmp_path / "book").write_text("{")
-    with pytest.raises(JobError, match="damaged"):
-        book.last()
+def test_where_a_batch_ends_is_in_spark_s_log(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    text = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"v":1,"o":{"T":{"a":{"0":17}}}}'
+    (tmp_path / "offsets/3").write_text(text)
+    assert end_of(tmp_path, 3) == {A0: 17}
 
 
 def test_the_options_of_a_batch_name_each_queue_once() -> None:

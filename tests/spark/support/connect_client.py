@@ -64,9 +64,8 @@ def main(server: str, name_server: str, topic: str, target: str, folder: Path) -
         spark,
         {**options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"},
         "follow",
-        lambda frame, number: batches.append(frame.count()),
+        lambda frame, end: batches.append(frame.count()),
         schema="queueOffset bigint",
-        checkpoint=str(folder / "followed"),
         follow_ms=None,
     )
     told["batches"] = batches
