@@ -155,7 +155,10 @@ def read_batches(
 
 
 def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Return a file's column as the table has it: a struct may have grown since."""
+    """Return a file's column as the table has it: a struct may have grown since.
+
+    Old pyarrows (18) cast no struct to one with more fields.
+    """
     import pyarrow.types as kinds
 
     from skylarkmq.spark.typed.evolution import evolve

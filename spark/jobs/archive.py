@@ -196,7 +196,7 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
         return archive_typed.sample(options.schema, options.sample, view, reading)
     schema = archive_typed.load(options.schema) if options.schema else None
     if options.dry_run:
-        return dry_run(options, location, view)
+        return dry_run(options, location, view, schema)
     view.patiently(view.queues)  # no table is made for a topic that is not there
     table = ArchiveTable.open_or_make(location)
     found = survey(options, table.state, view)
@@ -244,14 +244,18 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
 def prepared(
     options: ArchiveOptions, schema: TopicSchema | None, table: ArchiveTable
 ) -> Prepared | None:
-    """Return what --schema makes of the table, None without it.
+    """Return what --schema makes of the table, None without it; with --dry-run what it would.
 
     Raises:
         UsageError: the table has columns of bodies, and there is no schema.
     """
     if schema is not None:
         return archive_typed.prepare(
-            table, schema, options.topics[0], new_columns=options.new_columns
+            table,
+            schema,
+            options.topics[0],
+            new_columns=options.new_columns,
+            dry_run=options.dry_run,
         )
     if archive_typed.value_type(table) is not None:
         raise UsageError("the table has columns of its topic's bodies: give --schema")
@@ -340,10 +344,16 @@ def survey(options: ArchiveOptions, state: ArchiveState, view: QueueView) -> Sur
     )
 
 
-def dry_run(options: ArchiveOptions, location: Location, view: QueueView) -> Summary:
+def dry_run(
+    options: ArchiveOptions,
+    location: Location,
+    view: QueueView,
+    schema: TopicSchema | None = None,
+) -> Summary:
     """Return what a run would archive."""
     log = DeltaLog.open(location)
     table = None if log is None else ArchiveTable(log)
+    typed = None if table is None else prepared(options, schema, table)
     state = ArchiveState() if table is None else table.state
     files = [] if table is None else table.files()
     found = survey(options, state, view)
@@ -363,7 +373,8 @@ def dry_run(options: ArchiveOptions, location: Location, view: QueueView) -> Sum
         "messages_to_archive": found.backlog,
     }
     tables = (Table("queues", columns, rows), *holes_table(state))
-    return Summary("archive", figures, tables, tuple(_warnings(found, state)), dry_run=True)
+    notes = (*_warnings(found, state), *(typed.notes if typed else ()))
+    return Summary("archive", figures, tables, notes, dry_run=True)
 
 
 def _warnings(found: Survey, state: ArchiveState) -> Iterator[str]:

@@ -47,8 +47,15 @@ class Prepared:
     """What was changed, and what it means for queries."""
 
 
-def prepare(table: ArchiveTable, schema: TopicSchema, topic: str, *, new_columns: bool) -> Prepared:
-    """Give the table the columns that it lacks.
+def prepare(
+    table: ArchiveTable,
+    schema: TopicSchema,
+    topic: str,
+    *,
+    new_columns: bool,
+    dry_run: bool = False,
+) -> Prepared:
+    """Give the table the columns that it lacks; with `dry_run` only tell which.
 
     Raises:
         UsageError: the table has other topics, or a field does not fit its column, and
@@ -66,12 +73,12 @@ def prepare(table: ArchiveTable, schema: TopicSchema, topic: str, *, new_columns
     for _ in range(TRIES):
         there = value_type(table)
         if there is None:
-            kind, notes = new, ["The table got the columns value and quarantine."]
+            kind, notes = new, ["The table gets the columns value and quarantine."]
         else:
             with _usage():
                 found = evolve(there, new, new_columns=new_columns)
             kind, notes = found.kind, [*_changes(found.added, found.missing, found.moved)]
-        if there is None or type_name(kind) != type_name(there):
+        if not dry_run and (there is None or type_name(kind) != type_name(there)):
             try:
                 table.log.add_columns(pa.schema(columns(kind)))
             except ConflictError:
@@ -82,9 +89,11 @@ def prepare(table: ArchiveTable, schema: TopicSchema, topic: str, *, new_columns
 
 
 def load(path: str) -> TopicSchema:
-    """Return the schema of a file. Raises UsageError: it is none."""
+    """Return the schema of a file. Raises UsageError: it is none, or no columns follow from it."""
     with _usage():
-        return topic_schema.load(path)
+        found = topic_schema.load(path)
+        BodyDecoder(found)  # before a table is made
+    return found
 
 
 @contextmanager
@@ -124,10 +133,13 @@ def sample(path: str, count: int, view: QueueView, reading: ReadSettings) -> Sum
     """Guess a schema from the first and the last messages of each queue, and write the file.
 
     Raises:
-        UsageError: the file is there, or the bodies are no JSON objects.
+        UsageError: the file is there, or is called as none of JSON; or the bodies are no JSON
+            objects.
         RocketMQError: no such topic, or no answer.
     """
     file = Path(path)
+    if file.suffix != ".json":
+        raise UsageError(f"--sample writes JSON: name a file that ends with .json, not {path}")
     if file.exists():
         raise UsageError(
             f"{path} is there: leave out --sample to archive by it, or name another file"

@@ -16,6 +16,7 @@ from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import WritePlan, write_batches
 from skylarkmq.spark.archive_table import read_batches
 from skylarkmq.spark.jobs.archive_typed import prepare
+from skylarkmq.spark.storage import Location
 from skylarkmq.spark.typed.topic_schema import TopicSchema
 from tests.spark.support.archives import (
     batch,
@@ -78,8 +79,9 @@ def test_erase_and_optimize_keep_the_columns(tmp_path: Path) -> None:
     assert len(places(rows_of(tmp_path))) == 17
 
 
-def test_old_files_are_read_as_the_table_is_now(tmp_path: Path) -> None:
-    table = open_table(tmp_path)
+def test_old_files_are_read_as_the_table_is_now(place: Location) -> None:
+    """On a disk and in an object store."""
+    table = ArchiveTable.open_or_make(place)
     add(table, SCHEMA, 0, 10)
     add(table, GROWN, 10, 20)
     columns = pa.schema([table.log.columns().field(name) for name in

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import polars
@@ -15,13 +15,18 @@ from deltalake import DeltaTable
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.compression import CompressionKind
+from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
-from skylarkmq.spark.jobs import archive, archive_typed
+from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.jobs import archive, archive_typed, audit
 from skylarkmq.spark.jobs.archive import ArchiveOptions
+from skylarkmq.spark.jobs.audit import TopicOptions
 from skylarkmq.spark.jobs.common import JobSettings, UsageError
 from skylarkmq.spark.jobs.reporting import Summary
+from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import append, open_table, rows_of, run_of
+from tests.support.raw_client import send_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +85,8 @@ def test_sample_then_archive_then_a_schema_that_has_grown(
         "The schema has no value.price (any more): null from here on.",
     )
     read_by_all(spark, table)
+    settings = JobSettings(name_server=broker.namesrv_addr)
+    assert audit.audit_topic(TopicOptions(str(table), (topic,)), settings).exit_code == 0
 
 
 def read_by_all(spark: SparkSession, table: Path) -> None:
@@ -98,27 +105,26 @@ def read_by_all(spark: SparkSession, table: Path) -> None:
 
 
 @pytest.mark.spark
-def test_bodies_that_are_packed(
-    spark: SparkSession,
-    broker: SyncBroker,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_bodies_that_are_packed_and_one_that_only_says_so(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
-    """One codec is here, the other is not in Spark's workers."""
     table = tmp_path / "table"
     text = b'{"text": "%s"}' % (b"x" * 5000)
-    fill(broker, topic, text, compression=CompressionKind.ZLIB.name.lower())
     fill(broker, topic, text, compression=CompressionKind.LZ4.name.lower())
-    (tmp_path / "lz4").mkdir()
-    (tmp_path / "lz4" / "__init__.py").write_text("raise ImportError('not here')")
-    spark_path = [str(tmp_path), *sys.path]
-    monkeypatch.setenv("PYTHONPATH", ":".join(spark_path))
+    connection = ConnectionSettings.from_options({"nameServer": broker.namesrv_addr})
+    with closing(BlockingClient(connection)) as client:
+        queue = client.write_queues(topic)[0]
+        # Only its first two bytes are zlib's, so the broker takes it.
+        fields = send_fields(topic, queue.queue_id, f="1")
+        request = RemotingCommand(310, ext_fields=fields, body=b"\x78\x9cjunk")
+        assert client.call(client.master_of(queue), request).code == 0
     done = go(broker, topic, table, schema=schema_file(tmp_path, text="string"))
-    assert done.figures["messages"] == 2
+    assert (done.figures["messages"], done.figures["quarantined"]) == (2, 1)
     rows = {row["value"] is None: row for row in rows_of(table).to_pylist()}
     assert rows[False]["value"] == {"text": "x" * 5000}
     assert rows[False]["body"] == text
+    assert rows[True]["body"] == b"\x78\x9cjunk"
+    assert "compressed body is cut" in rows[True]["quarantine"]
 
 
 def test_options_that_contradict(tmp_path: Path) -> None:
@@ -143,9 +149,14 @@ def test_a_table_has_one_schema(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has topic orders too"):
         archive_typed.prepare(table, schema, "refunds", new_columns=False)
     made = archive_typed.prepare(table, schema, "orders", new_columns=False)
-    assert made.notes == ("The table got the columns value and quarantine.",)
+    assert made.notes == ("The table gets the columns value and quarantine.",)
     assert archive_typed.prepare(table, schema, "orders", new_columns=False).notes == ()
     assert rows_of(tmp_path / "table")["value"].to_pylist() == [None] * 3
+    version = table.log.version
+    more = archive_typed.load(schema_file(tmp_path, id="int", name="string"))
+    told = archive_typed.prepare(table, more, "orders", new_columns=False, dry_run=True)
+    assert told.notes == ("New columns: value.name; older rows have null there.",)
+    assert table.log.version == version
     with pytest.raises(UsageError, match="give --schema"):
         archive.prepared(ArchiveOptions(("orders",), ""), None, table)
 
@@ -175,3 +186,7 @@ def test_two_runs_that_change_the_columns(tmp_path: Path) -> None:
 def test_a_file_that_is_no_schema(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         archive_typed.load(str(tmp_path / "gone.avsc"))
+    with pytest.raises(UsageError, match="keys of string"):
+        archive_typed.load(schema_file(tmp_path, days="map<date,int>"))
+    with pytest.raises(UsageError, match=r"ends with \.json"):
+        archive_typed.sample("orders.avsc", 1, cast("Any", None), cast("Any", None))

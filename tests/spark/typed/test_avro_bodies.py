@@ -69,6 +69,7 @@ FIELDS: list[tuple[Any, str, st.SearchStrategy[Any], Any]] = [
     ),
     (["int", "long"], "bigint", st.integers(-(2**63), 2**63 - 1), None),
 ]
+EMPTY = {"type": "fixed", "name": "F", "size": 0}
 UNION = [
     "null",
     "string",
@@ -216,6 +217,7 @@ def test_a_record_within_itself_is_text() -> None:
             record(("a", {"type": "array", "items": record(("n", "null"), name="N")})),
             "take no byte",
         ),
+        (record(("a", {"type": "array", "items": record(("n", EMPTY), name="N")})), "take no byte"),
         (record(("id", "int"), ("ID", "int")), "several fields that would be column"),
         (record(("a", "unheard")), "Avro schema is wrong"),
         ({"type": "object"}, "Avro schema is wrong"),
