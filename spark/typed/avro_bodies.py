@@ -17,7 +17,9 @@
     a record within itself                 string, as JSON
 
 Unions are as in Spark's own reader of Avro. fastavro reads logical types as what they are stored
-as, and columns of them are made of the whole batch.
+as, and columns of them are made of the whole batch. Its compiled reader takes no notice of how deep
+it is, and a body of 10,000 records within each other ends the process: so larger bodies of schemas
+that allow it are read by its reader in Python, which raises.
 Source: Apache Avro 1.12 specification; apache/spark docs/sql-data-sources-avro.md
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -34,6 +36,7 @@ from typing import Any, Final
 
 import fastavro
 import msgspec
+from fastavro import _read_py  # pyright: ignore[reportPrivateUsage]
 from fastavro.schema import SchemaParseException, fingerprint, to_parsing_canonical_form
 
 from skylarkmq.spark.typed.building import Take, Values
@@ -86,6 +89,8 @@ _BRANCHES: Final[dict[type, tuple[str, ...]]] = {
     dict: ("map",),
 }
 """The unnamed types of a union, by what fastavro gives of them."""
+DEEP_SIZE: Final = 1_000
+"""Bytes of a body up to which no value is too deep for the compiled reader: a level takes one."""
 # The default context rounds to 28 digits.
 _EXACT: Final = Context(prec=2 * PRECISION_MAX)
 
@@ -110,20 +115,29 @@ class AvroBodies:
         # What fastavro raises for bytes that are none of the schema is not documented, and much.
         self.faults: Final = (Exception,)
         self._named: Final = types.has_unions
+        self._is_deep = types.is_recursive
         reader = _stored(parsed)
         self._writers: dict[int, Any] = {}
         if head == SINGLE_OBJECT:
             for each in (schema, *(writers or {}).values()):
-                self._writers[fingerprint_number(each)] = _stored(parsed_schema(each))
+                self._writers[fingerprint_number(each)] = self._writer(each)
         elif head == CONFLUENT:
             for number, each in (writers or {}).items():
-                self._writers[int(number)] = _stored(parsed_schema(each))
+                self._writers[int(number)] = self._writer(each)
         self._reader: Final = reader
         self.decode: Final[Callable[[bytes], Any]] = {
             NONE: self._decode_plain,
             CONFLUENT: self._decode_confluent,
             SINGLE_OBJECT: self._decode_single,
         }[head]
+
+    def _writer(self, schema: str) -> Any:
+        """Return a writer's schema; what is dangerous to read is so whatever it is read as."""
+        parsed = parsed_schema(schema)
+        types = _Types(parsed)
+        types.columns()
+        self._is_deep |= types.is_recursive
+        return _stored(parsed)
 
     def _decode_plain(self, body: bytes) -> Any:
         return self._read(BytesIO(body), self._reader)
@@ -148,8 +162,12 @@ class AvroBodies:
 
     def _read(self, stream: BytesIO, writer: Any) -> Any:
         reader = None if writer is self._reader else self._reader
-        found = fastavro.schemaless_reader(stream, writer, reader, return_named_type=self._named)
-        left = len(stream.getbuffer()) - stream.tell()
+        size = len(stream.getbuffer())
+        read = fastavro.schemaless_reader
+        if self._is_deep and size > DEEP_SIZE:
+            read = _read_py.schemaless_reader
+        found = read(stream, writer, reader, return_named_type=self._named)
+        left = size - stream.tell()
         if left:
             raise HeadError(f"{left} bytes follow the value")
         return found
@@ -240,6 +258,10 @@ class _Types:
         self._schema = schema
         self._known: dict[str, Any] = {}
         self._inside: list[str] = []
+        self._since_choice: list[str] = []
+        """Of these, those since the last union, array or map, which may end the nesting."""
+        self.is_recursive = False
+        """Whether a record may be within itself."""
         self.has_unions = False
         """Whether there are unions of more than one type and null, after widening."""
 
@@ -251,8 +273,13 @@ class _Types:
         return found
 
     def _type(self, schema: Any, where: str) -> Type | None:
-        if isinstance(schema, list):
-            return self._union(schema, where)
+        if isinstance(schema, list) or (
+            isinstance(schema, dict) and schema["type"] in ("array", "map")
+        ):
+            before, self._since_choice = self._since_choice, []
+            found = self._choice(schema, where)
+            self._since_choice = before
+            return found
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return Leaf(_PRIMITIVES[schema])
@@ -266,24 +293,34 @@ class _Types:
             return Leaf("string", form="named")
         if name in ("fixed", "bytes"):
             return _bytes(schema)
-        if name == "array":
+        logical = str(schema.get("logicalType"))
+        return _LOGICAL.get((name, logical)) or self._type(name, where)
+
+    def _choice(self, schema: Any, where: str) -> Type | None:
+        """Return the type of what may hold nothing."""
+        if isinstance(schema, list):
+            return self._union(schema, where)
+        if schema["type"] == "array":
             return self._array(schema["items"], where)
-        if name == "map":
-            value = self._type(schema["values"], where)
-            return None if value is None else Map(Leaf("string"), value)
-        return _LOGICAL.get((name, schema.get("logicalType"))) or self._type(name, where)
+        value = self._type(schema["values"], where)
+        return None if value is None else Map(Leaf("string"), value)
 
     def _record(self, schema: Any) -> Type | None:
         name = schema["name"]
+        if name in self._since_choice:
+            raise TypedSchemaError(f"every Avro record {name} holds another one, without an end")
         if name in self._inside:
+            self.is_recursive = True
             return Leaf("string", form="json")
         self._inside.append(name)
+        self._since_choice.append(name)
         found = [
             (field["name"], kind)
             for field in schema["fields"]
             if (kind := self._type(field["type"], f"{name}.{field['name']}")) is not None
         ]
         self._inside.pop()
+        self._since_choice.pop()
         if not found and self._inside:
             return None  # a record without fields says no more than null
         return struct_of(found, f"Avro record {name}", name)

@@ -33,7 +33,7 @@ compute: Final[Any] = _compute  # its functions are made at import, so no stub k
 Values = list[Any]
 Take = Callable[[Values], Values]
 Build = Callable[[Values], "pa.Array[Any]"]
-FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, ArithmeticError)
+FAULTS: Final = (pa.ArrowException, ValueError, TypeError, ArithmeticError, RecursionError)
 """What a value raises that its column cannot hold."""
 TEXT_MAX: Final = 300
 """Characters of a reason."""

@@ -206,9 +206,33 @@ def test_a_record_within_itself_is_text() -> None:
     assert decoded(reader, body).value.to_pylist() == [{"id": 1, "next": '{"id":2,"next":null}'}]
 
 
+@pytest.mark.parametrize("depth", [10, 900, 5_000, 100_000])
+def test_records_deep_within_each_other_end_no_process(depth: int) -> None:
+    reader = decoder(record(("next", ["null", "shop.Order"])))
+    found = decoded(reader, b"\x02" * depth + b"\x00", b"\x00")
+    (deep, flat), (reason, none) = found.value.to_pylist(), found.quarantine.to_pylist()
+    assert (flat, none) == ({"next": None}, None)
+    if depth < 1_000:
+        assert deep["next"].count('"next"') == depth
+    else:
+        assert deep is None and "recursion" in reason
+
+
+def test_what_a_writer_adds_is_read_with_the_same_care() -> None:
+    old = record(("id", "int"), ("next", ["null", "shop.Order"]))
+    reader = decoder(record(("id", "int")), head="confluent", writers={"3": json.dumps(old)})
+    head = b"\0\0\0\0\x03"
+    found = decoded(reader, head + b"\x04\x02" * 50_000, head + b"\x04\x02\x06\x00")
+    assert found.value.to_pylist() == [None, {"id": 2}]
+    nulls = record(("id", "int"), ("all", {"type": "array", "items": "null"}))
+    with pytest.raises(TypedSchemaError, match="take no bytes"):
+        decoder(record(("id", "int")), head="confluent", writers={"3": json.dumps(nulls)})
+
+
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
+        (record(("a", "shop.Order")), "holds another one, without an end"),
         ("string", "is no record"),
         (record(), "has no fields"),
         (record(("a", "null")), "has no fields"),
