@@ -11,7 +11,9 @@ it is sent. Delayed messages are sent for now.
 
 At least once. What was acknowledged stands in a ledger: the same command run again, after whatever
 ended the first run, goes on where that ended, and sends at most those messages again that were
-under way. A run that has nothing left to send says so; --restart sends all again.
+under way. A target with a deduplication window stores those once, if the run begins again within
+it; --option delivery=exactlyOnce refuses others. A run that has nothing left to send says so;
+--restart sends all again.
 
     python -m skylarkmq.spark.jobs.replay /data/archive orders-again --topic orders
     skylarkmq-spark-submit -m skylarkmq.spark.jobs.replay /data/archive orders-again ...
@@ -62,7 +64,8 @@ from skylarkmq.spark.jobs.running import (
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.reading.positions import instant_ms
 from skylarkmq.spark.storage import Location
-from skylarkmq.spark.writing.sink_options import SinkOptions
+from skylarkmq.spark.writing.promises import Promises, lasting_write_queues
+from skylarkmq.spark.writing.sink_options import EXACTLY_ONCE, SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +152,9 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
     client = BlockingClient(sink.connection)
     try:
         client.route(options.target)  # unlike a send, a replay creates no topic
-        targets = client.write_queues(options.target)
+        targets = lasting_write_queues(client, options.target, sink.topic_brokers)
+        if sink.delivery == EXACTLY_ONCE:
+            Promises(client, sink).of(options.target)
     finally:
         client.close()
     ledger = Ledger(ledger_place(options, selection, settings))

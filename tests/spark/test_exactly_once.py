@@ -19,14 +19,20 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.sync import Admin
-from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.bodies.text import encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfig
+from skylarkmq.protocol.codes import MQVersion, RequestCode
+from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.protocol.topic_attributes import DEDUPLICATION_KEYS, DEDUPLICATION_SECONDS
 from skylarkmq.spark import cluster
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.sink import SendReceipt, StreamSink, batch_sink, stream_sink
 from skylarkmq.spark.writing.promises import broker_of
 from skylarkmq.spark.writing.rows import RowError
+from skylarkmq.testing.accounts import Account
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
+from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.sink_tasks import BODY, LOCAL, Context, batches, in_task
 from tests.support.patience import LIMIT_S, until_sync
 
@@ -363,3 +369,36 @@ def test_what_the_log_says(
     assert "topic once: at least once: option delivery=atLeastOnce" in said(
         plain, lambda made: made.write(rows())
     )
+
+
+def test_an_account_that_may_only_publish() -> None:
+    account = Account("the-sink", topic_rights={TOPIC: "PUB"})
+    with run_broker_sync(accounts=[account, Account("the-admin", admin=True)]) as broker:
+        with broker.client("the-admin") as client, Admin(client=client) as admin:
+            admin.create_topic(TOPIC, deduplication=WINDOW)
+        secret = broker.credentials("the-sink")
+        given = options(broker, accesskey=secret.access_key, secretkey=secret.secret_key)
+        with pytest.raises(OptionError, match="broker broker-a does not tell: "):
+            writer({**given, "delivery": "exactlyOnce"})
+        receipt = writer(given).write(rows(range(10)))
+        assert receipt.promises[TOPIC].text.startswith("at least once: broker broker-a does not")
+        assert copies(broker) == Counter(BODIES[:10])
+
+
+@pytest.mark.parametrize("knows_the_request", [False, True])
+def test_rocketmqs_brokers_promise_nothing(knows_the_request: bool) -> None:
+    """Even those of 5.x, which tell the attributes that a broker of ours has left on the disk."""
+    config = TopicConfig(
+        topic_name="T", attributes={DEDUPLICATION_SECONDS: "9999", DEDUPLICATION_KEYS: "9"}
+    )
+
+    def say(request: RemotingCommand) -> RemotingCommand:
+        answer = request.reply(0 if knows_the_request else 3)
+        answer.version = MQVersion.V4_9_7
+        answer.body = encode_body(config) if knows_the_request else b""
+        return answer
+
+    with scripted_brokers(say) as (name_server, _):
+        given = {"nameserver": name_server, "topic": "T", "idempotencycolumns": "number"}
+        with pytest.raises(OptionError, match=r"broker-a is RocketMQ 4\.9\.7, which has no dedupl"):
+            stream_sink({**given, "delivery": "exactlyOnce"}, SCHEMA, overwrite=False)
