@@ -206,18 +206,20 @@ def show(every: list[Road], fixed: Timed, trigger: float, size: int) -> dict[str
             "a_core": round(a_core),
             "of_plain": round(share, 3),
         }
-    ratios = {
-        "source_of_tuples": found["source"]["a_core"] / found["tuples"]["a_core"],
-        "log_mb_per_s": found["log"]["a_core"] * size / 1e6,
-        "job_fixed_ms": fixed.seconds * 1000,
-        "trigger_ms": trigger,
-    }
-    print(f"source: {found['source']['a_core']:,} messages/s a core, target >= {SOURCE_TARGET:,}")
-    print(f"source / tuples: {ratios['source_of_tuples']:.2f}")
-    print(f"sink: {found['sink']['a_core']:,} messages/s a core, target >= {SINK_TARGET:,}")
-    print(
-        f"commit-log reader: {ratios['log_mb_per_s']:.0f} MB/s a core, target >= {LOG_TARGET_MB:g}"
-    )
+    ratios = {"job_fixed_ms": fixed.seconds * 1000, "trigger_ms": trigger}
+    if "source" in found:
+        rate = found["source"]["a_core"]
+        print(f"source: {rate:,} messages/s a core, target >= {SOURCE_TARGET:,}")
+    if "source" in found and "tuples" in found:
+        ratios["source_of_tuples"] = found["source"]["a_core"] / found["tuples"]["a_core"]
+        print(f"source / tuples: {ratios['source_of_tuples']:.2f}")
+    if "sink" in found:
+        rate = found["sink"]["a_core"]
+        print(f"sink: {rate:,} messages/s a core, target >= {SINK_TARGET:,}")
+    if "log" in found:
+        ratios["log_mb_per_s"] = found["log"]["a_core"] * size / 1e6
+        rate_mb = ratios["log_mb_per_s"]
+        print(f"commit-log reader: {rate_mb:.0f} MB/s a core, target >= {LOG_TARGET_MB:g}")
     print(f"a job before it reads: {ratios['job_fixed_ms']:.0f} ms; a trigger: {trigger:.0f} ms")
     return {"machine": machine(), "roads": found, **ratios}
 
