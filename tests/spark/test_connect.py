@@ -111,6 +111,7 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
         broker.create_topic(replayed, 1)
         sent = job("replay", tmp_path / "archive", replayed)
         audit = job("audit", "topic", tmp_path / "archive")
+        counted = job("metrics", topic, "--output", tmp_path / "metrics")
     assert told == {
         "is_connect": True,
         "tasks": 2,
@@ -124,4 +125,5 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
     }
     assert (archived["messages"], archived["batches"]) == (COUNT, 2)
     assert sent["messages_sent"] == COUNT
+    assert counted["messages"] == COUNT
     assert audit["messages_compared"] == audit["messages_in_archive"] == COUNT
