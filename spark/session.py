@@ -145,7 +145,8 @@ def _told_to_submit() -> dict[str, str]:
 def prepare() -> None:
     """Make this process ready to start Spark: Java, bash, packages, and the workers' Python.
 
-    Workers run the Python of this process unless PYSPARK_PYTHON names another. Raises what
+    Workers run the Python of this process unless PYSPARK_PYTHON names another; so do the tasks of
+    sources that Spark finds by itself, which go by PYSPARK_DRIVER_PYTHON. Raises what
     `build_session` does.
     """
     requirements.check_packages()
@@ -153,7 +154,7 @@ def prepare() -> None:
         requirements.check_bash()
         requirements.ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
 
 
 def connect_url(master: str | None) -> str | None:

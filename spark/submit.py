@@ -4,8 +4,8 @@
     skylarkmq-spark-submit --master spark://host:7077 job.py ...
 
 It sets JAVA_HOME where needed (`skylarkmq.spark.requirements`), SPARK_HOME to the installed pyspark
-and both PYSPARK variables to the Python it runs on, each unless it is set already, and then becomes
-spark-submit. `-m` in the place of the program runs a module.
+and the Python of driver and executors to the one it runs on, each unless it is set already, and
+then becomes spark-submit. `-m` in the place of the program runs a module.
 
 Source: options without a value from apache/spark@v4.3.0 launcher/.../SparkSubmitOptionParser.java
 (switches); which Python runs from core/.../deploy/PythonRunner.scala
@@ -114,7 +114,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     home = ready_home(environment)
     if _option(command, "--deploy-mode") != "cluster":  # else the driver runs on another machine
         _check_packed(command, environment)
-        environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        command = with_driver_python(command, environment)
         if is_local(_option(command, "--master") or "local"):
             environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     return [str(home / "bin" / "spark-submit"), *command]
@@ -136,6 +136,23 @@ def _check_packed(command: Sequence[str], environment: MutableMapping[str, str])
         "sources with the same Python as executors",
         hint=f"Unpack it where the driver runs, too: {unpack}",
     )
+
+
+def with_driver_python(command: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
+    """Let the driver run its own Python, and Spark's tasks that of PYSPARK_PYTHON.
+
+    A source that Spark finds by itself runs PYSPARK_DRIVER_PYTHON in its tasks too, on executors
+    that may have no such file. So this variable is set to what they have, and the driver's Python
+    is a setting.
+
+    Source: apache/spark@v4.3.0 core/.../api/python/PythonUtils.scala (defaultPythonExec),
+    core/.../deploy/PythonRunner.scala
+    """
+    driver = environment.get("PYSPARK_DRIVER_PYTHON", sys.executable)
+    environment["PYSPARK_DRIVER_PYTHON"] = environment["PYSPARK_PYTHON"]
+    if driver == environment["PYSPARK_PYTHON"]:
+        return list(command)
+    return ["--conf", f"spark.pyspark.driver.python={driver}", *command]
 
 
 def with_module(arguments: Sequence[str]) -> list[str]:

@@ -90,5 +90,7 @@ def test_workers_run_the_python_of_the_driver(monkeypatch: pytest.MonkeyPatch) -
     session.prepare()
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")
     session.prepare()
-    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        assert os.environ[name] == "./environment/bin/python"

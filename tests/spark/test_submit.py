@@ -130,6 +130,22 @@ def test_what_only_suits_this_machine_stays_here(
     assert ("SPARK_LOCAL_IP" in environment) == loopback
 
 
+@pytest.mark.parametrize("driver", [None, "mine"])
+def test_the_driver_has_its_own_python_and_all_else_that_of_executors(
+    driver: str | None, java_home: str, tmp_path: Path
+) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    environment = {"JAVA_HOME": java_home, "PYSPARK_PYTHON": f"{tmp_path}/python"}
+    environment |= {"PATH": os.environ["PATH"]}
+    if driver is not None:
+        environment["PYSPARK_DRIVER_PYTHON"] = driver
+    command = became(["--master", "spark://host:7077", "job.py"], environment)
+    setting = f"spark.pyspark.driver.python={driver or sys.executable}"
+    assert command[1:] == ["--conf", setting, "--master", "spark://host:7077", "job.py"]
+    assert environment["PYSPARK_PYTHON"] == f"{tmp_path}/python"
+    assert environment["PYSPARK_DRIVER_PYTHON"] == f"{tmp_path}/python"
+
+
 def test_what_is_set_stays(java_home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "environment" / "bin").mkdir(parents=True)
@@ -140,7 +156,7 @@ def test_what_is_set_stays(java_home: str, tmp_path: Path, monkeypatch: pytest.M
     environment = {
         "JAVA_HOME": java_home,
         "PATH": os.environ["PATH"],
-        "PYSPARK_DRIVER_PYTHON": "mine",
+        "PYSPARK_DRIVER_PYTHON": "./environment/bin/python",
         "PYSPARK_PYTHON": "./environment/bin/python",
         "SPARK_HOME": str(tmp_path / "spark"),
         "SPARK_LOCAL_IP": "10.0.0.1",
