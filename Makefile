@@ -8,6 +8,7 @@
 #   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
+#   make places-demo  234,908 real places archived as columns, counted by polars, one of them erased
 #   make bench     how fast, beside echo servers on the same machine; also with several processes, and with a slave
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
@@ -34,7 +35,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference boards clean
+.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -71,6 +72,9 @@ demo: $(VENV)/.demo
 
 pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
 	$(BIN)/python -m examples.pipeline $(ARGS)
+
+places-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
+	$(BIN)/python -m examples.places $(ARGS)
 
 bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench $(ARGS)

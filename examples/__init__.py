@@ -1,1 +1,4 @@
-"""Programs to read and to run: `make demo`, `make pipeline-demo`. Not part of the wheel."""
+"""Programs to read and to run, not part of the wheel.
+
+`make demo`, `make pipeline-demo`, `make places-demo`.
+"""

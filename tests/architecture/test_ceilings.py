@@ -37,6 +37,7 @@ COMMANDS = {
     "skylarkmq/cli.py",
     "examples/flights.py",
     "examples/pipeline.py",
+    "examples/places.py",
 }
 DISK = {"common/files.py"}
 MAPPERS = DISK | {"store/log/memory.py"}
