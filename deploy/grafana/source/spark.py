@@ -93,6 +93,13 @@ TROUBLE = [
         "Late rows", "Rows a second that Spark's watermark dropped.", PER_SECOND,
         (f"sum by (query) ({rate(query('skylarkmq_spark_late_rows_total'))})", EACH_QUERY),
     ),
+    graph(
+        "Lost messages", "Messages passed over with failOnDataLoss=false.", COUNT,
+        (
+            "sum by (query) "
+            f"({query('skylarkmq_spark_lost_messages_total')})", EACH_QUERY,
+        ), steps=ANY,
+    ),
 ]  # fmt: skip
 BOARD = Board(
     "skylarkmq-spark", "SkylarkMQ: Spark",
