@@ -350,14 +350,13 @@ def spans_of(rows: pa.Table) -> Spans:
 
     An offset that is there more than once counts once.
     """
-    place = pa.schema(
-        [
-            ("topic", pa.string()),
-            ("brokerName", pa.string()),
-            ("queueId", pa.int32()),
-            ("queueOffset", pa.int64()),
-        ]
-    )
+    types: dict[str, pa.DataType] = {
+        "topic": pa.string(),
+        "brokerName": pa.string(),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+    }
+    place = pa.schema(types)
     plain = rows.select(place.names).cast(place)
     ordered = plain.sort_by([(name, "ascending") for name in plain.column_names])
     spans = Spans()
