@@ -52,7 +52,7 @@ class StandaloneCluster:
             sys.executable, "-m", "skylarkmq.spark.submit", "--master", self.url,
             "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false",
             "--conf", "spark.executor.memory=512m", "--archives", f"{self.packed}#environment",
-            "-m", f"skylarkmq.spark.jobs.{job}", "--json", *arguments,
+            "-m", f"skylarkmq.spark.jobs.{job}", *arguments, "--json",
         ]  # fmt: skip
         with (
             (self.folder / f"{job}.log").open("a") as log,
