@@ -356,7 +356,7 @@ def spans_of(rows: pa.Table) -> Spans:
         "queueId": pa.int32(),
         "queueOffset": pa.int64(),
     }
-    place = pa.schema(types)
+    place = pa.schema(list(types.items()))
     plain = rows.select(place.names).cast(place)
     ordered = plain.sort_by([(name, "ascending") for name in plain.column_names])
     spans = Spans()
