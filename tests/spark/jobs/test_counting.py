@@ -102,7 +102,8 @@ def run(place: Location, step: int = 3, *, end: int = EVENTS) -> Counting:
         counting.finish_last(None)  # type: ignore[arg-type]
         for start in range(table.offsets.get(QUEUE, 0), end, step):
             stop = min(start + step, end)
-            counting.take(Frame(range(start, stop)), QueueOffsets({QUEUE: stop}))  # type: ignore[arg-type]
+            frame: Any = Frame(range(start, stop))
+            counting.take(frame, QueueOffsets({QUEUE: stop}))
     except Killed:
         table._hold._give_lock_back()  # the system does
         raise
