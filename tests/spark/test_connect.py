@@ -20,6 +20,7 @@ import pytest
 from skylarkmq.spark.requirements import JavaNotFoundError, ensure_java
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.conftest import QUICK
+from tests.spark.support.worker_path import make_patient
 from tests.spark.test_source import COUNT, fill
 from tests.support.patience import JVM_LIMIT_S, until_sync
 
@@ -78,7 +79,8 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
         for name, value in os.environ.items()
         if not name.startswith(("SPARK_", "PYSPARK_"))
     }
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    # Other tests' workers find no pandas on their path; a client of Spark Connect needs it.
+    environment["PYTHONPATH"] = f"{make_patient(tmp_path / 'workers')}{os.pathsep}{ROOT}"
     try:
         ensure_java(environment)
     except JavaNotFoundError as error:

@@ -42,7 +42,14 @@ if PATH is not None:
 
 def make_worker_path(folder: Path) -> str:
     """Make the folder and return a PYTHONPATH that begins with it."""
-    (folder / "pandas").mkdir(parents=True)
+    make_patient(folder)
+    (folder / "pandas").mkdir()
     (folder / "pandas" / "__init__.py").write_text("raise ImportError('not in the extra')\n")
-    (folder / "sitecustomize.py").write_text(CONNECT_FIRST)
     return f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+
+
+def make_patient(folder: Path) -> Path:
+    """Make the folder with what is patient alone, for workers that may have pandas; return it."""
+    folder.mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text(CONNECT_FIRST)
+    return folder
