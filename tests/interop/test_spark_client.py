@@ -17,8 +17,9 @@ from skylarkmq.spark.options import ReadSettings
 from skylarkmq.spark.reading.ranges import RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 from skylarkmq.spark.settings import ConnectionSettings
-from skylarkmq.spark.writing.window import Outgoing, SendWindow, batch_of
+from skylarkmq.spark.writing.window import Outgoing, SendWindow
 from tests.interop.servers import Broker
+from tests.spark.support.sent_messages import batch_of
 
 pytestmark = pytest.mark.interop
 

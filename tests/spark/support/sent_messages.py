@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skylarkmq.protocol.batch import split_batch
+from skylarkmq.protocol.batch import BatchItem, encode_batch, split_batch
 from skylarkmq.protocol.properties import decode_properties
-from skylarkmq.spark.writing.window import Batch, Outgoing, batch_of
+from skylarkmq.spark.writing.window import Batch, Outgoing
+
+
+def batch_of(messages: Sequence[Outgoing]) -> Batch:
+    """Return messages as one request sends them; none may be compressed or delayed."""
+    items = [BatchItem(it.flag, it.body, it.properties) for it in messages]
+    size = sum(len(message.body) for message in messages)
+    first, last = messages[0], messages[-1]
+    return Batch(encode_batch(items), len(items), size, first.unique_key, last.unique_key)
 
 
 def messages_of(what: Outgoing | Batch) -> list[Outgoing]:
