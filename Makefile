@@ -24,6 +24,7 @@
 #   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, promtool
 #   make docs      the documentation with the API pages as one site, in ./var/docs
 #   make docs-reference  writes the generated pages of docs/reference anew
+#   make schema    compiles protocol/v5/schema.proto anew, after a change in it
 #   make boards    writes Grafana's boards anew, after a change in deploy/grafana
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'.
@@ -35,7 +36,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 
-.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference boards clean
+.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference schema boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -115,6 +116,9 @@ docs: $(VENV)/.docs
 
 docs-reference: $(VENV)/.core
 	$(BIN)/python docs/generate.py
+
+schema: $(VENV)/.dev
+	$(BIN)/python -m tests.protocol.v5.schema_code
 
 boards: $(VENV)/.dev
 	$(BIN)/python -m deploy.grafana.write
