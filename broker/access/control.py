@@ -60,6 +60,7 @@ NAME_MAX: Final = 256
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_.@-]+", re.ASCII)
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _ASK: Final = "ask who administers the broker"
+_RIGHTS_MISSING: Final = frozenset({"no_permission", "not_admin", "not_reader"})
 TOLD_BURST: Final = 100
 TOLD_PER_S: Final = 1.0
 """Lines of the log about refused requests, over long; a line counts those left out before it."""
@@ -75,6 +76,11 @@ class AccessDenied(RemoteProtocolError):
     def __init__(self, reason: str, text: str, cure: str) -> None:
         super().__init__(ResponseCode.SYSTEM_ERROR, f"{ACL_EXCEPTION}: {text}, {cure}")
         self.reason = reason
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its sender has proved who it is, and lacks a right alone."""
+        return self.reason in _RIGHTS_MISSING
 
 
 class AccessControl:
