@@ -8,13 +8,18 @@ out when they write it. The request that changes a topic (17) carries changes as
 where `+` sets and `-` takes away. What is not named stays as it is. RocketMQ 5's brokers refuse
 names that they do not know, 4.9's pass over the text.
 
+RocketMQ 5's that count here:
+
+    message.type   what clients of RocketMQ 5 may send: NORMAL, FIFO, DELAY, TRANSACTION, MIXED
+
 Ours, both or neither:
 
     skylarkmq.deduplication.seconds   how long a unique key is known
     skylarkmq.deduplication.keys      how many are known at most
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 common/.../attribute/AttributeParser.java,
-AttributeUtil.java (alterCurrentAttributes), common/.../TopicConfig.java
+AttributeUtil.java (alterCurrentAttributes), TopicMessageType.java, common/.../TopicConfig.java,
+TopicAttributes.java
 """
 
 from __future__ import annotations
@@ -24,7 +29,10 @@ from typing import Final, NamedTuple
 
 DEDUPLICATION_SECONDS: Final = "skylarkmq.deduplication.seconds"
 DEDUPLICATION_KEYS: Final = "skylarkmq.deduplication.keys"
-_NAMES: Final = frozenset({DEDUPLICATION_SECONDS, DEDUPLICATION_KEYS})
+MESSAGE_TYPE: Final = "message.type"
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+ANY_MESSAGE_TYPE: Final = "MIXED"
+_NAMES: Final = frozenset({DEDUPLICATION_SECONDS, DEDUPLICATION_KEYS, MESSAGE_TYPE})
 SECONDS_MAX: Final = 7 * 86_400
 KEYS_MAX: Final = 10_000_000
 
@@ -65,7 +73,23 @@ def changed_attributes(current: Mapping[str, str], changes: str) -> dict[str, st
         elif name in _NAMES or name in current:
             attributes[name] = value
     deduplication_of(attributes)
+    kind = attributes.get(MESSAGE_TYPE, ANY_MESSAGE_TYPE)
+    if kind not in (*MESSAGE_TYPES, ANY_MESSAGE_TYPE, "UNSPECIFIED"):
+        raise WrongAttributeError(
+            f"{MESSAGE_TYPE}={kind[:32]!a}: one of {', '.join(MESSAGE_TYPES)} and "
+            f"{ANY_MESSAGE_TYPE} is allowed"
+        )
     return attributes
+
+
+def message_types_of(attributes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the types that clients of RocketMQ 5 may send to a topic, of MESSAGE_TYPES.
+
+    Unlike RocketMQ, where a topic that names none takes normal messages alone, it takes all of
+    them: a topic of a 4.9 broker may hold anything.
+    """
+    kind = attributes.get(MESSAGE_TYPE)
+    return (kind,) if kind in MESSAGE_TYPES else MESSAGE_TYPES
 
 
 def deduplication_of(attributes: Mapping[str, str]) -> DeduplicationWindow | None:

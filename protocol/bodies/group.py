@@ -198,18 +198,70 @@ class GroupList(Body, kw_only=True, frozen=True):
     group_list: list[str]
 
 
+class ExponentialRetryPolicy(Body, kw_only=True, frozen=True):
+    """Waits that grow from one attempt to the next, ms."""
+
+    initial: JavaLong = 5000
+    max: JavaLong = 7_200_000
+    multiplier: JavaLong = 2
+
+
+class CustomizedRetryPolicy(Body, kw_only=True, frozen=True):
+    """The wait before each further attempt, ms; the last one is for all that follow."""
+
+    next: tuple[JavaLong, ...] = (
+        *(1000, 5000, 10_000, 30_000),
+        *(60_000 * minutes for minutes in (*range(1, 11), 20, 30)),
+        *(3_600_000, 7_200_000),
+    )
+
+
+class GroupRetryPolicy(Body, kw_only=True, frozen=True):
+    """How long clients of RocketMQ 5 wait before they try a message again."""
+
+    customized_retry_policy: CustomizedRetryPolicy | None = None
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    type: str = "CUSTOMIZED"
+
+    @property
+    def waits(self) -> CustomizedRetryPolicy | ExponentialRetryPolicy:
+        """The policy that counts: that of `type`, RocketMQ's first default where it is absent."""
+        policy = (
+            self.exponential_retry_policy
+            if self.type == "EXPONENTIAL"
+            else self.customized_retry_policy
+        )
+        return policy or CustomizedRetryPolicy()
+
+
 class SubscriptionGroupConfig(Body, kw_only=True, frozen=True):
-    """One group."""
+    """One group.
+
+    What is unset unless somebody sets it is RocketMQ 5's. A group without it is written as 4.9
+    does.
+    """
 
     broker_id: JavaLong = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
+    consume_message_orderly: bool | msgspec.UnsetType = msgspec.UNSET
     group_name: str
+    group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: JavaInt = 16
     retry_queue_nums: JavaInt = 1
     which_broker_when_consume_slowly: JavaLong = 1
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether those who pop get each queue's messages one batch after the other."""
+        return self.consume_message_orderly is True
+
+    @property
+    def retry_policy(self) -> GroupRetryPolicy:
+        """How long clients of RocketMQ 5 wait between attempts."""
+        return self.group_retry_policy or GroupRetryPolicy()
 
 
 class SubscriptionGroupWrapper(Body, kw_only=True, frozen=True):

@@ -41,6 +41,7 @@ from skylarkmq.protocol.bodies.group import (
     DelayOffsetSerializeWrapper,
     DifferingMember,
     GroupList,
+    GroupRetryPolicy,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
@@ -58,6 +59,10 @@ from skylarkmq.protocol.headers.group import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 
+RETRY_POLICY_TYPES: Final = ("CUSTOMIZED", "EXPONENTIAL")
+RETRY_WAITS_MAX: Final = 64
+RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
+"""No message can be invisible for longer."""
 PRODUCERS_SLICE: Final = 2048
 """Producers of an answer that are looked at before the loop may turn."""
 
@@ -96,6 +101,7 @@ class AdminGroupProcessor(Processor):
             )
         if group.broker_id < 0 or group.which_broker_when_consume_slowly < 0:
             raise refused("brokerId and whichBrokerWhenConsumeSlowly are ids of brokers, 0 or more")
+        _check_retry_policy(group.retry_policy)
         self._groups.update(group)
         return Answer(after=(self._groups,))
 
@@ -238,6 +244,31 @@ class AdminGroupProcessor(Processor):
             void_below=progress.void_below,
             messages=(due_ms, offset),
             cancels=(cancel_ms, cancel_offset),
+        )
+
+
+def _check_retry_policy(policy: GroupRetryPolicy) -> None:
+    if policy.type not in RETRY_POLICY_TYPES:
+        raise refused(
+            f"groupRetryPolicy has the type {shown(policy.type)}, one of "
+            f"{', '.join(RETRY_POLICY_TYPES)} is allowed"
+        )
+    customized, exponential = policy.customized_retry_policy, policy.exponential_retry_policy
+    if customized is not None and not (
+        0 < len(customized.next) <= RETRY_WAITS_MAX
+        and all(0 <= wait <= RETRY_WAIT_MAX_MS for wait in customized.next)
+    ):
+        raise refused(
+            f"the customizedRetryPolicy has 1 to {RETRY_WAITS_MAX} waits, each of 0 to "
+            f"{RETRY_WAIT_MAX_MS} ms"
+        )
+    if exponential is not None and not (
+        0 < exponential.initial <= exponential.max <= RETRY_WAIT_MAX_MS
+        and exponential.multiplier >= 1
+    ):
+        raise refused(
+            f"the exponentialRetryPolicy has 0 < initial <= max <= {RETRY_WAIT_MAX_MS} ms, and a "
+            "multiplier of 1 or more"
         )
 
 

@@ -212,7 +212,7 @@ async def test_a_change_that_does_not_speak_of_the_window_leaves_it(
     broker: BrokerController, client: RawClient
 ) -> None:
     first = place(await send(client, "K"))
-    for attributes in ("", "+message.type=FIFO"):
+    for attributes in ("", "+queue.type=BatchCQ"):
         answer = await make_topic(client, perm="6", readQueueNums="8", attributes=attributes)
         assert answer.code == ResponseCode.SUCCESS
         assert place(await send(client, "K")) == first

@@ -13,7 +13,13 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol import lenient_json
-from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData, SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.group import (
+    ConsumerData,
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
@@ -75,6 +81,13 @@ async def test_a_group_is_on_the_disk_when_its_update_is_acknowledged(rig: Rig) 
         b'{"groupName":"g","retryQueueNums":-1}',
         b'{"groupName":"g","retryQueueNums":100000}',
         b'{"groupName":"g","brokerId":-1}',
+        b'{"groupName":"g","groupRetryPolicy":{"type":"NEVER"}}',
+        b'{"groupName":"g","groupRetryPolicy":{"customizedRetryPolicy":{"next":[]}}}',
+        b'{"groupName":"g","groupRetryPolicy":{"customizedRetryPolicy":{"next":[-1]}}}',
+        b'{"groupName":"g","groupRetryPolicy":{"customizedRetryPolicy":{"next":[43200001]}}}',
+        b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"initial":0}}}',
+        b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"max":1}}}',
+        b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"multiplier":0}}}',
         b"{}",
         b"[]",
         b"",
@@ -86,6 +99,22 @@ async def test_what_can_be_no_group_is_refused(rig: Rig, body: bytes) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark
     assert rig.groups.table == before
+
+
+async def test_what_a_group_has_of_rocketmq_5_is_kept(rig: Rig) -> None:
+    policy = '"groupRetryPolicy":{"exponentialRetryPolicy":{"initial":7},"type":"EXPONENTIAL"}'
+    body = f'{{"groupName":"g","consumeMessageOrderly":true,{policy}}}'.encode()
+    await rig.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    again = GroupRig(rig.files)
+    again.groups.load()
+    group = again.groups.table["g"]
+    assert group.is_orderly
+    assert group.retry_policy.waits == ExponentialRetryPolicy(initial=7)
+    body = b'{"groupName":"g","groupRetryPolicy":null}'  # as of a client that knows of none
+    await rig.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    group = rig.groups.table["g"]
+    assert not group.is_orderly
+    assert group.retry_policy.waits == CustomizedRetryPolicy()
 
 
 async def test_a_deleted_group_is_gone_and_its_offsets_when_asked_to(rig: Rig) -> None:

@@ -9,6 +9,7 @@ from skylarkmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     ConsumerRunningInfo,
     ConsumeStatus,
+    CustomizedRetryPolicy,
     DelayOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
@@ -73,6 +74,20 @@ def test_groups_have_rocketmqs_defaults() -> None:
     )
     wrapper = SubscriptionGroupWrapper(subscription_group_table={"g": config})
     assert decode_body(SubscriptionGroupWrapper, encode_body(wrapper)) == wrapper
+
+
+def test_a_group_of_rocketmq_5() -> None:
+    text = (
+        b'{"groupName":"g","consumeMessageOrderly":true,"groupRetryPolicy":{"type":"CUSTOMIZED",'
+        b'"customizedRetryPolicy":{"next":[1000,2000]}},"groupSysFlag":0}'
+    )
+    config = decode_body(SubscriptionGroupConfig, text)
+    assert config.is_orderly
+    assert config.retry_policy.waits == CustomizedRetryPolicy(next=(1000, 2000))
+    assert decode_body(SubscriptionGroupConfig, encode_body(config)) == config
+    seconds = [wait // 1000 for wait in CustomizedRetryPolicy().next]
+    minutes = [60 * minute for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
+    assert seconds == [1, 5, 10, 30, *minutes, 3600, 7200]
 
 
 def test_members_of_a_group() -> None:
