@@ -38,6 +38,7 @@ from skylarkmq.broker.access.accounts import (
 )
 from skylarkmq.broker.access.rights import Level, Row
 from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
@@ -207,7 +208,7 @@ class AccessControl:
         log.info("%s, code %d, is refused%s: %s", address, code, more, error.remark)
 
 
-def may_publish(connection: Connection, topic: str) -> bool:
+def may_publish(connection: Member, topic: str) -> bool:
     """Return whether a client, which a heartbeat named, may be asked about messages of a topic."""
     account = connection.account
     return not isinstance(account, Account) or account.allows(*need_of(Kind.TOPIC, topic, PUB))

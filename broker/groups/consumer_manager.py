@@ -6,6 +6,12 @@ topics is told to the listener with all remaining members; those of a broadcasti
 nothing to divide and are not told (as from RocketMQ 5 on). A connection may belong to
 GROUPS_PER_CLIENT_MAX groups. Loop thread.
 
+A group is consumed in one way at a time: either its members divide the queues and pull, or they pop
+messages of all queues, as clients of RocketMQ 5 do. Its first member decides, until the last one
+has gone; whoever comes to consume it in the other way is refused meanwhile. Unlike RocketMQ, where
+a member that pulls leaves some queues to a client that does not read them, and both move the
+group's offsets.
+
 Unlike RocketMQ, a membership that runs out is told to the other members.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/ConsumerManager.java,
 ConsumerGroupInfo.java
@@ -18,17 +24,19 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from skylarkmq.broker.groups.group_notifier import GroupNotifier, Notify
-from skylarkmq.broker.groups.memberships import ClientChannelInfo, Memberships
+from skylarkmq.broker.groups.memberships import ClientChannelInfo, Member, Memberships
 from skylarkmq.broker.groups.subscription_watch import SubscriptionWatch
-from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
-from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.codes import LanguageCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
 
 log = logging.getLogger(__name__)
 
 BROADCASTING: Final = "BROADCASTING"
 """The message model of a group each of whose members gets every message."""
+CONSUME_POP: Final = "CONSUME_POP"
+"""The consume type, of RocketMQ 5, of a client of our protocol that pops."""
 GROUPS_PER_CLIENT_MAX: Final = 1024
 
 Subscribed = Callable[[str, Collection[SubscriptionData]], None]  # (group, one heartbeat's word)
@@ -36,7 +44,11 @@ GroupGone = Callable[[str], None]
 
 
 class ConsumerGroupInfo:
-    """The members of one group and what they subscribe to."""
+    """The members of one group and what they subscribe to.
+
+    Attributes:
+        pops: its members pop messages; else they divide the queues and pull.
+    """
 
     __slots__ = (
         "channels",
@@ -44,11 +56,15 @@ class ConsumerGroupInfo:
         "consume_type",
         "group",
         "message_model",
+        "pops",
         "subscriptions",
     )
 
-    def __init__(self, group: str, channels: Mapping[Connection, ClientChannelInfo]) -> None:
+    def __init__(
+        self, group: str, channels: Mapping[Member, ClientChannelInfo], *, pops: bool
+    ) -> None:
         self.group = group
+        self.pops = pops
         self.consume_type = ""
         self.message_model = ""
         self.consume_from_where = ""
@@ -78,8 +94,10 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """Each client once, though it may have an old connection beside the new one."""
-        return list(dict.fromkeys(info.client_id for info in self.channels.values()))
+        """Each client that divides the queues, once: it may have an old connection, too."""
+        return list(
+            dict.fromkeys(info.client_id for info in self.channels.values() if info.divides)
+        )
 
 
 class ConsumerManager(Memberships):
@@ -89,7 +107,9 @@ class ConsumerManager(Memberships):
         on_subscribed: told of the subscriptions of each heartbeat.
         on_group_gone: told when a group's last member has gone.
         watch: knows the groups whose members do not subscribe to the same.
-        changes: counts changes of what groups subscribe to, and of their message models.
+        changes: counts changes of what groups subscribe to, and of how they consume it.
+        pops_by_setting: tells whether clients of our protocol are to pop a group; see
+            `setting_changed`.
     """
 
     def __init__(self, clock: Clock, notify: Notify) -> None:
@@ -103,6 +123,7 @@ class ConsumerManager(Memberships):
         self._notifier = GroupNotifier(clock, notify, self.members)
         self.on_subscribed: Subscribed = lambda group, subscriptions: None
         self.on_group_gone: GroupGone = lambda group: None
+        self.pops_by_setting: Callable[[str], bool] = lambda group: False
         self._table: dict[str, ConsumerGroupInfo] = {}  # of the groups that have a member
         self.changes = 0
 
@@ -119,13 +140,11 @@ class ConsumerManager(Memberships):
         """Return the groups that subscribe to a topic."""
         return [group for group, info in self._table.items() if topic in info.subscriptions]
 
-    def members(self, group: str) -> list[Connection]:
+    def members(self, group: str) -> list[Member]:
         """Return the connections of a group's members; none for an unknown group."""
         return list(self.clients(group))
 
-    def find_client(
-        self, group: str, client_id: str
-    ) -> tuple[Connection, ClientChannelInfo] | None:
+    def find_client(self, group: str, client_id: str) -> tuple[Member, ClientChannelInfo] | None:
         """Return the newest connection of one client of a group, and what it said of itself."""
         for connection, client in reversed(list(self.clients(group).items())):
             if client.client_id == client_id:
@@ -133,33 +152,43 @@ class ConsumerManager(Memberships):
         return None
 
     def client_ids(self, group: str) -> list[str]:
-        """Return the ids of a group's members, each once, in the order in which they joined."""
+        """Return the ids of those who divide a group's queues, in the order of their joining."""
         info = self._table.get(group)
         return [] if info is None else info.client_ids
 
     def register(
         self,
-        connection: Connection,
+        connection: Member,
         client_id: str,
         language: LanguageCode,
         version: int,
         data: ConsumerData,
+        *,
+        divides: bool = True,
     ) -> bool:
         """Take in what one heartbeat says of one group; return whether members or topics changed.
 
         The caller has checked names and amounts, and calls `tell` after the heartbeat's answer: a
         member that is told earlier pulls from brokers that its heartbeat has not reached. A
         connection that is closed is not taken in: its end was told already.
+
+        Args:
+            divides: it may read queues of its own; else it is no client of our protocol, and pops.
+
+        Raises:
+            RemoteProtocolError: NO_PERMISSION; the group is consumed in the other way.
         """
         if connection.closed:
             return False
         group = data.group_name
-        joined = self._join(connection, group, client_id, language, version)
+        pops = not divides or self.is_popping(data)
+        self.check_mode(group, pops=pops)
+        joined = self._join(connection, group, client_id, language, version, divides=divides)
         if joined:
             log.info("group %s: %s joins from %s", group, client_id, connection.remote_address)
         info = self._table.get(group)
         if info is None:
-            info = self._table[group] = ConsumerGroupInfo(group, self.clients(group))
+            info = self._table[group] = ConsumerGroupInfo(group, self.clients(group), pops=pops)
         before = info.message_model, *info.subscriptions.values()
         changed = info.update(data)
         if before != (info.message_model, *info.subscriptions.values()):
@@ -168,15 +197,39 @@ class ConsumerManager(Memberships):
         self.on_subscribed(group, data.subscription_data_set)
         return changed or joined
 
+    def is_popping(self, data: ConsumerData) -> bool:
+        """Return whether a client of our protocol will pop what its heartbeat names."""
+        return data.consume_type == CONSUME_POP or self.pops_by_setting(data.group_name)
+
+    def pops(self, group: str) -> bool:
+        """Return whether a group has members, and they pop."""
+        info = self._table.get(group)
+        return info is not None and info.pops
+
+    def check_mode(self, group: str, *, pops: bool) -> None:
+        """Refuse to consume a group in one way while its members consume it in the other.
+
+        Raises:
+            RemoteProtocolError: NO_PERMISSION, with who they are and what to do.
+        """
+        info = self._table.get(group)
+        if info is not None and info.pops != pops:
+            raise RemoteProtocolError(ResponseCode.NO_PERMISSION, _other_mode(info))
+
+    def setting_changed(self, group: str) -> None:
+        """Follow `pops_by_setting`: members that could do both change their way of consuming."""
+        info = self._table.get(group)
+        if info is not None and all(client.divides for client in info.channels.values()):
+            info.pops = self.pops_by_setting(group)
+            self.changes += 1
+
     def tell(self, group: str) -> None:
         """Have the members of a group that has changed told."""
         info = self._table.get(group)
         if info is not None and info.message_model != BROADCASTING:
             self._notifier.changed(group)
 
-    def _left(
-        self, connection: Connection, group: str, client: ClientChannelInfo, how: str
-    ) -> None:
+    def _left(self, connection: Member, group: str, client: ClientChannelInfo, how: str) -> None:
         self.watch.gone(group, connection)
         log.info("group %s: %s at %s %s", group, client.client_id, connection.remote_address, how)
         if not self.clients(group):
@@ -185,3 +238,12 @@ class ConsumerManager(Memberships):
             self.on_group_gone(group)
         else:
             self.tell(group)
+
+
+def _other_mode(info: ConsumerGroupInfo) -> str:
+    member = next(iter(info.channels.values()))
+    how = "pop its messages, as clients of RocketMQ 5 do" if info.pops else "pull from its queues"
+    return (
+        f"group {info.group} has members that {how}, such as {shown(member.client_id)}: a group is "
+        "consumed in one way at a time; stop them first, or give this consumer a group of its own"
+    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.common.clock import Clock
 
 SMALL_GROUP: Final = 48
@@ -23,7 +23,7 @@ SMALL_GROUP: Final = 48
 NOTIFY_INTERVAL_S: Final = 0.1
 PER_MEMBER_S: Final = 0.001
 
-Notify = Callable[[Collection[Connection], str], None]  # (members, group)
+Notify = Callable[[Collection[Member], str], None]  # (members, group)
 
 
 class GroupNotifier:
@@ -33,7 +33,7 @@ class GroupNotifier:
         self,
         clock: Clock,
         notify: Notify,
-        members_of: Callable[[str], Collection[Connection]],
+        members_of: Callable[[str], Collection[Member]],
     ) -> None:
         self._clock = clock
         self._notify = notify

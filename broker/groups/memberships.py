@@ -13,12 +13,62 @@ ProducerManager.java
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import LanguageCode
+from skylarkmq.protocol.command import RemotingCommand
+
+
+class Member(Protocol):
+    """A client that can be told and asked: a connection, or a peer of another protocol.
+
+    Hashable by identity. Loop thread.
+    """
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def remote_address(self) -> str:
+        """Where it is, `ip:port`."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has gone; it is told nothing any more."""
+        ...
+
+    @property
+    def paused_since_s(self) -> float:
+        """Since when it has not taken what it was told, monotonic; 0 when it has."""
+        ...
+
+    @property
+    def account(self) -> object:
+        """Whose heartbeat came last; None: it may be told everything."""
+        ...
+
+    def push(self, command: RemotingCommand) -> None:
+        """Tell it something."""
+        ...
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Ask it something, and wait for its answer; see `Connection.call`."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Have it gone."""
+        ...
+
+    def add_close_listener(self, listener: Callable[[Member], None]) -> None:
+        """Call `listener` once when it has gone."""
+        ...
+
+    def remove_close_listener(self, listener: Callable[[Member], None]) -> None:
+        """Do so no more."""
+        ...
 
 
 @dataclass(slots=True)
@@ -29,6 +79,8 @@ class ClientChannelInfo:
     language: LanguageCode
     version: int
     last_update_ms: int  # of the monotonic clock, so that a clock step ends no membership
+    divides: bool = True
+    """Whether it reads queues of its own, which it divides with other members by itself."""
 
 
 class Memberships(ABC):
@@ -36,9 +88,9 @@ class Memberships(ABC):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._members: dict[str, dict[Connection, ClientChannelInfo]] = {}  # no group is empty
+        self._members: dict[str, dict[Member, ClientChannelInfo]] = {}  # no group is empty
         # Invariant: holds (connection, group) exactly when the group's members hold connection.
-        self._groups_of: dict[Connection, set[str]] = {}
+        self._groups_of: dict[Member, set[str]] = {}
 
     @property
     def groups(self) -> Collection[str]:
@@ -50,21 +102,23 @@ class Memberships(ABC):
         """Connections that belong to a group."""
         return len(self._groups_of)
 
-    def clients(self, group: str) -> Mapping[Connection, ClientChannelInfo]:
+    def clients(self, group: str) -> Mapping[Member, ClientChannelInfo]:
         """Return the clients of a group by connection; none for an unknown group."""
         return self._members.get(group, {})
 
-    def groups_of(self, connection: Connection) -> Collection[str]:
+    def groups_of(self, connection: Member) -> Collection[str]:
         """Return the groups that a connection belongs to."""
         return self._groups_of.get(connection, frozenset())
 
     def _join(
         self,
-        connection: Connection,
+        connection: Member,
         group: str,
         client_id: str,
         language: LanguageCode,
         version: int,
+        *,
+        divides: bool = True,
     ) -> bool:
         """Take in a member, or that it is still there; return whether it is new."""
         groups = self._groups_of.get(connection)
@@ -74,20 +128,20 @@ class Memberships(ABC):
         is_new = group not in groups
         groups.add(group)
         now_ms = int(self._clock.monotonic() * 1000)
-        client = ClientChannelInfo(client_id, language, version, now_ms)
+        client = ClientChannelInfo(client_id, language, version, now_ms, divides)
         self._members.setdefault(group, {})[connection] = client
         return is_new
 
-    def unregister(self, connection: Connection, group: str) -> None:
+    def unregister(self, connection: Member, group: str) -> None:
         """Take a client that says so out of a group; nothing happens when it is no member."""
         self._end(connection, group, "leaves")
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Member) -> None:
         """Take a connection out of all its groups."""
         for group in sorted(self.groups_of(connection)):
             self._end(connection, group, "has gone")
 
-    def expire(self, silent_ms: int) -> set[Connection]:
+    def expire(self, silent_ms: int) -> set[Member]:
         """End memberships without a heartbeat for `silent_ms`; return whose last ones they were."""
         before_ms = int(self._clock.monotonic() * 1000) - silent_ms
         silent = [
@@ -100,7 +154,7 @@ class Memberships(ABC):
             self._end(connection, group, "is silent")
         return {connection for connection, _ in silent} - self._groups_of.keys()
 
-    def _end(self, connection: Connection, group: str, how: str) -> None:
+    def _end(self, connection: Member, group: str, how: str) -> None:
         groups = self._groups_of.get(connection)
         if groups is None or group not in groups:
             return
@@ -115,7 +169,5 @@ class Memberships(ABC):
         self._left(connection, group, client, how)
 
     @abstractmethod
-    def _left(
-        self, connection: Connection, group: str, client: ClientChannelInfo, how: str
-    ) -> None:
+    def _left(self, connection: Member, group: str, client: ClientChannelInfo, how: str) -> None:
         """Follow the end of a membership."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from skylarkmq.broker.groups.memberships import ClientChannelInfo, Memberships
-from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.groups.memberships import ClientChannelInfo, Member, Memberships
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.flags import CLIENT_INNER_PRODUCER_GROUP
@@ -23,16 +22,16 @@ class ProducerManager(Memberships):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         # The last connection that a client sent a heartbeat over, by its id.
-        self._by_client_id: dict[str, Connection] = {}
-        self._client_ids: dict[Connection, str] = {}
+        self._by_client_id: dict[str, Member] = {}
+        self._client_ids: dict[Member, str] = {}
 
-    def find_client(self, client_id: str) -> Connection | None:
+    def find_client(self, client_id: str) -> Member | None:
         """Return the newest connection of a client of any group, None when it is not here."""
         return self._by_client_id.get(client_id)
 
     def register(
         self,
-        connection: Connection,
+        connection: Member,
         client_id: str,
         language: LanguageCode,
         version: int,
@@ -48,14 +47,12 @@ class ProducerManager(Memberships):
             self._client_ids[connection] = client_id
         self._by_client_id[client_id] = connection
 
-    def _left(
-        self, connection: Connection, group: str, client: ClientChannelInfo, how: str
-    ) -> None:
+    def _left(self, connection: Member, group: str, client: ClientChannelInfo, how: str) -> None:
         _log(group, "%s %s", client.client_id, how)
         if not self.groups_of(connection):
             self._forget_id(connection)
 
-    def _forget_id(self, connection: Connection) -> None:
+    def _forget_id(self, connection: Member) -> None:
         client_id = self._client_ids.pop(connection, None)
         if client_id is not None and self._by_client_id.get(client_id) is connection:
             del self._by_client_id[client_id]

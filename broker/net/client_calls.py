@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.net.fast_failure import OVERLOAD
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -47,7 +47,7 @@ class ClientCalls:
         self.waiting_count = 0
         self.waiting_size = 0
 
-    def notify_consumer_ids_changed(self, connections: Collection[Connection], group: str) -> None:
+    def notify_consumer_ids_changed(self, connections: Collection[Member], group: str) -> None:
         """Tell the members of a group to divide its queues again (40, one-way)."""
         if not connections or not self._may_notify(group):
             return
@@ -60,7 +60,7 @@ class ClientCalls:
             )
 
     async def call(
-        self, client: Connection, command: RemotingCommand, timeout_s: float
+        self, client: Member, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
         """Ask a client and wait for its answer, whatever its code.
 

@@ -7,6 +7,9 @@ client what this broker can do. Other members hear of a change after the answer.
 Unlike RocketMQ, names and amounts are checked, all of them before anything is taken in. A client
 whose heartbeat is refused never receives anything and may not say why, so each reason is logged as
 a warning, once for a client and group, and counted.
+
+A group that others consume in another way (`consumer_manager.py`) is left out, and the answer says
+so: the client's other groups have nothing to do with it.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ClientManageProcessor.java
 """
 
@@ -99,8 +102,15 @@ class ClientManageProcessor(Processor):
             self._note_refusal(client_id, error)
             raise
         changed: list[str] = []
+        left_out: RemoteProtocolError | None = None
         try:
             for consumer in data.consumer_data_set:
+                try:
+                    self._check_mode(consumer)
+                except RemoteProtocolError as error:
+                    self._note_refusal(client_id, error)
+                    left_out = error
+                    continue
                 self._open_group(
                     consumer.group_name, connection.remote_address, unit_mode=consumer.unit_mode
                 )
@@ -116,10 +126,20 @@ class ClientManageProcessor(Processor):
             self._producers.register(
                 connection, client_id, request.language, request.version, producer.group_name
             )
-        if self._topics.pending or self._groups.pending:
+        if left_out is None and (self._topics.pending or self._groups.pending):
             return self._answer_when_durable(request, changed)
         self._tell_after_answer(changed)
+        if left_out is not None:
+            raise left_out
         return Answer()
+
+    def _check_mode(self, consumer: ConsumerData) -> None:
+        try:
+            self._consumers.check_mode(
+                consumer.group_name, pops=self._consumers.is_popping(consumer)
+            )
+        except RemoteProtocolError as error:
+            raise _GroupRefused(consumer.group_name, error) from error
 
     async def _answer_when_durable(
         self, request: RemotingCommand, changed: list[str]

@@ -4,6 +4,9 @@ Unlike RocketMQ, which stores any offset under any name, an offset is taken only
 exists and up to its end: unknown names must not fill the table, and a message that is not stored
 yet cannot be consumed. Queries of unknown names answer what RocketMQ answers, and allocate nothing.
 
+While a group's members pop its messages, its offsets are the broker's, and there is nothing to
+divide or to lock: 15, 38 and 41 are refused (`consumer_manager.py`).
+
 Unlike RocketMQ, a queue that does not exist, or that an unknown group asks for, is not locked: it
 is missing from the answer, and nothing is remembered of it.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/ConsumerManageProcessor.java,
@@ -48,6 +51,7 @@ class ConsumerManageProcessor(Processor):
         check_group(group)
         client_ids = self._consumers.client_ids(group)
         if not client_ids:
+            self._consumers.check_mode(group, pops=False)
             raise refused(f"no consumer for this group, {group}")
         return Answer(GetConsumerListByGroupResponseBody(consumer_id_list=client_ids))
 
@@ -63,6 +67,7 @@ class ConsumerManageProcessor(Processor):
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         check_offset_group(group)
         check_topic(topic)
+        self._consumers.check_mode(group, pops=False)
         config = self._topics.get(topic)
         if config is None:
             raise refused(
@@ -130,6 +135,7 @@ class LockProcessor(Processor):
         wanted = decode_body(LockBatchRequestBody, call.request.body)
         group, client_id = wanted.consumer_group, wanted.client_id
         check_group(group)
+        self._consumers.check_mode(group, pops=False)
         locked: list[MessageQueueBody] = []
         if group in self._groups.table and 0 < len(client_id) <= CLIENT_ID_SIZE_MAX:
             locked = [

@@ -340,6 +340,8 @@ class PlainPulls:
         key = _key_of(header)
         if key in self._lanes or not self._enabled or isinstance(matches, RecordFilter):
             return
+        if self._consumers.pops(group):  # what may be pulled is decided pull by pull
+            return
         queue = self._store.queues.get(topic, header.queue_id)
         traffic = self._stats.topics_out.get((topic, group))
         if (

@@ -6,6 +6,9 @@
 
 Held pulls and the store take what `select` returns: None for everything.
 
+While the group's members pop, a pull that relies on a heartbeat, or that commits an offset, is
+refused: it comes from a member that was (`consumer_manager.py`). Others only read.
+
 Unlike RocketMQ, an expression in the request that cannot be compiled is refused; there it matches
 every message.
 
@@ -64,7 +67,11 @@ class PullSubscriptions:
         Raises:
             RemoteProtocolError: there is no usable subscription.
         """
-        if header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
+        commits = header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0
+        is_inline = header.sys_flag & PullSysFlag.FLAG_SUBSCRIPTION
+        if commits or not is_inline:
+            self._consumers.check_mode(header.consumer_group, pops=False)
+        if is_inline:
             if is_tag_type(header.expression_type):
                 return parse_tags(header.subscription or "")
             kind = header.expression_type or ""

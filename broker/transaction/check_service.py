@@ -36,8 +36,8 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.access.control import may_publish
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delayed_message import Parked, Place
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.groups.producer_manager import ProducerManager
-from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, Found
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
@@ -133,7 +133,7 @@ class CheckRules(NamedTuple):
 class Audience(NamedTuple):
     """The clients that could be asked."""
 
-    writable: list[Connection]
+    writable: list[Member]
     is_congested: bool  # there are clients, and all leave what they were sent unread
 
 

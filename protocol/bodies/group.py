@@ -29,7 +29,7 @@ import msgspec
 from skylarkmq.protocol.bodies.text import Body, DataVersion, MessageQueueBody
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong, java_int, java_long
 
-CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE: Final = (
     "CONSUME_FROM_LAST_OFFSET",

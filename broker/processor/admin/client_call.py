@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.net.client_calls import ClientCalls
-from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.protocol import flags
@@ -82,7 +82,7 @@ class ClientCallProcessor(Processor):
         more = {"brokerName": self._config.broker_name}
         return await self._call(call.request, header.consumer_group, header.client_id, more, body)
 
-    def _find(self, group: str, client_id: str) -> Connection:
+    def _find(self, group: str, client_id: str) -> Member:
         check_group(group)
         found = self._consumers.find_client(group, client_id)
         if found is None:

@@ -22,10 +22,9 @@ import msgspec
 
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.groups.memberships import ClientChannelInfo
+from skylarkmq.broker.groups.memberships import ClientChannelInfo, Member
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
 from skylarkmq.broker.processor.processor import (
     Context,
@@ -194,7 +193,7 @@ class AdminGroupProcessor(Processor):
                 await asyncio.sleep(0)
         return Answer(ProducerTableInfo(data=data))
 
-    def _producer(self, peer: Connection, client: ClientChannelInfo) -> ProducerInfo:
+    def _producer(self, peer: Member, client: ClientChannelInfo) -> ProducerInfo:
         silent_ms = int(self._clock.monotonic() * 1000) - client.last_update_ms
         return ProducerInfo(
             client_id=client.client_id,
@@ -272,7 +271,7 @@ def _check_retry_policy(policy: GroupRetryPolicy) -> None:
         )
 
 
-def _connections(clients: Mapping[Connection, ClientChannelInfo]) -> list[ConnectionBody]:
+def _connections(clients: Mapping[Member, ClientChannelInfo]) -> list[ConnectionBody]:
     return [
         ConnectionBody(
             client_addr=peer.remote_address,

@@ -9,7 +9,8 @@ A reset by time needs the group's offsets and, as in RocketMQ, its members: the 
 where each queue goes on and tells the members (220), who drop what they hold, commit the new
 offsets and go on there. Without a member the answer is CONSUMER_NOT_ONLINE, and an administrator
 writes the offsets itself (15). A reset that names an `offset` moves a group without members too:
-the broker changes its table, which is on the disk before the answer. A forced reset to the time -1,
+the broker changes its table, which is on the disk before the answer. So does each reset of a group
+whose members pop: where it goes on is the broker's matter alone. A forced reset to the time -1,
 the queues' ends, skips what accumulated.
 
 Unlike RocketMQ, where the language of the administrator decides how all members are told, each
@@ -31,6 +32,7 @@ from typing import Any, Final
 
 from skylarkmq.broker.groups.consumer_manager import ConsumerGroupInfo
 from skylarkmq.broker.groups.consumer_offset import NO_OFFSET
+from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
@@ -118,7 +120,7 @@ class AdminOffsetProcessor(Processor):
         }
         return Answer(lenient_json.dumps({"consumerTable": table}))
 
-    async def _ask_status(self, member: Connection, fields: dict[str, str]) -> OffsetTable | None:
+    async def _ask_status(self, member: Member, fields: dict[str, str]) -> OffsetTable | None:
         """The offsets that a member holds; None when it does not say."""
         asked = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
         try:
@@ -243,9 +245,10 @@ class AdminOffsetProcessor(Processor):
             target = await self._target(header, queue_id, by_offset=by_offset)
             table.append((self._queue(header.topic, queue_id), target))
         info = self._consumers.group(header.group)
-        if info is not None:
+        pops = self._consumers.pops(header.group)
+        if info is not None and not pops:
             self._push_reset(info, call.request, header, table)
-        elif by_offset:
+        elif by_offset or pops:
             await self._write(call.connection, header.group, header.topic, table)
         else:
             raise refused(
@@ -322,7 +325,7 @@ class AdminOffsetProcessor(Processor):
     async def _write(
         self, connection: Connection, group: str, topic: str, table: OffsetTable
     ) -> None:
-        """Move a group without members."""
+        """Move a group without members that pull."""
         if group not in self._groups.table:
             raise unknown_group(group)
         self._topic_to_reset(topic)  # it may have been deleted while its queues were looked at
