@@ -195,6 +195,7 @@ class BrokerParts:
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.replica: Replicated | None = None  # among those that elect their master
+        self.send: SendProcessor | None = None  # of the server, once it is made
 
     def _ha_client(self) -> HaClient | None:
         """Return what follows a master that is configured; None on one, and on a replica."""
@@ -487,6 +488,7 @@ def make_server(
     """
     config, stats = parts.config, parts.stats
     send, pulls, processors = _processors(parts, clock, store_host, rng)
+    parts.send = send
     handlers: dict[int, Handler] = {}
     for processor in processors:
         handlers.update(processor.handlers())

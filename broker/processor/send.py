@@ -13,6 +13,7 @@ acknowledged only when `topics.json` is on the disk, so an acknowledged topic su
     plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
     full road      everything else, and whatever the plain road is not sure of
+    other          of another protocol (`put`): the full road without a frame
 
 All give the same records and answers; tests hold that. The kernel takes nothing for a topic with a
 deduplication window; the other roads look whether such a message is stored already
@@ -25,13 +26,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats, TrafficIn
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
-from skylarkmq.broker.processor.send_answers import SendAnswers
+from skylarkmq.broker.processor.send_answers import SendAnswers, Tell
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import (
     BatchHead,
@@ -42,7 +43,7 @@ from skylarkmq.broker.processor.send_messages import (
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.kernel import compiled as kernel
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
-from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -67,6 +68,7 @@ from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.store.results import MessageInner
 
 # How a send's header begins, of a message and of a batch: codes 310 and 320 as Java and we write
 # them.
@@ -94,6 +96,24 @@ _DECODE: Final[dict[int, Callable[[bytes], PlainCommand | None]]] = {
 }
 Lane = tuple[ConsumeQueue, TrafficIn]
 """Where plain sends go, and what counts them."""
+
+
+class Sender(NamedTuple):
+    """Who sends a message."""
+
+    host: bytes  # packed
+    address: str  # host:port
+    version: int = CURRENT_VERSION  # of the client
+
+
+class Placed(NamedTuple):
+    """Where a message lies when its batch is stored."""
+
+    target: Target
+    inner: MessageInner  # as it is stored: what waits is in another topic than its target's
+    physical_offset: int
+    queue_id: int  # of the target
+    queue_offset: int  # of the queue in which it is stored
 
 
 def _ignore() -> None:
@@ -353,6 +373,48 @@ class SendProcessor:
 
     def _request(self, connection: Connection, request: RemotingCommand) -> None:
         header = decode_send_header(request.code, request.ext_fields)
+        self._open_turn()
+        target = self._target(header, connection.remote_address)
+        try:
+            if header.batch:
+                self._put_batch(connection, request, header, target)
+                return
+            sender = Sender(connection.host_bytes, connection.remote_address, request.version)
+            placed = self._place(sender, request.body, header, target)
+        except (StoreFullError, OSError) as error:
+            raise self._unavailable(error) from error
+        place = placed.queue_id, placed.queue_offset
+        wait = placed.inner.wait_store_ok
+        self._note(connection, request, placed.target, [placed.physical_offset], place, wait)
+
+    def put(
+        self, sender: Sender, body: bytes, header: SendMessageRequestHeader, tell: Tell
+    ) -> Placed:
+        """Store a message of another protocol, together with the others of this turn.
+
+        Args:
+            header: of one message; WAIT among its properties does nothing.
+            tell: called once, as soon as an answer to `request` would be sent; perhaps before this
+                returns, never after a refusal.
+
+        Raises:
+            RemoteProtocolError: with RocketMQ's code for what is wrong; nothing is stored.
+        """
+        self._open_turn()
+        target = self._target(header, sender.address)
+        try:
+            placed = self._place(sender, body, header, target)
+        except (StoreFullError, OSError) as error:
+            raise self._unavailable(error) from error
+        self._answers.add_tell(tell, placed.target.topic)
+        if self._batch.size + self._single_size >= TURN_SIZE_MAX:
+            self.commit()
+        else:
+            self._plan_end()
+        return placed
+
+    def _open_turn(self) -> None:
+        """Have the batch of this turn open, or refuse what comes."""
         self._take_single()
         if self._store.failure is not None or (not self.gathering and not self._begin()):
             why = self._store.refusal()
@@ -361,44 +423,36 @@ class SendProcessor:
                 self._check_full()
                 why = "the broker does not take messages yet"
             raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
-        target = self._checks.target(header, connection.remote_address)
+
+    def _target(self, header: SendMessageRequestHeader, remote_address: str) -> Target:
+        target = self._checks.target(header, remote_address)
         if target.fresh:
             self._answers.note_fresh(target.topic)
-        try:
-            if header.batch:
-                self._put_batch(connection, request, header, target)
-            else:
-                self._put(connection, request, header, target)
-        except StoreFullError as error:
-            raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-        except OSError as error:
-            self._store.fail(error)
-            why = self._store.refusal() or str(error)
-            raise RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why) from error
+        return target
 
-    def _put(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        header: SendMessageRequestHeader,
-        target: Target,
-    ) -> None:
+    def _unavailable(self, error: StoreFullError | OSError) -> RemoteProtocolError:
+        why = str(error)
+        if isinstance(error, OSError):
+            self._store.fail(error)
+            why = self._store.refusal() or why
+        return RemoteProtocolError(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+
+    def _place(
+        self, sender: Sender, body: bytes, header: SendMessageRequestHeader, target: Target
+    ) -> Placed:
+        """Lay a message out in the batch of this turn, unless it is stored already."""
         if target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             target = self._checks.retry_target(
-                target, request.version, header.reconsume_times, header.max_reconsume_times
+                target, sender.version, header.reconsume_times, header.max_reconsume_times
             )
             if target.fresh:
                 self._answers.note_fresh(target.topic)
-        inner = self._maker.single(connection.host_bytes, request.body, header, target)
+        inner = self._maker.single(sender.host, body, header, target)
         if inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             self._on_half()
         mark = self._deduplication.mark(inner.topic, inner.properties)
         if mark is not None and (first := mark.look(self._batch.store_timestamp)) is not None:
-            place = first.queue_id, first.queue_offset
-            self._note(
-                connection, request, target, [first.physical_offset], place, inner.wait_store_ok
-            )
-            return
+            return Placed(target, inner, first.physical_offset, first.queue_id, first.queue_offset)
         queue = self._store.queues.open(inner.topic, inner.queue_id)
         size_before = self._batch.size
         physical_offset = self._batch.add_message(queue, inner)
@@ -417,8 +471,7 @@ class SendProcessor:
         offset = queue.next_offset - 1
         if mark is not None:
             mark.note(self._batch.store_timestamp, inner.queue_id, offset, physical_offset)
-        place = target.queue_id, offset
-        self._note(connection, request, target, [physical_offset], place, inner.wait_store_ok)
+        return Placed(target, inner, physical_offset, target.queue_id, offset)
 
     def _put_batch(
         self,
@@ -543,6 +596,9 @@ class SendProcessor:
             self.commit()
             return
         self._last_sender = connection
+        self._plan_end()
+
+    def _plan_end(self) -> None:
         if not self._planned:
             self._planned = True
             asyncio.get_running_loop().call_soon(self._end_turn)

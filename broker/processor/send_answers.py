@@ -5,7 +5,8 @@
     fresh       their topic was just made: answered when, besides, `topics.json` is on the disk
 
 An answer is written with its message, as if all went well. In the rare other case its frame is
-read again, and says what went wrong.
+read again, and says what went wrong. Senders that speak another protocol are told what has come of
+their messages, and write their answers themselves.
 
 Every success carries MSG_REGION and TRACE_ON, without which Java clients fail on it.
 
@@ -15,6 +16,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProce
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 
@@ -54,26 +56,39 @@ _TRACE_ON = "TRACE_ON"
 # Stored sends that want an answer, as a plain tuple because one is made for nearly every message:
 # (who wants them, serialize type, how many, frames that say SUCCESS)
 Sent = tuple[Connection, int, int, bytes]
+Tell = Callable[[PutMessageStatus, str], object]
+"""Called once with what has come of a message, and why it is not stored, if it is not."""
 _connection_of = itemgetter(0)
 
 
 class SendTurn:
     """The answers of one batch."""
 
-    __slots__ = ("_answers", "_fresh", "_is_committed", "_unwaited", "_waiting")
+    __slots__ = (
+        "_answers", "_fresh", "_is_committed", "_tells", "_tells_fresh", "_unwaited", "_waiting"
+    )  # fmt: skip
 
     def __init__(
-        self, answers: SendAnswers, waiting: list[Sent], unwaited: list[Sent], fresh: list[Sent]
+        self,
+        answers: SendAnswers,
+        waiting: list[Sent],
+        unwaited: list[Sent],
+        fresh: list[Sent],
+        tells: list[Tell],
+        tells_fresh: list[Tell],
     ) -> None:
         self._answers = answers
         self._waiting = waiting
         self._unwaited = unwaited
         self._fresh = fresh
+        self._tells = tells
+        self._tells_fresh = tells_fresh
         self._is_committed = False
 
     def committed(self) -> None:
         """Note that the batch is committed: who was not answered by now waits."""
         self._is_committed = True
+        self._answers.waiting_count += len(self._tells) + len(self._tells_fresh)
         for entries in (self._waiting, self._fresh):
             if entries:
                 self._park(entries, 1)
@@ -91,13 +106,15 @@ class SendTurn:
     @property
     def waits(self) -> bool:
         """True when a send waits for the disk."""
-        return bool(self._waiting or self._fresh)
+        return bool(self._waiting or self._fresh or self._tells or self._tells_fresh)
 
     def durable(self, status: PutMessageStatus) -> None:
         """Answer: the batch is durable, late, or lost."""
         waiting, self._waiting = self._waiting, []
+        tells, self._tells = self._tells, []
         self._release(waiting, status)
-        if self._fresh:
+        self._tell(tells, status)
+        if self._fresh or self._tells_fresh:
             if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
                 self._release_fresh(status)
             else:
@@ -112,7 +129,9 @@ class SendTurn:
 
     def _release_fresh(self, status: PutMessageStatus, why: str = _REFUSED) -> None:
         fresh, self._fresh = self._fresh, []
+        tells, self._tells_fresh = self._tells_fresh, []
         self._release(fresh, status, why)
+        self._tell(tells, status, why)
 
     @property
     def unwaited(self) -> Committed | None:
@@ -126,6 +145,12 @@ class SendTurn:
         if self._is_committed:
             self._park(entries, -1)
         self._send(entries, status, why)
+
+    def _tell(self, tells: list[Tell], status: PutMessageStatus, why: str = _REFUSED) -> None:
+        if self._is_committed:
+            self._answers.waiting_count -= len(tells)
+        for tell in tells:
+            tell(status, why)
 
     def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
         # What the commit itself answers is all that the turn has; a sync ends many batches, and a
@@ -185,6 +210,8 @@ class SendAnswers:
         self._waiting: list[Sent] = []
         self._unwaited: list[Sent] = []
         self._fresh: list[Sent] = []
+        self._tells: list[Tell] = []
+        self._tells_fresh: list[Tell] = []
 
     def extras(self, request: RemotingCommand) -> dict[str, str]:
         """Return the extra fields of every answer to a send, refusals included."""
@@ -250,6 +277,13 @@ class SendAnswers:
         else:
             self._unwaited.append(sent)
 
+    def add_tell(self, tell: Tell, topic: str) -> None:
+        """Note a stored message whose sender writes its answer itself, and waits for the disk."""
+        if self._fresh_topics and self.is_fresh(topic):
+            self._tells_fresh.append(tell)
+        else:
+            self._tells.append(tell)
+
     def add_waiting(self, sent: list[Sent]) -> None:
         """Note stored messages of topics that are not fresh, whose senders wait for the disk."""
         self._waiting += sent
@@ -263,12 +297,17 @@ class SendAnswers:
     @property
     def has_some(self) -> bool:
         """True when something was gathered through this turn."""
-        return bool(self._waiting or self._unwaited or self._fresh)
+        return bool(
+            self._waiting or self._tells or self._unwaited or self._fresh or self._tells_fresh
+        )
 
     def take(self) -> SendTurn:
         """Hand over what was gathered through this turn."""
-        turn = SendTurn(self, self._waiting, self._unwaited, self._fresh)
+        turn = SendTurn(
+            self, self._waiting, self._unwaited, self._fresh, self._tells, self._tells_fresh
+        )
         self._waiting, self._unwaited, self._fresh = [], [], []
+        self._tells, self._tells_fresh = [], []
         return turn
 
     def frames(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:

@@ -11,15 +11,19 @@ import pytest
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.processor import send as send_module
+from skylarkmq.broker.processor.send import Sender
 from skylarkmq.kernel import why_pure
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
+from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.results import PutMessageResult
+from skylarkmq.store.results import PutMessageResult, PutMessageStatus
 from tests.store.support import inner
 from tests.support.fake_transport import Transport
 from tests.support.live_broker import live_broker
+from tests.support.patience import until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 SEND, PULL = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.PULL_MESSAGE)
@@ -253,3 +257,78 @@ async def test_a_store_that_fails_refuses_what_this_turn_has_read(tmp_path: Path
             (answer,) = peer.answers()
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert stored(broker) == 0
+
+
+Heard = list[tuple[PutMessageStatus, str]]
+
+
+def put(broker: BrokerController, text: str, topic: str = "T", properties: str = "") -> Heard:
+    """Send as a protocol of its own does; what it is told goes into the list that is returned."""
+    heard: Heard = []
+    header = SendMessageRequestHeader(
+        producer_group="G",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=properties,
+    )
+    send = broker.parts.send
+    assert send is not None
+    sender = Sender(b"\x7f\x00\x00\x01\x00\x00\x00\x01", "127.0.0.1:1")
+    placed = send.put(sender, text.encode(), header, lambda *told: heard.append(told))
+    assert placed.target.topic == topic
+    return heard
+
+
+OK = [PutMessageStatus.PUT_OK]
+
+
+def statuses(heard: Heard) -> list[PutMessageStatus]:
+    return [status for status, _ in heard]
+
+
+async def test_sends_of_other_protocols_share_the_commit_of_the_turn(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        (peer,) = await peers(broker, 1)
+        before = commits(broker)
+        first = put(broker, "x")
+        peer.send("y")
+        second = put(broker, "z")
+        assert (stored(broker), first, second, commits(broker)) == (0, [], [], before)
+        await turn()
+        assert (stored(broker), commits(broker)) == (3, before + 1)
+        assert (statuses(first), statuses(second), peer.offsets()) == (OK, OK, ["1"])
+
+
+async def test_a_sender_of_another_protocol_hears_that_the_store_has_failed(
+    tmp_path: Path,
+) -> None:
+    async with live_broker(tmp_path, store_failure_exit=False) as broker:
+        await peers(broker, 1)
+        heard = put(broker, "x")
+        broker.parts.store.fail(OSError(5, "the disk is gone"))
+        await turn()
+        ((status, why),) = heard
+        assert status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "not stored safely" in why
+        with pytest.raises(RemoteProtocolError, match="disk is gone") as refused:
+            put(broker, "y")
+        assert refused.value.response_code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert len(heard) == 1
+
+
+async def test_another_protocol_hears_of_a_new_topic_when_the_table_is_on_the_disk(
+    tmp_path: Path,
+) -> None:
+    async with live_broker(tmp_path) as broker:
+        await peers(broker, 1)
+        heard = put(broker, "x", "New")
+        await turn()
+        assert heard == []
+        await until(lambda: bool(heard))
+        assert b'"New"' in (tmp_path / "config" / "topics.json").read_bytes()
+        assert statuses(heard) == OK
