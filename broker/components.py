@@ -92,6 +92,7 @@ from skylarkmq.broker.transaction.check_service import (
     TransactionCheckService,
 )
 from skylarkmq.broker.transaction.ledger import TransactionLedger
+from skylarkmq.broker.transaction.verdicts import Verdicts
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
@@ -115,6 +116,7 @@ class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is."""
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
+    send: SendProcessor | None = None  # of the server, once it is made
 
     def __init__(
         self,
@@ -195,7 +197,6 @@ class BrokerParts:
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.replica: Replicated | None = None  # among those that elect their master
-        self.send: SendProcessor | None = None  # of the server, once it is made
 
     def _ha_client(self) -> HaClient | None:
         """Return what follows a master that is configured; None on one, and on a replica."""
@@ -447,7 +448,9 @@ def _processors(
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),
             SendBackProcessor(context, rng, stats),
-            EndTransactionProcessor(context, transactions, stats),
+            EndTransactionProcessor(
+                context, transactions, Verdicts(parts.store, transactions, clock, stats)
+            ),
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),

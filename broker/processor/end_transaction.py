@@ -22,7 +22,6 @@ from typing import Any, Final
 from skylarkmq.broker.access.accounts import PUB, Kind
 from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
@@ -31,7 +30,6 @@ from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     QUEUE_ID,
-    final_of,
     first_offset_of,
     group_of,
     named_first_offset_of,
@@ -39,6 +37,7 @@ from skylarkmq.broker.transaction.messages import (
     resumed,
     topic_of,
 )
+from skylarkmq.broker.transaction.verdicts import Verdicts
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -60,10 +59,10 @@ _NOT_PUT_BACK: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed"
 class EndTransactionProcessor(Processor):
     """Ends transactions. Loop thread."""
 
-    def __init__(self, context: Context, ledger: TransactionLedger, counts: BrokerStats) -> None:
+    def __init__(self, context: Context, ledger: TransactionLedger, verdicts: Verdicts) -> None:
         super().__init__(context)
         self._ledger = ledger
-        self._counts = counts
+        self._verdicts = verdicts
 
     # 37
 
@@ -81,52 +80,16 @@ class EndTransactionProcessor(Processor):
     async def _end(
         self, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand:
-        stats = self._ledger.stats
         try:
-            half, result = await self._decide(request, header)
+            await self._ledger.ready()
+            place, half = await self._find(header)
+            ensure(request, Kind.TOPIC, topic_of(half), PUB)
+            commits = header.commit_or_rollback == _COMMIT
+            result = await self._verdicts.end(place, half, commits=commits)
         except RemoteProtocolError:
-            stats.refused += 1
+            self._ledger.stats.refused += 1
             raise
-        if result is None or result.status in STORED:
-            ends = self._counts.transactions_of(topic_of(half))
-            if header.commit_or_rollback == _COMMIT:
-                stats.committed += 1
-                ends.committed += 1
-                age_ms = max(0, self._clock.now_ms() - half.born_timestamp)
-                ends.finish_s.observe(age_ms // 1000)
-            else:
-                stats.rolled_back += 1
-                ends.rolled_back += 1
         return (Answer() if result is None else _answer(result)).reply(request)
-
-    async def _decide(
-        self, request: RemotingCommand, header: EndTransactionRequestHeader
-    ) -> tuple[Parked, PutMessageResult | None]:
-        """End the transaction of a half message; no result when there was nothing to store."""
-        ledger, commits = self._ledger, header.commit_or_rollback == _COMMIT
-        await ledger.ready()
-        place, half = await self._find(header)
-        ensure(request, Kind.TOPIC, topic_of(half), PUB)
-        first = first_offset_of(half, place.queue_offset)
-        offset = await ledger.place_of(place.queue_offset, first)
-        late = first in ledger.given_up
-        if ledger.table.is_ended(offset) and not late:
-            raise refused(
-                f"the transaction at {header.tran_state_table_offset} has ended already, or its "
-                "producer is asked about it anew"
-            )
-        try:
-            follows = final_of(half, place.physical_offset) if commits else None
-        except ValueError as error:
-            raise refused(f"the half message cannot be published: {error}") from error
-        if late:
-            del ledger.given_up[first]  # before anything else can happen: one verdict is enough
-            if not commits:
-                return half, None
-        (result,) = await ledger.end([End(offset, first, follows, half.store_host)])
-        if late and result.status not in STORED:
-            ledger.given_up[first] = None
-        return half, result
 
     async def _find(self, header: EndTransactionRequestHeader) -> tuple[Place, Parked]:
         """Return the half message that a verdict names by both its offsets and its group."""

@@ -38,7 +38,7 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delayed_message import Parked, Place
 from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.groups.producer_manager import ProducerManager
-from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, Found
+from skylarkmq.broker.transaction.half_reader import Found
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,
@@ -268,7 +268,7 @@ class TransactionCheckService:
             log.error("%d open transactions were removed with their log files", lost)
         at, end, unreadable = table.start, ledger.halves.end, 0
         while self._running:
-            page = self._page(at, end)
+            page = ledger.open_page(at, end)
             if not page:
                 break
             found = await ledger.halves.read(page)
@@ -296,14 +296,6 @@ class TransactionCheckService:
                 GIVEN_UP_TOPIC,
             )
             self._given_up = 0
-
-    def _page(self, at: int, end: int) -> list[Place]:
-        ledger, offsets = self._ledger, list[int]()
-        while len(offsets) < PAGE_COUNT and (at := ledger.table.next_pending(at, end)) < end:
-            if not ledger.is_under_way(at):
-                offsets.append(at)
-            at += 1
-        return ledger.halves.page_of(offsets)
 
     def _plan(self, found: list[Found]) -> tuple[list[_Planned], bool]:
         """Return what to do with a page, and whether the round ends in it."""

@@ -18,8 +18,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
+from skylarkmq.broker.transaction.half_keys import HalfKeys
 from skylarkmq.broker.transaction.half_table import HalfTable
-from skylarkmq.broker.transaction.messages import QUEUE_ID, ended_by, first_offset_of
+from skylarkmq.broker.transaction.messages import QUEUE_ID, ended_by, first_offset_of, keyed_by
 from skylarkmq.broker.waiting import records, result_of
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
@@ -116,9 +117,15 @@ class Left(NamedTuple):
 
 
 async def load_table(
-    table: HalfTable, halves: HalfReader, ops: HalfReader, op_offset: int, end: int
+    table: HalfTable,
+    keys: HalfKeys,
+    halves: HalfReader,
+    ops: HalfReader,
+    *,
+    op_offset: int,
+    end: int,
 ) -> list[Left]:
-    """Fill the table, page by page; the loop turns in between.
+    """Fill both tables, page by page; the loop turns in between.
 
     Args:
         op_offset: where the op messages to read begin.
@@ -141,7 +148,7 @@ async def load_table(
             table.note_op(place.queue_offset, max(offsets, default=-1))
         op_offset = page[-1].queue_offset + 1
         await asyncio.sleep(0)
-    left = await _load_places(table, halves, end)
+    left = await _load_places(table, keys, halves, end)
     if unreadable:
         log.error(
             "%d op messages cannot be read: the transactions that they end will be asked about "
@@ -152,7 +159,9 @@ async def load_table(
     return left
 
 
-async def _load_places(table: HalfTable, halves: HalfReader, end: int) -> list[Left]:
+async def _load_places(
+    table: HalfTable, keys: HalfKeys, halves: HalfReader, end: int
+) -> list[Left]:
     at, left = table.start, list[Left]()
     while True:
         offsets: list[int] = []
@@ -164,9 +173,13 @@ async def _load_places(table: HalfTable, halves: HalfReader, end: int) -> list[L
             return left
         for place, half, _ in await halves.read(page):
             if half is None:
+                keys.is_whole = False
                 continue
             offset = place.queue_offset
             first = first_offset_of(half, offset)
+            key = keyed_by(half)
+            if key is not None:
+                keys.note(*key, first)
             if first != offset:
                 former = table.moved.get(first, first)
                 if not table.is_ended(former):

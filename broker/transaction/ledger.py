@@ -22,8 +22,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.delay.delayed_message import Place
 from skylarkmq.broker.groups.consumer_offset import NO_OFFSET, ConsumerOffsetManager
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.broker.transaction.half_keys import HalfKeys
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader, Left, load_table
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
@@ -78,6 +80,7 @@ class TransactionLedger:
     Attributes:
         given_up: first offsets of the half messages that were given up lately. A verdict that
             comes after all is still taken for them.
+        keys: where to look for those whose producers name no offsets.
         on_half: called when half messages have become visible.
     """
 
@@ -89,6 +92,7 @@ class TransactionLedger:
         clock: Clock,
     ) -> None:
         self.table = HalfTable()
+        self.keys = HalfKeys()
         self.stats = TransactionStats()
         self.halves = HalfReader(store, HALF_TOPIC)
         self.given_up: OrderedDict[int, None] = OrderedDict()
@@ -112,6 +116,7 @@ class TransactionLedger:
         self._ready.clear()
         half, op = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
         self.table = HalfTable(half, op)
+        self.keys = HalfKeys()
         if self._store_failed not in self._store.failure_listeners:  # it may have been stopped
             self._store.failure_listeners.append(self._store_failed)
         if self.halves.end:
@@ -145,7 +150,9 @@ class TransactionLedger:
         end = self.halves.end
         while True:
             try:
-                left = await load_table(self.table, self.halves, self._ops, op, end)
+                left = await load_table(
+                    self.table, self.keys, self.halves, self._ops, op_offset=op, end=end
+                )
                 for at in range(0, len(left), PAGE_COUNT):
                     await self._put_ops(left[at : at + PAGE_COUNT])
                 break
@@ -236,6 +243,20 @@ class TransactionLedger:
             if under_way is None:
                 return current
             await under_way.wait()
+
+    def open_page(self, at: int, end: int, *, with_ending: bool = False) -> list[Place]:
+        """Return where the next open half messages are: a page at most.
+
+        Args:
+            at, end: queue offsets between which to look.
+            with_ending: also those that are being ended.
+        """
+        offsets: list[int] = []
+        while len(offsets) < PAGE_COUNT and (at := self.table.next_pending(at, end)) < end:
+            if with_ending or not self.is_under_way(at):
+                offsets.append(at)
+            at += 1
+        return self.halves.page_of(offsets)
 
     def is_under_way(self, offset: int) -> bool:
         """Return whether the half message is being ended."""

@@ -133,6 +133,15 @@ def unique_key_of(half: Parked) -> str | None:
     return None if value is None else value.decode("utf-8", "replace")
 
 
+def keyed_by(half: Parked) -> tuple[str, str] | None:
+    """Return topic and unique key of a half message that is ended by them; None of others.
+
+    Its producer speaks RocketMQ 5's gRPC protocol, and has the topic as its group.
+    """
+    topic, key = topic_of(half), unique_key_of(half)
+    return None if key is None or group_of(half) != topic else (topic, key)
+
+
 def first_offset_of(half: Parked, queue_offset: int) -> int:
     """Return the queue offset at which a half message was stored first."""
     first = named_first_offset_of(half)

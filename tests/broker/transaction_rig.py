@@ -14,6 +14,7 @@ from skylarkmq.broker.transaction.check_service import (
 )
 from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.broker.transaction.messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, half_of
+from skylarkmq.broker.transaction.verdicts import Verdicts
 from skylarkmq.protocol.codes import LanguageCode, RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt
@@ -67,7 +68,9 @@ class TransactionRig(GroupRig):
     def _build(self) -> None:
         self.ledger = TransactionLedger(self.store, self.topics, self.offsets, self.clock)
         self.checks = TransactionCheckService(self.config, self.ledger, self.producers, self.clock)
-        self.processor = EndTransactionProcessor(self.context, self.ledger, BrokerStats())
+        self.counts = BrokerStats()
+        self.verdicts = Verdicts(self.store, self.ledger, self.clock, self.counts)
+        self.processor = EndTransactionProcessor(self.context, self.ledger, self.verdicts)
         self.connection: Any = FakeConnection("192.0.2.9:9")
 
     async def go(self) -> TransactionRig:
