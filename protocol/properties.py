@@ -70,6 +70,20 @@ STORE_AGAIN: Final = "STORE_AGAIN"  # ours: "true" where a deduplication window 
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 
+# Since 5.x, mostly by its proxy and for consumers that pop.
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+BORN_HOST: Final = "__BORNHOST"  # the producer's address, as it says
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+POP_CK: Final = "POP_CK"  # a receipt handle, in remoting answers
+POP_CK_OFFSET: Final = "POP_CK_OFFSET"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"  # of a message that was not acknowledged in time, ms
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+EXTEND_UNIQ_INFO: Final = "EXTEND_UNIQ_INFO"
+DUP_INFO: Final = "DUP_INFO"
+TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
+CRC32: Final = "__CRC32#"
+
 RESERVED_NAMES: Final = frozenset(
     {
         KEYS,
@@ -107,6 +121,31 @@ RESERVED_NAMES: Final = frozenset(
     }
 )
 """Names that a user's own properties may not take."""
+
+RESERVED_NAMES_5: Final = RESERVED_NAMES | {
+    POP_CK,
+    POP_CK_OFFSET,
+    FIRST_POP_TIME,
+    DUP_INFO,
+    EXTEND_UNIQ_INFO,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_OUT_MS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_LEVEL,
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    DLQ_ORIGIN_TOPIC,
+    DLQ_ORIGIN_MESSAGE_ID,
+    CRC32,
+}
+"""The same for clients of RocketMQ 5's gRPC protocol.
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 common/.../message/MessageConst.java (STRING_HASH_SET)
+"""
 
 TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
 """What begins the TAGS pair; for `find_property`."""

@@ -4,6 +4,7 @@ import pytest
 
 from skylarkmq.protocol.properties import (
     RESERVED_NAMES,
+    RESERVED_NAMES_5,
     decode_properties,
     encode_properties,
     find_property,
@@ -122,3 +123,5 @@ def test_the_batchs_properties_follow_the_messages(
 def test_the_names_that_users_may_not_take() -> None:
     assert {"KEYS", "TAGS", "WAIT", "DELAY", "UNIQ_KEY", "TRAN_MSG", "REAL_QID"} <= RESERVED_NAMES
     assert not {"__SHARDINGKEY", "INNER_MULTI_DISPATCH", "n"} & RESERVED_NAMES
+    assert {"TIMER_DELIVER_MS", "1ST_POP_TIME", "__BORNHOST", "KEYS"} <= RESERVED_NAMES_5
+    assert not {"__SHARDINGKEY", "TRACE_CONTEXT", "n"} & RESERVED_NAMES_5
