@@ -31,6 +31,7 @@ from skylarkmq.broker.net.router import REMARK_MAX
 from skylarkmq.broker.processor.plain_pulls import PlainPulls
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
+from skylarkmq.broker.processor.read_checks import check_read
 from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.common.clock import Clock
@@ -46,7 +47,6 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_WHEEL_TIMER_TOPIC,
     PermName,
     PullSysFlag,
-    is_readable,
 )
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, SerializeType
 from skylarkmq.protocol.headers.fields import encode_fields
@@ -123,6 +123,7 @@ class PullProcessor(Processor):
         plain: PlainPulls,
     ) -> None:
         super().__init__(context)
+        self._context = context
         self._plain = plain
         self._subscriptions = subscriptions
         self._holding = holding
@@ -158,34 +159,9 @@ class PullProcessor(Processor):
     def _check(
         self, header: PullMessageRequestHeader, remote_address: str = ""
     ) -> SubscriptionGroupConfig:
-        if not is_readable(self._config.broker_permission):
-            raise refused(
-                f"the broker[{self._config.broker_name}] pulling message is forbidden",
-                ResponseCode.NO_PERMISSION,
-            )
-        group = self._groups.find(header.consumer_group, remote_address)
-        if group is None:
-            raise refused(
-                f"subscription group [{header.consumer_group[:64]}] does not exist; create it, or "
-                "let the broker do so with autoCreateSubscriptionGroup=true",
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        if not group.consume_enable:
-            raise refused(
-                f"subscription group no permission, {header.consumer_group}",
-                ResponseCode.NO_PERMISSION,
-            )
-        topic = self._topics.table.get(header.topic) or PARKED.get(header.topic)
-        if topic is None:
-            raise refused(
-                f"topic[{header.topic[:64]}] not exist, apply first please!",
-                ResponseCode.TOPIC_NOT_EXIST,
-            )
-        if not is_readable(topic.perm):
-            raise refused(
-                f"the topic[{header.topic}] pulling message is forbidden",
-                ResponseCode.NO_PERMISSION,
-            )
+        group, topic = check_read(
+            self._context, header.consumer_group, header.topic, remote_address, PARKED
+        )
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise refused(
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
