@@ -256,6 +256,11 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+# What 209 and 210 say to a pop or notification request of a 5.x client.
+POLLING_FULL: Final = 209
+POLLING_TIMEOUT: Final = 210
+
+
 class LanguageCode(IntEnum):
     """Who wrote the sending program: the name in JSON headers, the number in binary ones."""
 

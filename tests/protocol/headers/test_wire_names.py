@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from skylarkmq.protocol.command import decode_command
-from skylarkmq.protocol.headers import drain, group, pull, replica, route, send, topic
+from skylarkmq.protocol.headers import drain, group, pop, pull, replica, route, send, topic
 from skylarkmq.protocol.headers.fields import Header, decode_fields, encode_fields
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame
@@ -129,12 +129,35 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
     (route.AddWritePermOfBrokerResponseHeader, "addTopicCount!"),
     (drain.DrainBrokerRequestHeader, "action! refresh leaving"),
     (drain.DrainBrokerResponseHeader, "state! moved! stays! why waitsFor"),
+    (
+        pop.PopMessageRequestHeader,
+        "consumerGroup! topic! queueId! maxMsgNums! invisibleTime! pollTime! bornTime! initMode!"
+        " expType exp order attemptId bname",
+    ),
+    (
+        pop.PopMessageResponseHeader,
+        "popTime invisibleTime reviveQid restNum startOffsetInfo msgOffsetInfo orderCountInfo",
+    ),
+    (pop.PeekMessageRequestHeader, "topic! queueId! maxMsgNums! consumerGroup!"),
+    (pop.AckMessageRequestHeader, "consumerGroup! topic! queueId! extraInfo! offset! bname"),
+    (
+        pop.ChangeInvisibleTimeRequestHeader,
+        "consumerGroup! topic! queueId! extraInfo! offset! invisibleTime! bname",
+    ),
+    (pop.ChangeInvisibleTimeResponseHeader, "popTime invisibleTime reviveQid"),
+    (
+        pop.NotificationRequestHeader,
+        "consumerGroup! topic! queueId! pollTime! bornTime! order attemptId bname",
+    ),
+    (pop.NotificationResponseHeader, "hasMsg pollingFull"),
+    (pop.PollingInfoRequestHeader, "consumerGroup! topic! queueId!"),
+    (pop.PollingInfoResponseHeader, "pollingNum!"),
     (replica.SwitchOverRequestHeader, "target"),
     (replica.SwitchOverResponseHeader, "master! term!"),
     (replica.ForceFailoverRequestHeader, "acceptLoss!"),
     (replica.ForceFailoverResponseHeader, "messagesAtRisk! term!"),
 ]
-MODULES = (drain, group, pull, replica, route, send, topic)
+MODULES = (drain, group, pop, pull, replica, route, send, topic)
 
 
 def test_no_header_is_forgotten() -> None:
