@@ -89,6 +89,7 @@ class StoreWorkers:
     index: Worker  # the key index: building, queries, sync
     tables: Worker  # JSON tables, removal of expired files
     timer: Worker  # runs of timed messages
+    pop: Worker  # the journal of pop consumption
     reads: Worker  # cold reads and heavy admin work; two threads, so jobs may overtake each other
 
     @classmethod

@@ -92,6 +92,7 @@ class ManualStoreWorkers:
     index: ManualWorker
     tables: ManualWorker
     timer: ManualWorker
+    pop: ManualWorker
     reads: ManualWorker
     workers: StoreWorkers
 
@@ -104,6 +105,7 @@ class ManualStoreWorkers:
             self.index,
             self.tables,
             self.timer,
+            self.pop,
             self.reads,
         )
 
