@@ -30,6 +30,7 @@ PROTOCOL_ERROR_KINDS: Final = (
     "tls",
     "unknown_code",
     "idle_timeout",
+    "http2",
 )
 PULL_RESULTS: Final = (
     "found",

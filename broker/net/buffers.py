@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from skylarkmq.broker.net.connection import Connection
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +23,25 @@ OUTBOUND_MAX: Final = 256 << 20
 BEHIND_SIZE: Final = 64 << 10
 FLOOD_SIZE: Final = 64 << 20
 CALM_SIZE: Final = 16 << 20
+
+
+class HeldPeer(Protocol):
+    """A peer that makes a server hold bytes.
+
+    Attributes:
+        remote_address: its `host:port`.
+    """
+
+    remote_address: str
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the connection now; what is queued is lost."""
+        ...
 
 
 def _nothing() -> None:
@@ -66,9 +82,9 @@ class InboundBuffers(_Buffers):
 
     def __init__(self, limit: int = INBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
         super().__init__(limit, give_back)
-        self._held: dict[Connection, int] = {}
+        self._held: dict[HeldPeer, int] = {}
 
-    def note(self, peer: Connection, size: int) -> None:
+    def note(self, peer: HeldPeer, size: int) -> None:
         """A peer holds `size` bytes now."""
         self._add(size - self._held.get(peer, 0))
         if size:
@@ -98,9 +114,9 @@ class OutboundBuffers(_Buffers):
         super().__init__(limit, give_back)
         self._counted = 0  # the size when the peers were last counted
         # The one that has taken nothing for the longest time comes first.
-        self._behind: dict[Connection, int] = {}
+        self._behind: dict[HeldPeer, int] = {}
 
-    def note(self, peer: Connection, size: int) -> None:
+    def note(self, peer: HeldPeer, size: int) -> None:
         """A peer that is behind has `size` bytes to take."""
         self._add(size - self._behind.get(peer, 0))
         self._behind[peer] = size
@@ -111,7 +127,7 @@ class OutboundBuffers(_Buffers):
         elif self.is_full and self.size - self._counted > self.limit // 16:
             self._count()
 
-    def caught_up(self, peer: Connection) -> None:
+    def caught_up(self, peer: HeldPeer) -> None:
         """A peer is no longer behind, or gone."""
         self.size -= self._behind.pop(peer, 0)
 
@@ -122,7 +138,7 @@ class OutboundBuffers(_Buffers):
 
     def _count(self) -> None:
         """Ask every peer what it has taken in the meantime; who took something goes last."""
-        took: dict[Connection, int] = {}
+        took: dict[HeldPeer, int] = {}
         for peer, size in list(self._behind.items()):
             unsent = peer.unsent_size
             if unsent < size:

@@ -83,6 +83,24 @@ class Gate:
         return frames
 
 
+class LateWriter(Protocol):
+    """A connection that gathers what it writes.
+
+    Attributes:
+        remote_address: the peer's `host:port`.
+    """
+
+    remote_address: str
+
+    def write_out(self) -> None:
+        """Write what is queued."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the connection now; what is queued is lost."""
+        ...
+
+
 class LateWrites:
     """Connections that write at the end of this turn of the loop. Loop thread.
 
@@ -91,9 +109,9 @@ class LateWrites:
     """
 
     def __init__(self) -> None:
-        self._connections: list[Connection] = []
+        self._connections: list[LateWriter] = []
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: LateWriter) -> None:
         """Have a connection write what it has queued by then."""
         if not self._connections:
             asyncio.get_running_loop().call_soon(self._write)

@@ -13,10 +13,11 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import listen
-from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.buffers import HeldPeer, InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate, LateWrites
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
@@ -39,6 +40,40 @@ ConnectionMaker = Callable[[FrameHandler, "RemotingServer"], Connection]
 """Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
 
 
+class ServedPeer(HeldPeer, Protocol):
+    """What stands for a peer, as its server sees it; an `asyncio.Protocol` as well.
+
+    Attributes:
+        host_bytes: its packed address.
+        close_reason: why it ends; empty while it does not.
+        last_active_s: when it sent something last. All times are the monotonic clock's.
+        paused_since_s: since when it has not read enough, 0 when it has.
+        unfinished_since_s: since when it owes us the end of a frame, 0 when it does not.
+    """
+
+    host_bytes: bytes
+    close_reason: str
+    last_active_s: float
+    paused_since_s: float
+    unfinished_since_s: float
+
+    def note_progress(self) -> None:
+        """Start `paused_since_s` anew if the peer has read enough since."""
+        ...
+
+    def stop_reading(self) -> None:
+        """Take no more requests; answers still go out."""
+        ...
+
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Write to this transport from now on."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Send what is queued, then end the connection."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
     """How many peers a server lets in, and for how long a silent one stays."""
@@ -49,37 +84,32 @@ class PeerLimits:
     """Connections that one address may have; of IPv6, one network of 64 bits."""
 
 
-class RemotingServer:
-    """Accepts peers on one or more addresses for one handler. Loop thread."""
+class PeerServer:
+    """Accepts peers of one kind on one or more addresses. Loop thread."""
 
     def __init__(
         self,
-        handler: FrameHandler,
         clock: Clock,
         stats: BrokerStats,
+        make: Callable[[], ServedPeer],
         *,
         limits: PeerLimits = PeerLimits(),
-        gate: Gate | None = None,
         inbound: InboundBuffers | None = None,
         outbound: OutboundBuffers | None = None,
-        connect: ConnectionMaker = Connection,
     ) -> None:
         """Make a server; `serve` opens it.
 
         Args:
-            connect: makes what stands for a peer that has connected.
-            gate: refuses requests while there is too much to do; None: nothing is refused.
+            make: makes what stands for a peer that has connected.
             inbound: counts what waits to be handled, outbound: what peers leave unread.
         """
         self.stats = stats
         self.clock = clock
-        self.gate = gate or Gate()
         self.inbound = inbound or InboundBuffers()
         self.outbound = outbound or OutboundBuffers()
         self.late_writes = LateWrites()
-        self.connections: set[Connection] = set()
-        self._handler = handler
-        self._connect = connect
+        self.connections: set[ServedPeer] = set()
+        self._make = make
         self._limits = limits
         self._by_address: Counter[bytes] = Counter()  # connections, as `connections` has them
         self._servers: list[asyncio.Server] = []
@@ -100,8 +130,9 @@ class RemotingServer:
         """
 
         def make_protocol() -> asyncio.Protocol:
-            connection = self._connect(self._handler, self)
-            return connection if tls is None else tls.before(connection, connection)
+            connection = self._make()
+            inner = cast("asyncio.Protocol", connection)
+            return inner if tls is None else tls.before(inner, connection)
 
         loop = asyncio.get_running_loop()
         for bound in sockets:
@@ -137,7 +168,7 @@ class RemotingServer:
         for connection in list(self.connections):
             connection.abort(reason)
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: ServedPeer) -> bool:
         """Take a connection in; False when there is no room for it."""
         self.connections.add(connection)
         self._empty.clear()
@@ -152,7 +183,7 @@ class RemotingServer:
             return False
         return True
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ServedPeer) -> None:
         """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
@@ -203,10 +234,43 @@ class RemotingServer:
                 connection.close("idle_timeout")
 
 
+class RemotingServer(PeerServer):
+    """Accepts peers that send frames of remoting, for one handler. Loop thread."""
+
+    def __init__(
+        self,
+        handler: FrameHandler,
+        clock: Clock,
+        stats: BrokerStats,
+        *,
+        limits: PeerLimits = PeerLimits(),
+        gate: Gate | None = None,
+        inbound: InboundBuffers | None = None,
+        outbound: OutboundBuffers | None = None,
+        connect: ConnectionMaker = Connection,
+    ) -> None:
+        """Make a server; `serve` opens it.
+
+        Args:
+            connect: makes what stands for a peer that has connected.
+            gate: refuses requests while there is too much to do; None: nothing is refused.
+            inbound: counts what waits to be handled, outbound: what peers leave unread.
+        """
+        super().__init__(
+            clock,
+            stats,
+            lambda: connect(handler, self),
+            limits=limits,
+            inbound=inbound,
+            outbound=outbound,
+        )
+        self.gate = gate or Gate()
+
+
 def _is_older(since_s: float, limit_s: float) -> bool:
     return 0.0 < since_s < limit_s
 
 
-def _network(connection: Connection) -> bytes:
+def _network(connection: ServedPeer) -> bytes:
     """Where a connection comes from: an IPv4 address, or the half of one of IPv6 that is given."""
     return connection.host_bytes[:-4][:8]

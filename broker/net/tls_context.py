@@ -362,6 +362,7 @@ def _empty_server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["h2"])  # gRPC's clients ask for it, remoting's for nothing
     return context
 
 

@@ -101,6 +101,7 @@ ALLOWED = {
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("protocol/v5/schema_pb2.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/calls.py", "google"): "optional; the extra `grpc`",
+    ("protocol/http2/connection.py", "hpack"): "optional; the extra `grpc`",
     ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
     **{
         (f"tools/console/{file}", library): "the console; the extra `console`"

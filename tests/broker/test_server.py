@@ -266,7 +266,7 @@ async def test_a_peer_that_ends_its_side_is_gone_with_everything_of_its() -> Non
     client = await RawClient.open(address)
     await client.call(9)
     left: list[Connection] = []
-    (connection,) = server.connections
+    connection = cast(Connection, next(iter(server.connections)))
     connection.add_close_listener(left.append)
     client.writer.write_eof()
     await client.closed()

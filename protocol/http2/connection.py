@@ -1,0 +1,660 @@
+"""One peer's HTTP/2 connection, as its server sees it.
+
+    receive(bytes)  ->  events          Head, Data, Reset, Drained, in the order of the bytes
+    send ..., end   ->  take_outgoing   what is to be written to the peer
+
+Flow control: the connection's window opens again by itself, a stream's when its data was `taken`;
+so a peer can have no more under way than the windows of its streams. What the peer's windows do not
+let out waits here, stream by stream; `unsent_size` says how much that is.
+
+A fault of a stream costs the stream, a fault of the connection ends it: `failed` says why, the last
+frame that is written is GOAWAY, and nothing is taken any more. A peer that makes work without an
+end (resets, pings, settings, empty frames) is told to calm down.
+
+Source: RFC 9113; RFC 7541 by the library hpack
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import hpack
+
+from skylarkmq.protocol.http2.frames import (
+    ACK,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_SIZE_LIMIT,
+    FRAME_SIZE_MIN,
+    HAS_PRIORITY,
+    HEAD_SIZE,
+    PADDED,
+    PREFACE,
+    SETTING,
+    STREAM_ID_MASK,
+    UINT32,
+    WINDOW_MAX,
+    ErrorCode,
+    FrameType,
+    Setting,
+    frame,
+    settings_frame,
+)
+
+Field = tuple[bytes, bytes]
+
+RECEIVE_FRAME_SIZE: Final = 1 << 16
+RECEIVE_WINDOW: Final = 1 << 20
+"""Bytes of one stream that may be under way before they are taken."""
+CONNECTION_WINDOW: Final = 1 << 24
+HEADER_SIZE_MAX: Final = 16 << 10
+"""Bytes of a request's fields, and of the block that carries them."""
+STREAMS_MAX: Final = 4096
+FLOOD_MAX: Final = 10_000
+"""Frames without any use between two calls of `calm`."""
+_PRIORITY_SIZE: Final = 5
+_PING_SIZE: Final = 8
+_NAMES_MAX: Final = 256
+_OF_CONNECTION: Final = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+_REQUEST: Final = frozenset((b":method", b":scheme", b":path"))
+_REQUEST_OPTIONAL: Final = frozenset((b":authority",))
+
+
+class Head(NamedTuple):
+    """A request begins.
+
+    Attributes:
+        fields: names in lower case, pseudo fields (`:path`) first.
+        is_end: nothing follows.
+    """
+
+    stream_id: int
+    fields: Sequence[Field]
+    is_end: bool
+
+
+class Data(NamedTuple):
+    """A part of a request's body; `taken` must be told of its bytes."""
+
+    stream_id: int
+    data: bytes
+    is_end: bool
+
+
+class Reset(NamedTuple):
+    """A stream that was told of has ended before its time: its peer's word, or a fault of it."""
+
+    stream_id: int
+    code: int
+
+
+class Drained(NamedTuple):
+    """What `send` had to keep back on a stream has left."""
+
+    stream_id: int
+
+
+Event = Head | Data | Reset | Drained
+
+
+class Http2Error(Exception):
+    """A fault that ends the connection."""
+
+    def __init__(self, code: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class _StreamError(Exception):
+    def __init__(self, stream_id: int, code: ErrorCode) -> None:
+        super().__init__()
+        self.stream_id = stream_id
+        self.code = code
+
+
+class _Stream:
+    __slots__ = (
+        "is_received", "length_left", "pending", "receive_left", "send_left", "stream_id",
+        "taken_size", "trailers",
+    )  # fmt: skip
+
+    def __init__(self, stream_id: int, send_left: int) -> None:
+        self.stream_id = stream_id
+        self.send_left = send_left  # may be below 0 after a change of the peer's settings
+        self.receive_left = RECEIVE_WINDOW
+        self.taken_size = 0  # of what came, and the window was not opened for yet
+        self.is_received = False  # the peer has sent all of it
+        self.length_left: int | None = None  # of the body, if the head tells it
+        self.pending: deque[bytes] = deque()
+        self.trailers: bytes | None = None  # follow what is pending
+
+
+class Http2Connection:
+    """The server's end of one connection. One thread.
+
+    Attributes:
+        failed: why the connection has ended; empty while it has not.
+        unsent_size: bytes of bodies that wait for the peer's windows.
+        is_leaving: the peer has said that it sends no more requests.
+    """
+
+    def __init__(self, streams_max: int = STREAMS_MAX) -> None:
+        """Begin, with our settings as the first thing to be written."""
+        self.failed = ""
+        self.unsent_size = 0
+        self.is_leaving = False
+        self._streams_max = streams_max
+        self._decoder = hpack.Decoder(HEADER_SIZE_MAX)
+        self._rest = bytearray()  # a frame of which more is to come
+        self._is_greeted = False
+        self._is_set = False  # the peer's first frame, its settings, has come
+        self._streams: dict[int, _Stream] = {}
+        self._blocked: dict[int, _Stream] = {}
+        self._last_id = 0
+        self._going_from: int | None = None  # streams above this one are not taken any more
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fields so far
+        self._receive_left = CONNECTION_WINDOW
+        self._send_left = DEFAULT_WINDOW
+        self._peer_window = DEFAULT_WINDOW
+        self._peer_frame_size = FRAME_SIZE_MIN
+        self._flood = 0
+        self._names: set[bytes] = set()  # of fields, which are known to be in order
+        ours = (
+            (Setting.MAX_CONCURRENT_STREAMS, streams_max),
+            (Setting.INITIAL_WINDOW_SIZE, RECEIVE_WINDOW),
+            (Setting.MAX_FRAME_SIZE, RECEIVE_FRAME_SIZE),
+            (Setting.MAX_HEADER_LIST_SIZE, HEADER_SIZE_MAX),
+        )
+        self._out = [settings_frame(ours), _window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)]
+        self._readers: dict[int, Callable[[int, int, bytes, list[Event]], None]] = {
+            FrameType.DATA: self._data,
+            FrameType.HEADERS: self._headers,
+            FrameType.PRIORITY: self._priority,
+            FrameType.RST_STREAM: self._rst_stream,
+            FrameType.SETTINGS: self._settings,
+            FrameType.PUSH_PROMISE: self._push_promise,
+            FrameType.PING: self._ping,
+            FrameType.GOAWAY: self._goaway,
+            FrameType.WINDOW_UPDATE: self._window_update,
+            FrameType.CONTINUATION: self._continuation,
+        }
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that have not ended."""
+        return len(self._streams)
+
+    @property
+    def buffered_size(self) -> int:
+        """Bytes of a frame, or of a request's head, that has not come to its end."""
+        return len(self._rest) + (len(self._block[2]) if self._block is not None else 0)
+
+    def calm(self) -> None:
+        """Forget what the peer did without any use: some time has passed."""
+        self._flood = 0
+
+    # What comes
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes of the peer and return what they mean; nothing after a failure."""
+        events: list[Event] = []
+        if self.failed:
+            return events
+        if self._rest:
+            self._rest += data
+            source: bytes | bytearray = self._rest
+        else:
+            source = data
+        try:
+            end = self._read(source, events)
+        except Http2Error as error:
+            self._fail(error, events)
+            return events
+        if source is self._rest:
+            del self._rest[:end]
+        elif end < len(data):
+            self._rest += data[end:]
+        return events
+
+    def _read(self, source: bytes | bytearray, events: list[Event]) -> int:
+        """Read whole frames; return where the first one begins that is not whole."""
+        size, position = len(source), 0
+        if not self._is_greeted:
+            greeting = bytes(source[: len(PREFACE)])
+            if not PREFACE.startswith(greeting):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2")
+            if size < len(PREFACE):
+                return 0
+            self._is_greeted = True
+            position = len(PREFACE)
+        while size - position >= HEAD_SIZE:
+            length = source[position] << 16 | source[position + 1] << 8 | source[position + 2]
+            if length > RECEIVE_FRAME_SIZE:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            end = position + HEAD_SIZE + length
+            if end > size:
+                break
+            kind, flags = source[position + 3], source[position + 4]
+            stream_id = int.from_bytes(source[position + 5 : position + 9], "big") & STREAM_ID_MASK
+            payload = bytes(source[position + HEAD_SIZE : end])
+            position = end
+            if self._block is not None and kind != FrameType.CONTINUATION:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a head is cut by another frame")
+            if not self._is_set:
+                if kind != FrameType.SETTINGS or flags & ACK:
+                    raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
+                self._is_set = True
+            reader = self._readers.get(kind)
+            if reader is None:
+                self._note_useless()
+                continue
+            try:
+                reader(flags, stream_id, payload, events)
+            except _StreamError as error:
+                self._note_useless()
+                self._reset(error.stream_id, error.code, events)
+        return position
+
+    def _fail(self, error: Http2Error, events: list[Event]) -> None:
+        self.failed = f"{error.code.name}: {error}"
+        last = UINT32.pack(self._last_id) + UINT32.pack(error.code)
+        self._out.append(frame(FrameType.GOAWAY, 0, 0, last + str(error).encode()))
+        events.extend(Reset(stream_id, error.code) for stream_id in self._streams)
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._streams.clear()
+        self._blocked.clear()
+        self._rest.clear()
+        self._block = None
+        self.unsent_size = 0
+
+    def _note_useless(self) -> None:
+        self._flood += 1
+        if self._flood > FLOOD_MAX:
+            why = "too many frames without any use"
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, why)
+
+    def _is_idle(self, stream_id: int) -> bool:
+        return stream_id > self._last_id or not stream_id & 1
+
+    def _data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        size = len(payload)
+        self._receive_left -= size
+        if self._receive_left < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+        if self._receive_left < CONNECTION_WINDOW // 2:
+            self._out.append(_window_update(0, CONNECTION_WINDOW - self._receive_left))
+            self._receive_left = CONNECTION_WINDOW
+        if flags & PADDED:
+            payload = _without_padding(payload)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_received:
+            if self._is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "data of a stream that never began")
+            raise _StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+        stream.receive_left -= size
+        if stream.receive_left < 0:
+            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        is_end = bool(flags & END_STREAM)
+        if stream.length_left is not None:
+            stream.length_left -= len(payload)
+            if stream.length_left < 0 or (is_end and stream.length_left):
+                raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        if not payload and not is_end:
+            self._note_useless()
+        stream.taken_size += size - len(payload)
+        stream.is_received = is_end
+        events.append(Data(stream_id, payload, is_end))
+
+    def _headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a head of no stream")
+        if flags & PADDED:
+            payload = _without_padding(payload)
+        on_itself = False
+        if flags & HAS_PRIORITY:
+            if len(payload) < _PRIORITY_SIZE:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a head without its priority")
+            on_itself = _depends_on(payload) == stream_id
+            payload = payload[_PRIORITY_SIZE:]
+        if flags & END_HEADERS:
+            self._head(stream_id, flags, payload, events)
+        else:
+            self._block = stream_id, flags, bytearray(payload)
+        if on_itself:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+
+    def _continuation(
+        self, flags: int, stream_id: int, payload: bytes, events: list[Event]
+    ) -> None:
+        if self._block is None or self._block[0] != stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this continues nothing")
+        _, first_flags, block = self._block
+        block += payload
+        if len(block) > HEADER_SIZE_MAX:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head without an end")
+        if flags & END_HEADERS:
+            self._block = None
+            self._head(stream_id, first_flags, bytes(block), events)
+        elif not payload:
+            self._note_useless()
+
+    def _head(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
+        try:
+            fields: Sequence[Field] = self._decoder.decode(block, raw=True)  # pyright: ignore
+        except hpack.OversizedHeaderListError as error:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large") from error
+        except hpack.HPACKError as error:
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a head cannot be read") from error
+        is_end = bool(flags & END_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._trailers(stream, fields, is_end=is_end, events=events)
+            return
+        if not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a client's streams have odd numbers")
+        if stream_id <= self._last_id:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "a head of a stream that has ended")
+        self._last_id = stream_id
+        is_going = self._going_from is not None and stream_id > self._going_from
+        if is_going or len(self._streams) >= self._streams_max:
+            raise _StreamError(stream_id, ErrorCode.REFUSED_STREAM)
+        length = self._check(stream_id, fields)
+        if is_end and length:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        stream = self._streams[stream_id] = _Stream(stream_id, self._peer_window)
+        stream.length_left = length
+        stream.is_received = is_end
+        events.append(Head(stream_id, fields, is_end))
+
+    def _trailers(
+        self, stream: _Stream, fields: Sequence[Field], *, is_end: bool, events: list[Event]
+    ) -> None:
+        if stream.is_received:
+            raise _StreamError(stream.stream_id, ErrorCode.STREAM_CLOSED)
+        if not is_end or stream.length_left or any(name.startswith(b":") for name, _ in fields):
+            raise _StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR)
+        for name, _ in fields:
+            self._check_name(stream.stream_id, name)
+        stream.is_received = True
+        events.append(Data(stream.stream_id, b"", True))
+
+    def _check(self, stream_id: int, fields: Sequence[Field]) -> int | None:
+        """Check a request's fields, and return the length of its body if they tell it."""
+        pseudo: set[bytes] = set()
+        length: int | None = None
+        is_over = False  # the pseudo fields
+        for name, value in fields:
+            if name[:1] == b":":
+                if is_over or name in pseudo or not value:
+                    raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                pseudo.add(name)
+                continue
+            is_over = True
+            if name not in self._names:
+                self._check_name(stream_id, name)
+            if name == b"te" and value != b"trailers":
+                raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            if name == b"content-length":
+                if not value.isdigit():
+                    raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                length = int(value[:20])
+        if not pseudo >= _REQUEST or not pseudo <= _REQUEST | _REQUEST_OPTIONAL:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        return length
+
+    def _check_name(self, stream_id: int, name: bytes) -> None:
+        if not name or name != name.lower() or name in _OF_CONNECTION:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        if len(self._names) < _NAMES_MAX:
+            self._names.add(name)
+
+    def _priority(self, _: int, stream_id: int, payload: bytes, __: list[Event]) -> None:
+        self._note_useless()
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")
+        if len(payload) != _PRIORITY_SIZE:
+            raise _StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+        if _depends_on(payload) == stream_id:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+
+    def _rst_stream(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        self._note_useless()
+        if len(payload) != UINT32.size:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
+        if self._is_idle(stream_id):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the end of a stream that never began")
+        if stream_id in self._streams:
+            self._forget(stream_id)
+            events.append(Reset(stream_id, UINT32.unpack(payload)[0]))
+
+    def _settings(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        if stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "settings of a stream")
+        self._note_useless()
+        if len(payload) % SETTING.size or (flags & ACK and payload):
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "settings of a wrong size")
+        if flags & ACK:
+            return
+        for key, value in SETTING.iter_unpack(payload):
+            if key == Setting.ENABLE_PUSH and value > 1:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+            if key == Setting.MAX_FRAME_SIZE:
+                if not FRAME_SIZE_MIN <= value <= FRAME_SIZE_LIMIT:
+                    raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
+                self._peer_frame_size = min(value, RECEIVE_FRAME_SIZE)
+            if key == Setting.INITIAL_WINDOW_SIZE:
+                self._change_windows(value)
+        self._out.append(frame(FrameType.SETTINGS, ACK, 0))
+        self._flush(events)
+
+    def _change_windows(self, value: int) -> None:
+        if value > WINDOW_MAX:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is out of range")
+        change, self._peer_window = value - self._peer_window, value
+        for stream in self._streams.values():
+            stream.send_left += change
+            if stream.send_left > WINDOW_MAX:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is out of range")
+
+    def _push_promise(self, _: int, __: int, ___: bytes, ____: list[Event]) -> None:
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a client promises nothing")
+
+    def _ping(self, flags: int, stream_id: int, payload: bytes, _: list[Event]) -> None:
+        if stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
+        if len(payload) != _PING_SIZE:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
+        self._note_useless()
+        if not flags & ACK:
+            self._out.append(frame(FrameType.PING, ACK, 0, payload))
+
+    def _goaway(self, _: int, stream_id: int, __: bytes, ___: list[Event]) -> None:
+        if stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the peer's leave is not a stream's")
+        self._note_useless()
+        self.is_leaving = True
+
+    def _window_update(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        if len(payload) != UINT32.size:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has four bytes")
+        increment = UINT32.unpack(payload)[0] & WINDOW_MAX
+        if not stream_id:
+            if not increment:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window opened by nothing")
+            self._send_left += increment
+            if self._send_left > WINDOW_MAX:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is out of range")
+            self._flush(events)
+            return
+        if self._is_idle(stream_id):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of a stream that never began")
+        if not increment:
+            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._note_useless()
+            return
+        stream.send_left += increment
+        if stream.send_left > WINDOW_MAX:
+            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if stream_id in self._blocked:
+            self._flush(events)
+
+    # What goes
+
+    def take_outgoing(self) -> bytes:
+        """Return what is to be written to the peer; empty when there is nothing."""
+        out, self._out = self._out, []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def taken(self, stream_id: int, size: int) -> None:
+        """Let a stream's window open again by bytes of its data that have found their place."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_received:
+            return
+        stream.taken_size += size
+        if stream.taken_size >= RECEIVE_WINDOW // 2:
+            self._out.append(_window_update(stream_id, stream.taken_size))
+            stream.receive_left += stream.taken_size
+            stream.taken_size = 0
+
+    def send_head(self, stream_id: int, block: bytes) -> None:
+        """Begin an answer; a stream that has ended takes nothing, here and below."""
+        if stream_id in self._streams:
+            self._out.append(frame(FrameType.HEADERS, END_HEADERS, stream_id, block))
+
+    def send(self, stream_id: int, data: bytes) -> bool:
+        """Send a part of an answer's body; False when some of it waits for the peer's windows."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return True
+        if not stream.pending:
+            room = min(stream.send_left, self._send_left)
+            if len(data) <= room and len(data) <= self._peer_frame_size:
+                stream.send_left -= len(data)
+                self._send_left -= len(data)
+                self._out.append(frame(FrameType.DATA, 0, stream_id, data))
+                return True
+        self._keep(stream, data)
+        self._flush([])
+        return not stream.pending
+
+    def end(self, stream_id: int, trailers: bytes) -> None:
+        """End an answer by its last fields, after all of its body.
+
+        Args:
+            trailers: their block; an empty one ends it without any.
+        """
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if stream.pending:
+            stream.trailers = trailers
+        else:
+            self._finish(stream, trailers)
+
+    def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a whole answer: its head, its body, its last fields."""
+        self.send_head(stream_id, head)
+        self.send(stream_id, data)
+        self.end(stream_id, trailers)
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """End a stream before its time."""
+        if stream_id in self._streams:
+            self._reset(stream_id, code, [])
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life."""
+        self._out.append(frame(FrameType.PING, 0, 0, bytes(_PING_SIZE)))
+
+    def go_away(self) -> None:
+        """Tell the peer that no new stream is taken; those under way go on."""
+        if self._going_from is None and not self.failed:
+            self._going_from = self._last_id
+            payload = UINT32.pack(self._last_id) + UINT32.pack(ErrorCode.NO_ERROR)
+            self._out.append(frame(FrameType.GOAWAY, 0, 0, payload))
+
+    def _keep(self, stream: _Stream, data: bytes) -> None:
+        stream.pending.append(data)
+        self.unsent_size += len(data)
+        self._blocked[stream.stream_id] = stream
+
+    def _flush(self, events: list[Event]) -> None:
+        """Send what the windows let out: one frame of each stream, and again."""
+        while self._blocked and self._send_left > 0:
+            progress = False
+            for stream in list(self._blocked.values()):
+                progress |= self._flush_one(stream, events)
+            if not progress:
+                return
+
+    def _flush_one(self, stream: _Stream, events: list[Event]) -> bool:
+        room = min(stream.send_left, self._send_left, self._peer_frame_size)
+        data = stream.pending[0]
+        if room <= 0 and data:
+            return False
+        part, rest = data[:room], data[room:]
+        if rest:
+            stream.pending[0] = rest
+        else:
+            stream.pending.popleft()
+        stream.send_left -= len(part)
+        self._send_left -= len(part)
+        self.unsent_size -= len(part)
+        self._out.append(frame(FrameType.DATA, 0, stream.stream_id, part))
+        if not stream.pending:
+            del self._blocked[stream.stream_id]
+            if stream.trailers is not None:
+                self._finish(stream, stream.trailers)
+            else:
+                events.append(Drained(stream.stream_id))
+        return True
+
+    def _finish(self, stream: _Stream, trailers: bytes) -> None:
+        stream_id = stream.stream_id
+        if trailers:
+            flags = END_HEADERS | END_STREAM
+            self._out.append(frame(FrameType.HEADERS, flags, stream_id, trailers))
+        else:
+            self._out.append(frame(FrameType.DATA, END_STREAM, stream_id))
+        if not stream.is_received:  # it need not send the rest
+            self._out.append(_rst_stream(stream_id, ErrorCode.NO_ERROR))
+        self._forget(stream_id)
+
+    def _reset(self, stream_id: int, code: ErrorCode, events: list[Event]) -> None:
+        self._out.append(_rst_stream(stream_id, code))
+        if stream_id in self._streams:
+            self._forget(stream_id)
+            events.append(Reset(stream_id, code))
+
+    def _forget(self, stream_id: int) -> None:
+        stream = self._streams.pop(stream_id)
+        if self._blocked.pop(stream_id, None) is not None:
+            self.unsent_size -= sum(map(len, stream.pending))
+
+
+def _window_update(stream_id: int, increment: int) -> bytes:
+    return frame(FrameType.WINDOW_UPDATE, 0, stream_id, UINT32.pack(increment))
+
+
+def _rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    return frame(FrameType.RST_STREAM, 0, stream_id, UINT32.pack(code))
+
+
+def _depends_on(payload: bytes) -> int:
+    parent: int = UINT32.unpack_from(payload)[0] & STREAM_ID_MASK
+    return parent
+
+
+def _without_padding(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than there are bytes")
+    return payload[1 : len(payload) - payload[0]]
