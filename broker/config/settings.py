@@ -215,6 +215,9 @@ class BrokerConfig(ServerConfig):
     long_polling_enable: bool = True
     short_polling_time_mills: OfShortPolling[Interval] = 1000  # ms
     notify_consumer_ids_changed_enable: Live[bool] = True
+    pop_inflight_max_per_queue: Positive = 10_000  # ours; handed out by pop, not acknowledged
+    pop_inflight_max_per_group: Positive = 100_000  # ours
+    pop_inflight_max: Positive = 1_000_000  # ours; of all groups
     consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
     slave_read_enable: Live[bool] = False
     transfer_msg_by_heap: Unused[bool] = True

@@ -48,6 +48,8 @@ class ConsumerOffsetManager(FollowingTable):
             broker's own up to date.
         touched: (topic, group) whose offsets changed, for who follows them and clears it; None: no
             one does.
+        on_set: called with (topic, group, queue id, offset) for each offset that is set, whether it
+            was the same before or not; not by `advance`. None: no one follows that.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ConsumerOffsetManager(FollowingTable):
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.sources: list[Callable[[], None]] = []
         self.touched: set[tuple[str, str]] | None = None
+        self.on_set: Callable[[str, str, int, int], None] | None = None
         self._files = files
         self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self.body = TableBody("offsetTable", lambda: self.changes, self.rows)
@@ -172,11 +175,7 @@ class ConsumerOffsetManager(FollowingTable):
 
     def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Do as `commit`, for the broker's own groups too."""
-        key = topic, group
-        offsets = self.table.get(key, {})
-        before = offsets.get(queue_id, NO_OFFSET)
-        if offset == before:
-            return
+        before = self.query(group, topic, queue_id)
         if offset < before:  # Java's members do so at each rebalance, by a message or two
             log.debug(
                 "%s sets group %s back in queue %d of %s: from %d to %d",
@@ -187,6 +186,16 @@ class ConsumerOffsetManager(FollowingTable):
                 before,
                 offset,
             )
+        self.advance(group, topic, queue_id, offset)
+        if self.on_set is not None:
+            self.on_set(topic, group, queue_id, offset)
+
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have the offset of a group that this broker itself keeps, by what is acknowledged."""
+        key = topic, group
+        offsets = self.table.get(key, {})
+        if offset == offsets.get(queue_id, NO_OFFSET):
+            return
         if key not in self._own:
             self._own.add(key)
             offsets = self.table[key] = offsets.copy()

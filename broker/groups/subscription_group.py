@@ -6,6 +6,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../subscription/SubscriptionG
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -36,13 +37,18 @@ BUILT_IN_GROUPS: Final = (
 
 
 class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
-    """The table of consumer groups. Loop thread, but for `load`."""
+    """The table of consumer groups. Loop thread, but for `load`.
+
+    Attributes:
+        deletion_listeners: called with the name of each group that is deleted.
+    """
 
     def __init__(
         self, config: BrokerConfig, files: Files, writer: TableWriter, clock: Clock
     ) -> None:
         super().__init__(GROUPS_FILE, "subscriptionGroupTable", config, files, writer, clock)
         self._has_no_file = False
+        self.deletion_listeners: list[Callable[[str], None]] = []
         self.follows = config.store.is_slave  # another broker's table: nothing is made here
 
     def load(self) -> bool:
@@ -131,6 +137,8 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         """Remove a group; nothing happens when it is not there."""
         if self._remove_row(name):
             log.info("group %s deleted", name)
+            for listener in self.deletion_listeners:
+                listener(name)
 
 
 def groups_of(wrapper: SubscriptionGroupWrapper, origin: str) -> dict[str, SubscriptionGroupConfig]:

@@ -1,0 +1,57 @@
+"""Receipt handles: which delivery of which message a client acknowledges.
+
+    text  = s1.<kind>.<queue id>.<queue offset>.<serial>.<CRC-32 of the text so far, 8 hex digits>
+
+A handle is one delivery. A message that comes again has another serial, so an old handle never
+ends a newer delivery. When a delivery ends is the broker's to know and stands in no handle.
+
+Unlike RocketMQ, whose handles carry the time and place of a checkpoint message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from zlib import crc32
+
+MAIN: Final = 0
+"""A message of the topic itself."""
+RETRY: Final = 1
+"""A message of `%RETRY%group_topic`, where deliveries that were not acknowledged go."""
+OLD_RETRY: Final = 2
+"""A message of `%RETRY%group`, where consumers of the 4.x protocol have given it back."""
+
+HANDLE_SIZE_MAX: Final = 90
+
+_TEXT: Final = re.compile(r"(s1\.([012])\.(\d{1,10})\.(\d{1,19})\.(\d{1,19}))\.([0-9a-f]{8})")
+
+
+class Receipt(NamedTuple):
+    """One delivery of one message of a group and a topic.
+
+    `kind` is MAIN, RETRY or OLD_RETRY; `serial` is the time of the delivery in ms since the epoch,
+    made greater than every earlier one of this broker.
+    """
+
+    kind: int
+    queue_id: int
+    offset: int
+    serial: int
+
+    def to_text(self) -> str:
+        """Return the handle as clients get it."""
+        kind, queue_id, offset, serial = self
+        text = f"s1.{kind}.{queue_id}.{offset}.{serial}"
+        return f"{text}.{crc32(text.encode()):08x}"
+
+
+def parse(text: str) -> Receipt:
+    """Return what a handle says.
+
+    Raises:
+        ValueError: this broker made no such handle.
+    """
+    found = _TEXT.fullmatch(text) if len(text) <= HANDLE_SIZE_MAX and text.isascii() else None
+    if found is None or int(found[6], 16) != crc32(found[1].encode()):
+        raise ValueError(f"no receipt handle: {text[:64]!a}")
+    return Receipt(int(found[2]), int(found[3]), int(found[4]), int(found[5]))

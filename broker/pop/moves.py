@@ -1,0 +1,356 @@
+"""Messages that leave the place where they were popped: to another try, or to the dead letters.
+
+    not acknowledged in time   copy in `%RETRY%group_topic`, reconsumeTimes one more
+    after the last attempt     copy in `%DLQ%group`
+
+First the copy is as durable as the flush mode makes it, then the original is done: a crash in
+between repeats a message and loses none. A copy that is refused is tried again every second, the
+original pins the group's offset meanwhile. Where no topic of retries can be made, the message comes
+again in place. Copies are stored in batches, in the order in which messages were handed over.
+
+A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME; a dead
+letter RETRY_TOPIC, ORIGIN_MESSAGE_ID and the topic and id that it came from (DLQ_ORIGIN_TOPIC,
+DLQ_ORIGIN_MESSAGE_ID).
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopReviveService.java (reviveRetry),
+broker/.../processor/AbstractSendMessageProcessor.java (consumerSendMsgBack)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.delay.delayed_message import NO_RECORD, Parked, ParkedReader, Place, copy_to
+from skylarkmq.broker.pop.consumption import pop_retry_topic
+from skylarkmq.broker.pop.deliveries import Delivery
+from skylarkmq.broker.tables.persist import durable
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.broker.waiting import put, records, result_of
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import dlq_topic
+from skylarkmq.protocol.headers.fields import INT_MAX
+from skylarkmq.protocol.message_id import offset_message_id
+from skylarkmq.protocol.properties import (
+    MAX_PROPERTIES_SIZE,
+    find_property,
+    with_property,
+)
+from skylarkmq.protocol.record import HEAD
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import (
+    STORED,
+    MessageInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX: Final = 128
+"""Messages of one batch."""
+BATCH_BYTES_MAX: Final = 4 << 20
+RETRY_S: Final = 1.0
+
+_FIRST_POP_TIME: Final = b"1ST_POP_TIME"
+_DLQ_ORIGIN_TOPIC: Final = b"DLQ_ORIGIN_TOPIC"
+_DLQ_ORIGIN_MESSAGE_ID: Final = b"DLQ_ORIGIN_MESSAGE_ID"
+_RETRY_TOPIC: Final = names.RETRY_TOPIC.encode()
+_ORIGIN_MESSAGE_ID: Final = names.ORIGIN_MESSAGE_ID.encode()
+_UNIQ_KEY: Final = names.UNIQ_KEY.encode() + b"\x01"
+_ILLEGAL: Final = frozenset(
+    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+)
+
+Told = Callable[[bool], None]
+
+
+class Owner(Protocol):
+    """Whose messages they are. Loop thread."""
+
+    def prepare(self, topic: str, group: str) -> None:
+        """Read what is stored in a topic of retries from now on."""
+
+    def moved(self, delivery: Delivery) -> None:
+        """Note that a message is done: its copy is stored, or it cannot be read any more."""
+
+    def stays(self, delivery: Delivery) -> None:
+        """Let a message come again in place: there is no topic of retries for it."""
+
+
+class _Move(NamedTuple):
+    delivery: Delivery
+    life: int  # of its queue, when it was handed over
+    told: Told | None
+
+    @property
+    def is_current(self) -> bool:
+        """False when its queue was reset meanwhile."""
+        queue = self.delivery.queue
+        return (
+            queue.life == self.life and queue.in_flight.get(self.delivery.offset) is self.delivery
+        )
+
+    @property
+    def target(self) -> str:
+        """The topic of the copy."""
+        delivery = self.delivery
+        group = delivery.queue.source.group.name
+        if delivery.to_dead_letters:
+            return dlq_topic(group)
+        return pop_retry_topic(group, delivery.topic)
+
+    def tell(self, is_kept: bool) -> None:
+        """Tell who waits for the outcome."""
+        if self.told is not None:
+            self.told(is_kept)
+
+
+class Moves:
+    """Copies what it is given, one batch at a time. Loop thread."""
+
+    def __init__(
+        self, store: MessageStore, topics: TopicConfigManager, clock: Clock, owner: Owner
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._owner = owner
+        self._waiting: deque[_Move] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: TimerHandle | None = None
+        self._is_failing = False  # which was logged
+        self._is_stopped = False
+
+    @property
+    def count(self) -> int:
+        """Messages that wait for their copies."""
+        return len(self._waiting)
+
+    def add(self, delivery: Delivery, told: Told | None = None) -> None:
+        """Copy a message that nobody has in hand.
+
+        Args:
+            told: called with whether a dead letter was stored, at the first attempt; None: it is
+                tried until it succeeds.
+        """
+        self._waiting.append(_Move(delivery, delivery.queue.life, told))
+        self._begin()
+
+    async def stop(self) -> None:
+        """Copy no more; what waits is forgotten. The batch under way ends."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for move in self._waiting:
+            move.tell(False)
+        self._waiting.clear()
+        if self._task is not None:
+            await self._task
+
+    def start(self) -> None:
+        """Copy again, after `stop`."""
+        self._is_stopped = False
+
+    def _begin(self) -> None:
+        if self._task is None and self._timer is None and not self._is_stopped:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def _go_on(self) -> None:
+        self._timer = None
+        if self._waiting:
+            self._begin()
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting and not self._is_stopped:
+                moves = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+                try:
+                    left = await self._move(moves)
+                except Exception:
+                    log.exception("messages could not be moved to a topic of retries")
+                    left = moves
+                    self._is_failing = True
+                if left and not self._is_stopped:
+                    self._keep(left)
+                    return
+        finally:
+            self._task = None
+
+    def _keep(self, moves: list[_Move]) -> None:
+        """Try again later, those aside whose caller wants to know now."""
+        for move in moves:
+            move.tell(False)
+        self._waiting.extendleft(move for move in reversed(moves) if move.told is None)
+        self._timer = self._clock.call_at(self._clock.monotonic() + RETRY_S, self._go_on)
+
+    async def _move(self, moves: list[_Move]) -> list[_Move]:
+        """Store the copies of messages, and return those that are to be tried again."""
+        moves = await self._with_topics(moves)
+        copies = await self._copies(moves)
+        current = [(move, inner) for move, inner in copies if move.is_current]
+        left: list[_Move] = []
+        while current:
+            results = await result_of(put(self._store, [inner for _, inner in current]))
+            kept = next(
+                (at for at, result in enumerate(results) if not self._is_kept(result.status)),
+                len(results),
+            )
+            for move, _ in current[:kept]:
+                self._end(move)
+            rest = current[kept:]
+            if not rest:
+                self._is_failing = False
+                break
+            why = results[kept]
+            if why.status not in _ILLEGAL:
+                self._tell_refused(why)
+                left += [move for move, _ in rest]
+                break
+            self._refused(rest[0][0], why)
+            current = rest[1:]
+        return left
+
+    async def _with_topics(self, moves: list[_Move]) -> list[_Move]:
+        """Make the topics of the copies; return the moves that have one."""
+        found: list[_Move] = []
+        is_fresh = False
+        for move in moves:
+            if not move.is_current:
+                move.tell(False)
+                continue
+            target, delivery = move.target, move.delivery
+            if target not in self._topics.table:
+                try:
+                    self._topics.create_in_send_back(target, 1, READ_WRITE)
+                except RemoteProtocolError as error:
+                    self._without_topic(move, error)
+                    continue
+                is_fresh = True
+                log.info("topic %s made", target)
+            if not delivery.to_dead_letters:
+                self._owner.prepare(delivery.topic, delivery.queue.source.group.name)
+            found.append(move)
+        if is_fresh:
+            await durable(self._topics)
+        return found
+
+    def _without_topic(self, move: _Move, error: RemoteProtocolError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.error("no topic %s: %s; messages come again in place", move.target, error.remark)
+        move.tell(False)
+        if move.told is None:
+            self._owner.stays(move.delivery)
+
+    async def _copies(self, moves: list[_Move]) -> list[tuple[_Move, MessageInner]]:
+        """Return the copies; a message that cannot be read is logged, and done."""
+        cold = [
+            move.delivery.physical_offset
+            for move in moves
+            if not self._store.is_in_memory(move.delivery.physical_offset)
+        ]
+        found: dict[int, bytes | None] = {}
+        if cold:
+            read = await result_of(records(self._store, cold))
+            found = dict(zip(cold, read, strict=True))
+        copies: list[tuple[_Move, MessageInner]] = []
+        size = 0
+        for number, move in enumerate(moves):
+            delivery = move.delivery
+            try:
+                parked = self._read(delivery, found)
+            except ValueError as error:
+                log.error(
+                    "message %d of queue %d of %s, at %d of the log, is lost to group %s: %s",
+                    delivery.offset,
+                    delivery.queue.queue_id,
+                    delivery.queue.source.topic,
+                    delivery.physical_offset,
+                    delivery.queue.source.group.name,
+                    error,
+                )
+                self._end(move)
+                continue
+            size += len(parked.body)
+            if copies and size > BATCH_BYTES_MAX:
+                self._waiting.extendleft(reversed(moves[number:]))
+                break
+            copies.append((move, self._copy(move, parked)))
+        return copies
+
+    def _read(self, delivery: Delivery, found: dict[int, bytes | None]) -> Parked:
+        source = delivery.queue.source
+        reader = ParkedReader(self._store.commit_log, source.topic, delivery.queue.queue_id)
+        at = delivery.physical_offset
+        if at in found:
+            record = found[at]
+            return reader.parse(record, Place(at, len(record or b""), delivery.offset))
+        located = self._store.commit_log.locate(at)
+        if located is None or located[1] + HEAD.size > located[0].committed_position:
+            raise ValueError(NO_RECORD)
+        size, _ = HEAD.unpack_from(located[0].view, located[1])
+        return reader.read(Place(at, size, delivery.offset))
+
+    def _copy(self, move: _Move, parked: Parked) -> MessageInner:
+        delivery, text = move.delivery, parked.properties
+        if delivery.to_dead_letters:
+            unique = find_property(text, _UNIQ_KEY)
+            offset_id = offset_message_id(parked.store_host, delivery.physical_offset).encode()
+            topic = delivery.topic.encode()
+            text = _added(text, _RETRY_TOPIC, topic)
+            text = _added(text, _ORIGIN_MESSAGE_ID, offset_id)
+            text = _added(text, _DLQ_ORIGIN_TOPIC, topic)
+            text = _added(text, _DLQ_ORIGIN_MESSAGE_ID, unique or offset_id)
+        else:
+            text = _added(text, _FIRST_POP_TIME, b"%d" % self._clock.now_ms())
+        inner = copy_to(parked, move.target, 0, text)
+        inner.reconsume_times = min(delivery.attempt, INT_MAX)
+        return inner
+
+    def _is_kept(self, status: PutMessageStatus) -> bool:
+        """Return whether a copy is there for good; behind a gate that is what is confirmed."""
+        if self._store.is_gated:
+            return status is PutMessageStatus.PUT_OK
+        return status in STORED
+
+    def _end(self, move: _Move) -> None:
+        if move.is_current:
+            self._owner.moved(move.delivery)
+        move.tell(True)
+
+    def _refused(self, move: _Move, why: PutMessageResult) -> None:
+        """Go on without a copy that no store would take."""
+        log.error("a copy for %s is refused for good: %s", move.target, why.why)
+        move.tell(False)
+        if move.told is None and move.is_current:
+            if move.delivery.to_dead_letters:
+                self._owner.moved(move.delivery)
+            else:
+                self._owner.stays(move.delivery)
+
+    def _tell_refused(self, why: PutMessageResult) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.error(
+                "messages that nobody acknowledged cannot be stored for another try, trying again "
+                "every %d s: %s, %s",
+                RETRY_S,
+                why.status.value,
+                why.why,
+            )
+
+
+def _added(text: bytes, name: bytes, value: bytes) -> bytes:
+    """Return properties with one more, where there is none of that name and there is room."""
+    if find_property(text, name + b"\x01") is not None:
+        return text
+    longer = with_property(text, name, value)
+    return longer if len(longer) <= MAX_PROPERTIES_SIZE else text

@@ -1,0 +1,213 @@
+"""Which groups pop which topics: checks of a receive, and the sources that are read for it.
+
+A group's state in a topic is made by its first receive. Its first offset in a queue: where it has
+none in the table of consumer offsets, 0 when the queue's very first message is there and in memory,
+else the last message, as RocketMQ's.
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProcessor.java
+(processRequest, getInitOffset)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from skylarkmq.broker.net.handlers import refused
+from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source
+from skylarkmq.broker.pop.deliveries import PopQueue
+from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY
+from skylarkmq.broker.pop.requests import PopRequest
+from skylarkmq.broker.processor.processor import Context
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import shown
+from skylarkmq.protocol.flags import is_readable, retry_topic
+
+QUEUES_MAX: Final = 200_000
+"""Source queues of all groups together; what is idle goes first."""
+
+
+class PopRegistry:
+    """The groups that pop, and what they read. Loop thread.
+
+    Attributes:
+        groups: by name.
+        by_topic: topic of the store -> the sources that read it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._config = context.config
+        self._store = context.store
+        self._topics = context.topics
+        self._groups = context.groups
+        self._offsets = context.offsets
+        self.groups: dict[str, PopGroup] = {}
+        self.by_topic: dict[str, dict[str, Source]] = {}
+        self._consumptions: dict[tuple[str, str], Consumption] = {}
+        self._queue_count = 0
+
+    def find(self, group: str, topic: str) -> Consumption | None:
+        """Return a group in a topic, as far as it pops."""
+        return self._consumptions.get((group, topic))
+
+    def all(self) -> Iterator[Consumption]:
+        """Yield every group in every topic."""
+        yield from self._consumptions.values()
+
+    def open(self, request: PopRequest, remote_address: str) -> Consumption:
+        """Return where a receive looks, made on demand.
+
+        Raises:
+            RemoteProtocolError: the receive is refused.
+        """
+        config = self._config
+        if not is_readable(config.broker_permission):
+            raise refused(
+                f"the broker[{config.broker_name}] pop message is forbidden",
+                ResponseCode.NO_PERMISSION,
+            )
+        found = self._consumptions.get((request.group, request.topic))
+        checked = self._topics.changes, self._groups.changes
+        if found is None or found.checked != checked:
+            self._check(request, remote_address)
+            if found is None:
+                found = self.make(request.group, request.topic)
+            self.extend(found, from_min=request.from_min)
+            found.checked = self._topics.changes, self._groups.changes
+        return found
+
+    def _check(self, request: PopRequest, remote_address: str) -> None:
+        group, topic = request.group, request.topic
+        if self._store.follows:
+            raise refused("a slave hands out nothing by pop; ask its master")
+        config = self._topics.get(topic)
+        if config is None:
+            raise refused(
+                f"topic[{shown(topic)}] not exist, apply first please!",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        if not is_readable(config.perm):
+            raise refused(
+                f"the topic[{topic}] peeking message is forbidden", ResponseCode.NO_PERMISSION
+            )
+        settings = self._groups.find(group, remote_address)
+        if settings is None:
+            raise refused(
+                f"subscription group [{shown(group)}] does not exist; create it, or let the broker "
+                "do so with autoCreateSubscriptionGroup=true",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        if not settings.consume_enable:
+            raise refused(f"subscription group no permission, {group}", ResponseCode.NO_PERMISSION)
+
+    def attempts_max(self, group: str) -> int:
+        """Return how often a message is handed out before it is a dead letter."""
+        settings = self._groups.table.get(group)
+        return 1 if settings is None else max(1, settings.retry_max_times + 1)
+
+    def make(self, group: str, topic: str) -> Consumption:
+        """Make the state of a group in a topic; nobody has checked that these exist.
+
+        Raises:
+            RemoteProtocolError: SYSTEM_BUSY, there is no room for another.
+        """
+        if self._queue_count >= QUEUES_MAX:
+            self._forget_idle()
+        if self._queue_count >= QUEUES_MAX:
+            raise refused("too many queues are consumed by pop", ResponseCode.SYSTEM_BUSY)
+        of_group = self.groups.get(group)
+        if of_group is None:
+            of_group = self.groups[group] = PopGroup(group)
+        made = Consumption(of_group, topic)
+        self._consumptions[group, topic] = of_group.consumptions[topic] = made
+        self.by_topic.setdefault(topic, {})[group] = made.main
+        return made
+
+    def extend(self, consumption: Consumption, *, from_min: bool = False) -> None:
+        """Have the queues and topics of retries that there are now."""
+        config = self._topics.get(consumption.topic)
+        if config is not None:
+            self.add_queues(consumption.main, config.read_queue_nums, from_min=from_min)
+        name = consumption.retry_topic
+        config = None if name is None else self._topics.get(name)
+        if config is not None and name is not None:
+            if consumption.retry is None:
+                consumption.retry = Source(consumption.group, consumption.topic, RETRY, name)
+                self.by_topic.setdefault(name, {})[consumption.group.name] = consumption.retry
+            self.add_queues(consumption.retry, config.read_queue_nums, from_min=True)
+        name = retry_topic(consumption.group.name)
+        config = self._topics.get(name)
+        if config is not None:
+            if consumption.group.old_retry is None:
+                consumption.group.old_retry = Source(consumption.group, "", OLD_RETRY, name)
+                of_topic = self.by_topic.setdefault(name, {})
+                of_topic[consumption.group.name] = consumption.group.old_retry
+            self.add_queues(consumption.group.old_retry, config.read_queue_nums, from_min=True)
+
+    def add_queues(self, source: Source, count: int, *, from_min: bool) -> None:
+        """Let a source have at least so many queues."""
+        for queue_id in range(len(source.queues), count):
+            group, topic = source.group.name, source.topic
+            end = self._store.max_offset(topic, queue_id)
+            offset = self._offsets.query(group, topic, queue_id)
+            if offset < 0:
+                offset = self._first_offset(topic, queue_id, from_min=from_min)
+                self._offsets.advance(group, topic, queue_id, offset)
+            queue = PopQueue(source, queue_id, min(offset, end))
+            source.queues.append(queue)
+            self._queue_count += 1
+            if queue.next_offset < end:
+                source.list(queue)
+
+    def _first_offset(self, topic: str, queue_id: int, *, from_min: bool) -> int:
+        store = self._store
+        low = store.min_offset(topic, queue_id)
+        if from_min:
+            return low
+        units = store.queue_units(topic, queue_id, 0, 1) if low <= 0 else []
+        if low <= 0 and (not units or store.is_in_memory(units[0].commit_offset)):
+            return 0
+        return max(0, store.max_offset(topic, queue_id) - 1)
+
+    def forget(self, consumption: Consumption) -> None:
+        """Forget a group in a topic; the caller has seen to what is in flight."""
+        group = consumption.group
+        self._consumptions.pop((group.name, consumption.topic), None)
+        group.consumptions.pop(consumption.topic, None)
+        self._drop(consumption.main)
+        if consumption.retry is not None:
+            self._drop(consumption.retry)
+        if not group.consumptions:
+            if group.old_retry is not None:
+                self._drop(group.old_retry)
+            self.groups.pop(group.name, None)
+
+    def forget_source(self, source: Source) -> None:
+        """Forget a topic of retries that was deleted; the caller has seen to what is in flight."""
+        if source is source.group.old_retry:
+            source.group.old_retry = None
+        else:
+            source.group.consumptions[source.asked_topic].retry = None
+        self._drop(source)
+
+    def _drop(self, source: Source) -> None:
+        self._queue_count -= len(source.queues)
+        of_topic = self.by_topic.get(source.topic)
+        if of_topic is not None and of_topic.get(source.group.name) is source:
+            del of_topic[source.group.name]
+            if not of_topic:
+                del self.by_topic[source.topic]
+
+    def _forget_idle(self) -> None:
+        """Forget what says no more than the table of offsets does."""
+        for consumption in list(self.all()):
+            group = consumption.group
+            if consumption.is_idle and (len(group.consumptions) > 1 or not group.in_flight):
+                self.forget(consumption)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.groups.clear()
+        self.by_topic.clear()
+        self._consumptions.clear()
+        self._queue_count = 0

@@ -1,0 +1,663 @@
+"""Pop consumption for whoever speaks a protocol: receive, acknowledge, change the invisible time.
+
+    receive   what is there is handed out at once; else it waits, first come first served, and is
+              woken in the turn after the one that publishes something, also a retry
+    done      acknowledged, or moved to another topic: in memory at once, answered when it is as
+              durable in the journal as the flush mode makes it
+    lapse     within SLOT_MS of its time a message leaves for `%RETRY%group_topic` with one more
+              attempt, or for the dead letters; where order counts it comes again in place
+
+The group's offset is the first message that is not done (`deliveries.py`). Where somebody else
+changes that in the table of offsets, an administrator for one, the change wins: nothing is in
+flight then, and handles from before say nothing any more. A message that was never handed over is
+given back: it comes again in place after a second, not counted.
+
+Only a master does this. What is in flight is not replicated: after a failover it comes again.
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProcessor.java,
+AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.handlers import refused
+from skylarkmq.broker.pop.consumption import Consumption, Source, Waiter
+from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
+from skylarkmq.broker.pop.handles import Receipt
+from skylarkmq.broker.pop.journal_records import Changed, Done, Forgot, Moved, Took
+from skylarkmq.broker.pop.moves import Moves
+from skylarkmq.broker.pop.registry import PopRegistry
+from skylarkmq.broker.pop.requests import Popped, PopRequest
+from skylarkmq.broker.pop.taking import Limits, Take, Taker
+from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.waiting import result_of
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.store.results import GetMessageResult
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 1024
+"""Receives that wait for messages of one group and topic."""
+WAITING_IN_ALL_MAX: Final = 100_000
+REST_MS: Final = 1000
+"""After so long a message comes again that was not handed over, or whose client is gone."""
+RENEWALS_MS: Final = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)
+RENEWED_MAX_MS: Final = 3 * 3_600_000
+
+Told = Callable[[BaseException | None], None]
+
+
+class Journal(Protocol):
+    """Where changes are written down (`journal.py`). Loop thread."""
+
+    def note(self, record: Took | Done | Changed | Moved | Forgot) -> None:
+        """Write a change with this turn's others."""
+
+    def after(self, done: Told) -> None:
+        """Call `done` when all noted so far is as durable as the flush mode makes it."""
+
+    def refusal(self) -> str | None:
+        """Return why nothing more can be handed out, None when it can."""
+
+
+class PopService:
+    """Hands out messages one by one. Loop thread."""
+
+    def __init__(
+        self, context: Context, journal: Journal, peer_clock: Clock, stats: BrokerStats
+    ) -> None:
+        """Make it; nothing is handed out before `start`.
+
+        Args:
+            peer_clock: what waiting clients are measured by.
+        """
+        self._store = context.store
+        self._topics = context.topics
+        self._offsets = context.offsets
+        self._clock = context.clock
+        self._peer_clock = peer_clock
+        self._stats = stats
+        self._journal = journal
+        config = context.config
+        self.registry = PopRegistry(context)
+        self.lapses = Lapses(context.clock, self._lapsed)
+        limits = Limits(
+            config.pop_inflight_max_per_queue,
+            config.pop_inflight_max_per_group,
+            config.pop_inflight_max,
+        )
+        self._limits = limits
+        self.taker = Taker(context.store, context.clock, self.lapses, limits, journal, self._settle)
+        self.moves = Moves(context.store, context.topics, context.clock, self)
+        self.waiting_count = 0
+        self._is_running = False
+        self._listens = False
+        self._forwarding: dict[tuple[str, str, Receipt], asyncio.Future[bool]] = {}
+        self._to_wake: list[Consumption] = []
+        self._is_waking = False
+        context.topics.add_deletion_listener(self._topic_deleted)
+        context.groups.deletion_listeners.append(self._group_deleted)
+        context.offsets.on_set = self._offset_set
+
+    # Life cycle
+
+    def start(self) -> None:
+        """Hand out from now on. This broker is a master, its store has started."""
+        self._is_running = True
+        self.moves.start()
+
+    async def stop(self) -> None:
+        """Answer receives that wait, end copies under way, and forget everything in memory."""
+        self._is_running = False
+        for consumption in list(self.registry.all()):
+            consumption.line.wake_all()
+        await self.moves.stop()
+        self.lapses.clear()
+        self.registry.clear()
+        self.taker.in_flight = 0
+        self.taker.full.clear()
+
+    # Receive
+
+    async def receive(self, request: PopRequest, remote_address: str = "") -> list[Popped]:
+        """Return messages for a client, waiting for the first one until the request's time is over.
+
+        Whoever cancels it has nothing in hand.
+
+        Args:
+            remote_address: of the client, for what is made on demand.
+
+        Returns:
+            None when there was nothing until then.
+
+        Raises:
+            RemoteProtocolError: SYSTEM_BUSY when too many wait; or the code for what is wrong with
+                topic, group or permission.
+        """
+        consumption = self._open(request, remote_address)
+        may_wait = request.until_s > self._peer_clock.monotonic()
+        is_first = not consumption.line.count or request.attempt_id in consumption.attempts
+        if is_first or not may_wait:
+            popped = await self._take(consumption, request, None)
+            if popped or not may_wait:
+                return popped
+        return await self._wait(consumption, request, remote_address)
+
+    async def wait_ready(self, request: PopRequest, remote_address: str = "") -> bool:
+        """Return True as soon as a receive may find something, False when the time is over.
+
+        Nothing is taken. Raises as `receive`.
+        """
+        consumption = self._open(request, remote_address)
+        if consumption.has_ready(request):
+            return True
+        if request.until_s <= self._peer_clock.monotonic():
+            return False
+        waiter = self._join_line(consumption, request)
+        timer = self._peer_clock.call_at(request.until_s, waiter.tell, False)
+        try:
+            await waiter.wait()
+            return consumption.has_ready(request)
+        finally:
+            timer.cancel()
+            self._leave_line(consumption, waiter)
+
+    def waiting(self, group: str, topic: str) -> int:
+        """Return how many receives wait for messages of a group and topic."""
+        consumption = self.registry.find(group, topic)
+        return 0 if consumption is None else consumption.line.count
+
+    def _open(self, request: PopRequest, remote_address: str) -> Consumption:
+        if not self._is_running:
+            raise refused("this broker hands out nothing by pop now", ResponseCode.NO_PERMISSION)
+        why = self._journal.refusal()
+        if why is not None:
+            raise refused(why, ResponseCode.SERVICE_NOT_AVAILABLE)
+        if not self._listens:
+            self._listens = True
+            self._store.add_arrival_listener(self._arrived)
+        return self.registry.open(request, remote_address)
+
+    def _join_line(self, consumption: Consumption, request: PopRequest) -> Waiter:
+        if consumption.line.count >= WAITING_MAX or self.waiting_count >= WAITING_IN_ALL_MAX:
+            self._stats.rejected("pop", "queue_full")
+            raise refused("polling full", ResponseCode.SYSTEM_BUSY)
+        self.waiting_count += 1
+        return consumption.line.add(request)
+
+    def _leave_line(self, consumption: Consumption, waiter: Waiter) -> None:
+        self.waiting_count -= 1
+        consumption.line.leave(waiter)
+
+    async def _wait(
+        self, consumption: Consumption, request: PopRequest, remote_address: str
+    ) -> list[Popped]:
+        waiter = self._join_line(consumption, request)
+        timer = self._peer_clock.call_at(request.until_s, waiter.tell, False)
+        try:
+            if consumption.has_ready(request):
+                consumption.line.wake()
+            while self._is_running and request.until_s > self._peer_clock.monotonic():
+                await waiter.wait()
+                if not self._is_running:
+                    break
+                if self.registry.find(request.group, request.topic) is not consumption:
+                    return await self.receive(request, remote_address)  # it was deleted
+                self.registry.open(request, remote_address)
+                popped = await self._take(consumption, request, waiter)
+                if popped:
+                    return popped
+                consumption.line.pass_on(waiter)
+        finally:
+            timer.cancel()
+            self._leave_line(consumption, waiter)
+        return []
+
+    async def _take(
+        self, consumption: Consumption, request: PopRequest, waiter: Waiter | None
+    ) -> list[Popped]:
+        attempts_max = self.registry.attempts_max(request.group)
+        while True:
+            take = Take(consumption, request, attempts_max)
+            self.taker.take(take)
+            if take.cold is not None:
+                if waiter is not None:
+                    consumption.line.pass_on(waiter)  # others need not wait for the disk
+                await self._take_cold(take, *take.cold)
+            if take.dead:
+                for delivery in take.dead:
+                    self.moves.add(delivery)
+            if take.popped:
+                traffic = self._stats.topic_out(consumption.topic, request.group)
+                traffic.count += len(take.popped)
+                traffic.bytes += take.size
+                return take.popped
+            if take.cold is None and not take.is_unfinished:
+                return []
+            if self.registry.find(request.group, request.topic) is not consumption:
+                return []
+            if take.is_unfinished:
+                await asyncio.sleep(0)
+
+    async def _take_cold(self, take: Take, queue: PopQueue, offset: int, count: int) -> None:
+        """Read off the loop and hand that out; nobody else reads of the queue meanwhile."""
+        matches, life = take.request.matches.stored, queue.life
+        topic, queue_id = queue.source.topic, queue.queue_id
+        queue.is_reading = True
+        try:
+            result: GetMessageResult = await result_of(
+                lambda done: self._store.get_message_cold(
+                    topic, queue_id, offset, count, None, matches, done
+                )
+            )
+        finally:
+            if queue.life == life:
+                queue.is_reading = False
+                self._relist(queue)
+        if queue.life != life or not self._is_running:
+            return
+        if queue.again and queue.again[0].offset == offset:
+            self.taker.use_again(queue, result, take)
+        elif queue.next_offset == offset:
+            self.taker.use(queue, result, take)
+
+    # What ends a delivery
+
+    async def ack(self, group: str, topic: str, receipt: Receipt) -> bool:
+        """Note that a message is consumed, and return when that is durable.
+
+        Returns:
+            False when the handle says nothing any more: it lapsed, or was changed.
+        """
+        return (await self.ack_all(group, topic, (receipt,)))[0]
+
+    async def ack_all(self, group: str, topic: str, receipts: Sequence[Receipt]) -> list[bool]:
+        """Do as `ack` with several, and wait once."""
+        consumption = self.registry.find(group, topic)
+        if consumption is None:
+            return [False] * len(receipts)
+        known: list[bool] = []
+        for receipt in receipts:
+            delivery = _find(consumption, receipt)
+            if delivery is None:
+                known.append(receipt in consumption.ended)
+                continue
+            self._done(consumption, delivery)
+            consumption.ended.append(receipt)
+            known.append(True)
+        if any(known):
+            await self._durable()
+        return known
+
+    async def change_invisible(
+        self, group: str, topic: str, receipt: Receipt, invisible_ms: int
+    ) -> Receipt | None:
+        """Let a message come again at another time, counted from now; return its new handle.
+
+        Returns:
+            None when the handle says nothing any more.
+        """
+        consumption = self.registry.find(group, topic)
+        delivery = None if consumption is None else _find(consumption, receipt)
+        if consumption is None or delivery is None:
+            return None
+        serial = delivery.serial = self.taker.next_serial()
+        delivery.renewals = -1
+        self._hold(delivery, invisible_ms)
+        await self._durable()
+        return receipt._replace(serial=serial)
+
+    def renew(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> bool:
+        """Let a message come again at another time; its handle stays what it is.
+
+        Returns:
+            False when the handle says nothing any more.
+        """
+        consumption = self.registry.find(group, topic)
+        delivery = None if consumption is None else _find(consumption, receipt)
+        if delivery is None:
+            return False
+        self._hold(delivery, invisible_ms)
+        return True
+
+    def give_back(self, group: str, topic: str, receipts: Iterable[Receipt]) -> None:
+        """Let messages that a client never got come again in place, soon and not counted."""
+        consumption = self.registry.find(group, topic)
+        for receipt in receipts:
+            delivery = None if consumption is None else _find(consumption, receipt)
+            if delivery is not None:
+                self._rest(delivery)
+
+    def release_client(self, client_id: str, group: str) -> None:
+        """Let what a client of a group has in hand lapse soon: it is gone."""
+        found = self.registry.groups.get(group)
+        if found is None:
+            return
+        due_ms = self.lapses.now_ms() + REST_MS
+        for delivery in list(found.clients.get(client_id, ())):
+            delivery.renewals = -1
+            if delivery.due_ms > due_ms:
+                self._hold(delivery, REST_MS)
+
+    async def forward_to_dlq(self, group: str, topic: str, receipt: Receipt) -> bool:
+        """Store a message among the group's dead letters, then it is done. Once a handle.
+
+        Returns:
+            False when the handle says nothing any more.
+
+        Raises:
+            RemoteProtocolError: the dead letter could not be stored; the handle is as before.
+        """
+        key = group, topic, receipt
+        under_way = self._forwarding.get(key)
+        if under_way is None:
+            consumption = self.registry.find(group, topic)
+            delivery = None if consumption is None else _find(consumption, receipt)
+            if consumption is None or delivery is None:
+                return consumption is not None and receipt in consumption.ended
+            under_way = self._forward(consumption, delivery, receipt)
+        if not await asyncio.shield(under_way):
+            raise refused("the dead letter could not be stored, try again later")
+        await self._durable()
+        return True
+
+    def _forward(
+        self, consumption: Consumption, delivery: Delivery, receipt: Receipt
+    ) -> asyncio.Future[bool]:
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        key = consumption.group.name, consumption.topic, receipt
+        self._forwarding[key] = ended
+        left_ms, life = delivery.due_ms - self.lapses.now_ms(), delivery.queue.life
+        delivery.serial = NOBODY
+        delivery.to_dead_letters = True
+        self.lapses.release(delivery)
+
+        def told(is_kept: bool) -> None:
+            del self._forwarding[key]
+            if is_kept:
+                consumption.ended.append(receipt)
+            elif delivery.queue.life == life:
+                delivery.serial = receipt.serial
+                delivery.to_dead_letters = False
+                self.lapses.hold(delivery, self.lapses.now_ms() + max(left_ms, REST_MS))
+            ended.set_result(is_kept)
+
+        self.moves.add(delivery, told)
+        return ended
+
+    async def _durable(self) -> None:
+        """Return when what was noted so far is durable.
+
+        Raises:
+            RemoteProtocolError: the disk does not take it; it counts as long as the broker runs.
+        """
+        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+        def told(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        self._journal.after(told)
+        error = await ended
+        if error is not None:
+            raise refused(
+                f"the change is in force, but could not be written to the disk: {error}",
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
+
+    def _done(self, consumption: Consumption, delivery: Delivery) -> None:
+        queue = delivery.queue
+        self.taker.end(delivery)
+        self._journal.note(Done(queue.key, delivery.offset))
+        if queue.is_fifo:
+            if not queue.in_flight:
+                self.taker.close_batch(queue, consumption)
+            if not queue.is_blocked:
+                self._relist(queue)
+        elif self.taker.full:
+            self._make_room(queue)
+
+    def _make_room(self, queue: PopQueue) -> None:
+        """Go on with queues that were full, not before a quarter of the room is free again."""
+        limits, group = self._limits, queue.source.group
+        again: list[PopQueue] = []
+        if group.in_flight == limits.per_group * 3 // 4 or (
+            self.taker.in_flight == limits.in_all * 3 // 4
+        ):
+            again = list(self.taker.full)
+        elif queue.is_full and len(queue.in_flight) <= limits.per_queue * 3 // 4:
+            again = [queue]
+        for queue in again:
+            self._unblock(queue)
+
+    def _unblock(self, queue: PopQueue) -> None:
+        self.taker.full.discard(queue)
+        queue.is_full = False
+        self._relist(queue)
+
+    def _relist(self, queue: PopQueue) -> None:
+        """Let receives look at a queue again, if it has something for them."""
+        if not queue.is_listed and self.taker.has_more(queue):
+            queue.source.list(queue)
+            self._wake(queue.source)
+
+    def _hold(self, delivery: Delivery, invisible_ms: int) -> None:
+        """Let a delivery lapse at another time, and note that."""
+        self.lapses.hold(delivery, self.lapses.now_ms() + invisible_ms)
+        self._note_change(delivery, invisible_ms)
+
+    def _note_change(self, delivery: Delivery, invisible_ms: int) -> None:
+        self._journal.note(
+            Changed(
+                delivery.queue.key,
+                delivery.offset,
+                delivery.serial,
+                self._clock.now_ms() + invisible_ms,
+                delivery.attempt,
+            )
+        )
+
+    def _rest(self, delivery: Delivery) -> None:
+        """Take a message back from nobody: after a moment it comes again in place."""
+        self._let_go(delivery)
+        self._hold(delivery, REST_MS)
+
+    @staticmethod
+    def _let_go(delivery: Delivery) -> None:
+        delivery.serial = NOBODY
+        delivery.renewals = -1
+        if delivery.client_id:
+            delivery.queue.source.group.let_go(delivery)
+            delivery.client_id = ""
+
+    # The clock
+
+    def _lapsed(self, deliveries: list[Delivery]) -> None:
+        """Go on with deliveries whose time is over."""
+        for delivery in deliveries:
+            if delivery.serial == NOBODY:
+                self._come_again(delivery)
+            elif not self._prolong(delivery):
+                self._lapse(delivery)
+
+    def _prolong(self, delivery: Delivery) -> bool:
+        """Renew a delivery of a client that wants that; False when it is over."""
+        held_ms = self.lapses.now_ms() - delivery.since_ms
+        if delivery.renewals < 0 or held_ms >= RENEWED_MAX_MS:
+            return False
+        span_ms = RENEWALS_MS[min(delivery.renewals, len(RENEWALS_MS) - 1)]
+        delivery.renewals += 1
+        self._hold(delivery, min(span_ms, RENEWED_MAX_MS - held_ms))
+        return True
+
+    def _lapse(self, delivery: Delivery) -> None:
+        queue = delivery.queue
+        self._let_go(delivery)
+        if delivery.attempt >= self.registry.attempts_max(queue.source.group.name):
+            delivery.to_dead_letters = True
+            self.moves.add(delivery)
+        elif queue.is_fifo or not self._has_retries(delivery):
+            self.stays(delivery)
+            return
+        else:
+            self.moves.add(delivery)
+        if queue.is_fifo:
+            self._relist(queue)
+
+    def _has_retries(self, delivery: Delivery) -> bool:
+        consumption = delivery.queue.source.group.consumptions.get(delivery.topic)
+        return consumption is not None and consumption.retry_topic is not None
+
+    def _come_again(self, delivery: Delivery) -> None:
+        queue = delivery.queue
+        queue.again.append(delivery)
+        self._relist(queue)
+
+    # What `Moves` asks
+
+    def prepare(self, topic: str, group: str) -> None:
+        """Read what is stored in a topic of retries from now on."""
+        consumption = self.registry.find(group, topic)
+        if consumption is not None and consumption.retry is None:
+            self.registry.extend(consumption)
+
+    def moved(self, delivery: Delivery) -> None:
+        """Note that a message is done: its copy is stored, or it cannot be read any more."""
+        group = delivery.queue.source.group
+        if delivery.to_dead_letters:
+            self._stats.dead_letter(delivery.topic, group.name).count += 1
+        else:
+            self._stats.topic_back(delivery.topic, group.name).count += 1
+        consumption = group.consumptions.get(delivery.topic)
+        if consumption is not None:
+            self._done(consumption, delivery)
+
+    def stays(self, delivery: Delivery) -> None:
+        """Let a message come again in place, with one more attempt."""
+        delivery.attempt += 1
+        self._note_change(delivery, 0)
+        self._come_again(delivery)
+
+    # Arrivals
+
+    def _arrived(self, topic: str, queue_id: int, _max_offset: int) -> None:
+        sources = self.registry.by_topic.get(topic)
+        if sources is None:
+            return
+        for source in sources.values():
+            if queue_id >= len(source.queues) and source.asked_topic:
+                self.registry.extend(source.group.consumptions[source.asked_topic])
+                self._wake(source)
+            elif queue_id < len(source.queues):
+                queue = source.queues[queue_id]
+                if not (queue.is_listed or queue.is_full or queue.is_reading) and not (
+                    queue.is_fifo and queue.is_blocked
+                ):
+                    source.list(queue)
+                    self._wake(source)
+
+    def _wake(self, source: Source) -> None:
+        """Wake who waits for a source, in the next turn: this may be a sender's."""
+        group = source.group
+        if source.asked_topic:
+            consumption = group.consumptions.get(source.asked_topic)
+            woken = [] if consumption is None else [consumption]
+        else:
+            woken = list(group.consumptions.values())
+        for consumption in woken:
+            if consumption.line.count:
+                self._to_wake.append(consumption)
+        if self._to_wake and not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_soon(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._is_waking = False
+        to_wake, self._to_wake = self._to_wake, []
+        for consumption in dict.fromkeys(to_wake):
+            consumption.line.wake()
+
+    # What others change
+
+    def _settle(self, queue: PopQueue) -> None:
+        source = queue.source
+        self._offsets.advance(source.group.name, source.topic, queue.queue_id, queue.mark)
+
+    def _offset_set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Follow an administrator, or whoever else, who moves a group."""
+        source = self.registry.by_topic.get(topic, {}).get(group)
+        if source is None or queue_id >= len(source.queues):
+            return
+        queue = source.queues[queue_id]
+        if offset == queue.next_offset and not queue.in_flight:
+            return
+        log.log(
+            logging.INFO if queue.in_flight else logging.DEBUG,
+            "group %s goes on at %d in queue %d of %s, with nothing in flight of %d",
+            group,
+            offset,
+            queue_id,
+            topic,
+            len(queue.in_flight),
+        )
+        self._drop(queue)
+        queue.reset(offset)
+        self._journal.note(Moved(queue.key, offset))
+        self._relist(queue)
+
+    def _drop(self, queue: PopQueue) -> None:
+        """Forget what is in flight of a queue."""
+        group = queue.source.group
+        for delivery in queue.in_flight.values():
+            self.lapses.release(delivery)
+            self._let_go(delivery)
+        group.in_flight -= len(queue.in_flight)
+        self.taker.in_flight -= len(queue.in_flight)
+        self.taker.full.discard(queue)
+        queue.reset(queue.next_offset)
+        for full in list(self.taker.full):
+            self._unblock(full)
+
+    def _group_deleted(self, name: str) -> None:
+        group = self.registry.groups.get(name)
+        if group is None:
+            return
+        for consumption in list(group.consumptions.values()):
+            self._forget(consumption)
+        self._journal.note(Forgot(name, None))
+
+    def _topic_deleted(self, topic: str) -> None:
+        for source in list(self.registry.by_topic.get(topic, {}).values()):
+            group = source.group
+            if source.asked_topic == topic:
+                self._forget(group.consumptions[topic])
+                self._journal.note(Forgot(group.name, topic))
+                continue
+            for queue in source.queues:
+                self._drop(queue)
+                self._journal.note(Moved(queue.key, 0))
+            self.registry.forget_source(source)
+
+    def _forget(self, consumption: Consumption) -> None:
+        for source in consumption.sources():
+            if source.asked_topic or len(consumption.group.consumptions) == 1:
+                for queue in source.queues:
+                    self._drop(queue)
+        self.registry.forget(consumption)
+        consumption.line.wake_all()
+
+
+def _find(consumption: Consumption, receipt: Receipt) -> Delivery | None:
+    """Return the delivery that a handle names, while it may end that."""
+    queue = consumption.queue_of(receipt.kind, receipt.queue_id)
+    delivery = None if queue is None else queue.in_flight.get(receipt.offset)
+    if delivery is None or delivery.serial != receipt.serial or not receipt.serial:
+        return None
+    return delivery

@@ -1,0 +1,407 @@
+"""One receive takes messages: which queues it looks at, and how it hands out what it finds.
+
+    retries      of 1 of 5 receives first, of the others last; not those of ordered groups
+    main         queues that may have something, each in its turn
+    in place     what was given back, or lapsed in an ordered group, before what is new
+
+A receive looks at a bounded number of units without finding anything; then other work of the loop
+comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
+is something in hand.
+
+Of an ordered group a queue has one open batch: while something of it is in hand, nobody gets
+anything of the queue, except the attempt that opened it. That gets the same messages again, so a
+lost answer costs nothing.
+
+Loop thread.
+Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProcessor.java
+(popMsgFromQueue), broker/.../offset/ConsumerOrderInfoManager.java
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
+from skylarkmq.broker.pop.deliveries import Delivery, Lapses, PopQueue
+from skylarkmq.broker.pop.handles import Receipt
+from skylarkmq.broker.pop.journal_records import UNKNOWN, Row, Took
+from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.record import FIXED_BY_HOSTS, HOSTS_BITS, HOSTS_SHIFT
+from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.results import GetMessageResult
+
+SIZE_MAX: Final = 4 << 20
+"""Bytes of the records of one receive, of which one alone may have more."""
+LOOKS_MAX: Final = 16
+"""Reads of one receive that find nothing, in one turn of the loop."""
+
+_HEAD: Final = struct.Struct(">i16xqqi32xi")
+"""Size, queue offset, physical offset, system flag and, where no host is IPv6, attempts."""
+_FIXED_RECONSUME: Final = 12  # of the fields of a record
+assert _HEAD.size == 76
+
+
+class Limits(NamedTuple):
+    """Messages in flight at most."""
+
+    per_queue: int
+    per_group: int
+    in_all: int
+
+
+class Notes(Protocol):
+    """Where changes are written down (`journal.py`). Loop thread."""
+
+    def note(self, record: Took) -> None:
+        """Write a change with this turn's others."""
+
+
+class Take:
+    """One receive under way.
+
+    Attributes:
+        cold: a queue, offset and number of messages to read off the loop.
+        is_unfinished: it has looked at enough for one turn and found nothing.
+        dead: messages without another attempt.
+    """
+
+    __slots__ = ("attempts_max", "cold", "consumption", "count_max", "dead", "due_ms",
+                 "is_unfinished", "looks", "now_ms", "popped", "request", "serial", "size",
+                 "visible_ms")  # fmt: skip
+
+    def __init__(self, consumption: Consumption, request: PopRequest, attempts_max: int) -> None:
+        self.consumption = consumption
+        self.request = request
+        self.attempts_max = attempts_max
+        self.count_max = min(max(request.count, 1), COUNT_MAX)
+        self.popped: list[Popped] = []
+        self.dead: list[Delivery] = []
+        self.size = 0
+        self.serial = 0
+        self.now_ms = self.due_ms = self.visible_ms = 0
+        self.looks = LOOKS_MAX
+        self.cold: tuple[PopQueue, int, int] | None = None
+        self.is_unfinished = False
+
+    @property
+    def room(self) -> int:
+        """How many messages it still wants."""
+        return self.count_max - len(self.popped) if self.size < SIZE_MAX else 0
+
+    @property
+    def is_over(self) -> bool:
+        """True when it looks no further in this turn."""
+        return self.is_unfinished or self.cold is not None or self.room <= 0
+
+
+class Taker:
+    """Takes messages for receives. Loop thread.
+
+    Attributes:
+        in_flight: messages of all groups that are not done.
+        full: queues from which no more was taken for want of room.
+        last_serial: of the newest delivery.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        lapses: Lapses,
+        limits: Limits,
+        journal: Notes,
+        settle: Callable[[PopQueue], None],
+    ) -> None:
+        """Begin with nothing in flight.
+
+        Args:
+            settle: writes a queue's mark, which has moved, into the table of offsets.
+        """
+        self._store = store
+        self._clock = clock
+        self._lapses = lapses
+        self._limits = limits
+        self._journal = journal
+        self._settle = settle
+        self.in_flight = 0
+        self.full: set[PopQueue] = set()
+        self.last_serial = 0
+
+    def next_serial(self) -> int:
+        """Return the serial of a new delivery: the time in ms, and more than any before."""
+        self.last_serial = max(self._clock.now_ms(), self.last_serial + 1)
+        return self.last_serial
+
+    def take(self, take: Take) -> None:
+        """Hand out what there is for a receive."""
+        consumption, request = take.consumption, take.request
+        if request.attempt_id and request.is_fifo:
+            self._repeat(take)
+            if take.popped:
+                return
+        consumption.turns += 1
+        retries_first = not request.is_fifo and consumption.turns % RETRY_FIRST_EVERY == 0
+        if retries_first:
+            self._take_retries(take)
+        if not take.is_over:
+            self._take_source(consumption.main, take, request.queue_id)
+        if not (request.is_fifo or retries_first or take.is_over):
+            self._take_retries(take)
+
+    def _take_retries(self, take: Take) -> None:
+        retry = take.consumption.retry
+        if retry is not None and retry.ready:
+            self._take_source(retry, take, -1)
+
+    def _take_source(self, source: Source, take: Take, only: int) -> None:
+        ready = source.ready
+        for _ in range(len(ready)):
+            queue = ready.popleft()
+            if only >= 0 and queue.queue_id != only:
+                ready.append(queue)
+                continue
+            queue.is_listed = False
+            self.take_queue(queue, take)
+            if self.has_more(queue):
+                source.list(queue)
+            if take.is_over:
+                break
+
+    def has_more(self, queue: PopQueue) -> bool:
+        """Return whether a queue may have something for the next receive."""
+        if queue.is_reading or queue.is_full or (queue.is_fifo and queue.is_blocked):
+            return False
+        if queue.again:
+            return True
+        return queue.next_offset < self._store.max_offset(queue.source.topic, queue.queue_id)
+
+    def take_queue(self, queue: PopQueue, take: Take) -> None:
+        """Hand out what one queue has."""
+        if queue.is_reading:
+            return
+        if take.request.is_fifo and not self._open_batch(queue, take):
+            return
+        if queue.again:
+            self._take_again(queue, take)
+        if not (take.is_over or (queue.is_fifo and queue.again)):
+            self._take_new(queue, take)
+
+    # New messages
+
+    def _take_new(self, queue: PopQueue, take: Take) -> None:
+        store, source, queue_id = self._store, queue.source, queue.queue_id
+        topic, matches = source.topic, take.request.matches.stored
+        while not take.is_over:
+            offset = queue.next_offset
+            end = store.max_offset(topic, queue_id)
+            if offset >= end:
+                return
+            room = min(take.room, self._room(queue))
+            if room <= 0:
+                queue.is_full = True
+                self.full.add(queue)
+                return
+            if store.is_cold(topic, queue_id, offset):
+                if not take.popped:
+                    take.cold = (queue, offset, room)
+                return
+            self.use(queue, store.get_message(topic, queue_id, offset, room, None, matches), take)
+
+    def _room(self, queue: PopQueue) -> int:
+        limits = self._limits
+        return min(
+            limits.per_queue - len(queue.in_flight),
+            limits.per_group - queue.source.group.in_flight,
+            limits.in_all - self.in_flight,
+        )
+
+    def use(self, queue: PopQueue, result: GetMessageResult, take: Take) -> None:
+        """Hand out what was read of a queue from its next offset on."""
+        matches, topic = take.request.matches, take.consumption.topic
+        mark, found = queue.mark, len(take.popped)
+        rows: list[Row] = []
+        last = UNKNOWN, UNKNOWN
+        for view in result.views:
+            for record, offset, physical_offset, attempt in _records(view):
+                last = offset, physical_offset
+                if matches.tags is not None and not matches.wants(record):
+                    continue
+                delivery = Delivery(queue, topic, offset, physical_offset, attempt)
+                queue.add(delivery)
+                if attempt > take.attempts_max:
+                    delivery.to_dead_letters = True
+                    take.dead.append(delivery)
+                else:
+                    self._hand_out(delivery, record, take)
+                rows.append(self._row(delivery, take))
+        queue.next_offset = max(result.next_begin_offset, queue.next_offset)
+        if rows:
+            self.in_flight += len(rows)
+            queue.source.group.in_flight += len(rows)
+            end = last[1] if last[0] == queue.next_offset - 1 else self._end_of(queue)
+            took = Took(queue.key, queue.next_offset, end, tuple(rows), queue.attempt_id)
+            self._journal.note(took)
+        if queue.mark != mark:
+            self._settle(queue)
+        if len(take.popped) == found:
+            take.looks -= 1
+            take.is_unfinished = take.looks <= 0
+
+    def _end_of(self, queue: PopQueue) -> int:
+        """Return where the last message that was looked at lies in the log."""
+        units = self._store.queue_units(
+            queue.source.topic, queue.queue_id, queue.next_offset - 1, 1
+        )
+        return units[0].commit_offset if units else UNKNOWN
+
+    def _row(self, delivery: Delivery, take: Take) -> Row:
+        return Row(
+            delivery.offset,
+            delivery.physical_offset,
+            delivery.serial,
+            take.visible_ms,
+            delivery.attempt,
+        )
+
+    def _hand_out(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> None:
+        request, queue = take.request, delivery.queue
+        if not take.serial:
+            take.serial = self.next_serial()
+            take.now_ms = self._lapses.now_ms()
+            take.due_ms = take.now_ms + request.invisible_ms
+            take.visible_ms = self._clock.now_ms() + request.invisible_ms
+        delivery.serial = take.serial
+        delivery.since_ms = take.now_ms
+        delivery.client_id = request.client_id
+        delivery.renewals = 0 if request.is_renewed else -1
+        self._lapses.hold(delivery, take.due_ms)
+        if request.client_id:
+            queue.source.group.took(delivery)
+        if delivery.attempt > 1:
+            take.consumption.redelivered += 1
+        receipt = Receipt(queue.source.kind, queue.queue_id, delivery.offset, take.serial)
+        take.popped.append(Popped(receipt, record, delivery.attempt))
+        take.size += len(record)
+
+    # Messages that come again in place
+
+    def _take_again(self, queue: PopQueue, take: Take) -> None:
+        store, topic = self._store, queue.source.topic
+        if queue.is_fifo and len(queue.again) > 1:
+            ordered = sorted(queue.again, key=lambda delivery: delivery.offset)
+            queue.again.clear()
+            queue.again.extend(ordered)
+        while queue.again and not take.is_over:
+            offset = queue.again[0].offset
+            if store.is_cold(topic, queue.queue_id, offset):
+                if not take.popped:
+                    take.cold = (queue, offset, 1)
+                return
+            result = store.get_message(
+                topic, queue.queue_id, offset, 1, None, take.request.matches.stored
+            )
+            self.use_again(queue, result, take)
+
+    def use_again(self, queue: PopQueue, result: GetMessageResult, take: Take) -> None:
+        """Hand out the first message that comes again in place, as it was read; else it is done."""
+        delivery = queue.again.popleft()
+        record = _record_at(result, delivery.offset)
+        if record is None or not take.request.matches.wants(record):
+            take.looks -= 1
+            take.is_unfinished = take.looks <= 0
+            self.end(delivery)
+        elif delivery.attempt > take.attempts_max:
+            delivery.to_dead_letters = True
+            take.dead.append(delivery)
+        else:
+            self._hand_out(delivery, record, take)
+            row = self._row(delivery, take)
+            took = Took(queue.key, queue.next_offset, UNKNOWN, (row,), queue.attempt_id)
+            self._journal.note(took)
+
+    def end(self, delivery: Delivery) -> None:
+        """Note that a message is done; the caller writes that down where it must be."""
+        queue, group = delivery.queue, delivery.queue.source.group
+        if delivery.client_id:
+            group.let_go(delivery)
+        self._lapses.release(delivery)
+        group.in_flight -= 1
+        self.in_flight -= 1
+        if queue.remove(delivery):
+            self._settle(queue)
+
+    # Ordered groups
+
+    def _open_batch(self, queue: PopQueue, take: Take) -> bool:
+        """Begin a batch of an ordered group; False while another one is in hand."""
+        queue.is_fifo = True
+        if queue.is_blocked:
+            return False
+        attempt_id = take.request.attempt_id
+        if queue.attempt_id != attempt_id:
+            self.close_batch(queue, take.consumption)
+            queue.attempt_id = attempt_id
+            if attempt_id:
+                take.consumption.attempts.setdefault(attempt_id, []).append(queue)
+        return True
+
+    def close_batch(self, queue: PopQueue, consumption: Consumption) -> None:
+        """Forget whose attempt has a queue's batch."""
+        queues = consumption.attempts.get(queue.attempt_id)
+        if queues is not None:
+            if queue in queues:
+                queues.remove(queue)
+            if not queues:
+                del consumption.attempts[queue.attempt_id]
+        queue.attempt_id = ""
+
+    def _repeat(self, take: Take) -> None:
+        """Hand the messages in hand of an attempt out again, with new handles, not counted."""
+        for queue in take.consumption.attempts.get(take.request.attempt_id, ()):
+            if not queue.is_blocked:
+                continue  # all has lapsed: it is taken anew
+            rows: list[Row] = []
+            for delivery in list(queue.in_flight.values()):
+                if not delivery.serial:
+                    continue
+                result = self._store.get_message(
+                    queue.source.topic, queue.queue_id, delivery.offset, 1
+                )
+                record = _record_at(result, delivery.offset)
+                if record is not None:
+                    if delivery.client_id:
+                        queue.source.group.let_go(delivery)
+                    redelivered = take.consumption.redelivered
+                    self._hand_out(delivery, record, take)
+                    take.consumption.redelivered = redelivered
+                    rows.append(self._row(delivery, take))
+            if rows:
+                took = Took(queue.key, queue.next_offset, UNKNOWN, tuple(rows), queue.attempt_id)
+                self._journal.note(took)
+
+
+def _records(
+    view: memoryview | bytes,
+) -> Iterator[tuple[memoryview | bytes, int, int, int]]:
+    """Yield the records of a run: bytes, queue offset, physical offset, number of this delivery."""
+    position, end = 0, len(view)
+    while position < end:
+        size, offset, physical_offset, sys_flag, times = _HEAD.unpack_from(view, position)
+        hosts: int = sys_flag & HOSTS_BITS
+        if hosts:
+            layout = FIXED_BY_HOSTS[hosts >> HOSTS_SHIFT]
+            times = layout.unpack_from(view, position)[_FIXED_RECONSUME]
+        yield view[position : position + size], offset, physical_offset, max(0, times) + 1
+        position += size
+
+
+def _record_at(result: GetMessageResult, offset: int) -> memoryview | bytes | None:
+    """Return the record of one offset among those read; None when it is not there."""
+    for view in result.views:
+        for record, found, _, _ in _records(view):
+            if found == offset:
+                return record
+    return None
