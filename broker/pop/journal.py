@@ -228,6 +228,14 @@ class PopJournal:
             self._numbers = [number]
         self._timer.start()
 
+    def discard(self) -> None:
+        """Forget all, durably: the log is another broker's from now on. Blocks; before `begin`.
+
+        What is there speaks of places of a log that may be cut back, and grow anew.
+        """
+        self._remove(file_numbers(self._files, self._folder))
+        self._numbers = []
+
     async def stop(self) -> None:
         """Bring all to the disk, and note that this was a clean stop; failures are logged.
 

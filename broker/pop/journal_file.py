@@ -90,6 +90,14 @@ class _Op(IntEnum):
     CLEAN = 8
 
 
+# Records of a queue and some numbers, each message has one: the value of its op, by its type.
+_KEYED: Final[dict[type, int]] = {
+    Done: _Op.DONE.value,
+    Changed: _Op.CHANGED.value,
+    Moved: _Op.MOVED.value,
+}
+
+
 def file_path(folder: Path, number: int) -> Path:
     """Return the path of a file."""
     return folder / f"{number:0{_NAME_DIGITS}d}"
@@ -127,28 +135,25 @@ class FrameWriter:
         return size + CRC.pack(zlib.crc32(payload, zlib.crc32(size))) + payload
 
     def _add(self, record: Record, content: list[Any]) -> None:
+        if isinstance(record, (Done, Changed, Moved)):
+            name = self._name(record.key, content)
+            content.append([_KEYED[type(record)], name, *record[1:]])
+            return
         match record:
             case Took(key, next_offset, end_physical, rows, attempt_id):
                 name = self._name(key, content)
                 flat = [number for row in rows for number in row]
                 content.append([_Op.TOOK, name, next_offset, end_physical, flat, attempt_id])
-            case Done(key, offset):
-                content.append([_Op.DONE, self._name(key, content), offset])
-            case Changed(key, offset, serial, visible_ms, attempt):
-                name = self._name(key, content)
-                content.append([_Op.CHANGED, name, offset, serial, visible_ms, attempt])
-            case Moved(key, next_offset, end_physical):
-                content.append([_Op.MOVED, self._name(key, content), next_offset, end_physical])
-            case Forgot(group, topic):
-                content.append([_Op.FORGOT, group, topic])
             case State(key, state):
                 name = self._name(key, content)
                 flat = [number for row in state.rows.values() for number in row]
                 place = state.next_offset, state.end_physical
                 content.append([_Op.STATE, name, *place, flat, state.attempt_id])
+            case Forgot(group, topic):
+                content.append([_Op.FORGOT, group, topic])
             case Whole(last_serial):
                 content.append([_Op.WHOLE, last_serial])
-            case Clean():
+            case _:
                 content.append([_Op.CLEAN])
 
     def _name(self, key: Key, content: list[Any]) -> int:

@@ -7,6 +7,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -226,6 +227,19 @@ async def test_a_change_of_file_says_a_few_queues_in_a_turn() -> None:
     assert sum(asked) >= 40
     assert max(asked) == 1
     assert same(rig.loaded(), rig.memory.state)
+
+
+async def test_what_is_discarded_does_not_come_back() -> None:
+    rig = JournalRig()
+    rig.start()
+    await rig.keep(took(KEY, 0, 3))
+    again = JournalRig(rig.files)
+    again.journal.discard()
+    assert again.start() == PopState()
+    assert again.names() == []
+    assert isinstance(again.files, CrashDisk)
+    for state in again.files.crash_states(Random(1), 8):
+        assert JournalRig(again.files.crash(state, Random(1))).journal.load() == PopState()
 
 
 # A disk that is full, or fails
