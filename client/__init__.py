@@ -31,6 +31,7 @@ from skylarkmq.client.consumer.handlers import BatchHandler, Handler
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart, PeekStop
 from skylarkmq.client.consumer.rebalance import QueuesCallback
 from skylarkmq.client.consumer.received_message import ReceivedMessage
+from skylarkmq.client.consumer.simple_consumer import PoppedMessage, SimpleConsumer
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
@@ -50,6 +51,7 @@ from skylarkmq.client.errors import (
     OffsetIllegal,
     ProtocolError,
     RebalanceInProgress,
+    ReceiptExpired,
     ReplyNotDelivered,
     ReplyTimeout,
     RequestTimeout,
@@ -134,12 +136,14 @@ __all__ = [
     "PeekStart",
     "PeekStop",
     "PeekedMessage",
+    "PoppedMessage",
     "Producer",
     "ProducerSettings",
     "ProtocolError",
     "QueueSelector",
     "QueuesCallback",
     "RebalanceInProgress",
+    "ReceiptExpired",
     "ReceivedMessage",
     "Reply",
     "ReplyNotDelivered",
@@ -154,6 +158,7 @@ __all__ = [
     "SendStatus",
     "ServerHostname",
     "ServiceNotAvailable",
+    "SimpleConsumer",
     "Sql92",
     "SslSetting",
     "StartFrom",

@@ -10,7 +10,7 @@
         UnreadableBody         a message whose producer sent a body that cannot be opened
       BrokerError            the peer answered with an error code
         SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
-        SubscriptionNotExist OffsetIllegal FilterRefused AuthError
+        SubscriptionNotExist OffsetIllegal FilterRefused AuthError ReceiptExpired
       RouteNotFound          nobody serves this topic
       MessageTooLarge        over the size limit of the producer
       NotDurableError        stored, but flush or replica not confirmed (only with strict=True)
@@ -144,6 +144,15 @@ class AuthError(BrokerError):
 
     def __init__(self, code: int, remark: str, broker_addr: str, *, hint: str = "") -> None:
         super().__init__(code, remark, broker_addr, hint=hint or AUTH_HINT)
+        self.retryable = False
+
+
+class ReceiptExpired(BrokerError):
+    """The delivery is not this consumer's any more: its invisible time was over, or it was done."""
+
+    def __init__(self, code: int, remark: str, broker_addr: str, *, hint: str = "") -> None:
+        hint = hint or "The message comes again unless it was done: give it a longer invisible time"
+        super().__init__(code, remark, broker_addr, hint=hint)
         self.retryable = False
 
 

@@ -22,6 +22,7 @@ from skylarkmq.client.sync.classes import (
     Producer,
     QueuesCallback,
     ReceivedMessage,
+    SimpleConsumer,
     Transaction,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "Producer",
     "QueuesCallback",
     "ReceivedMessage",
+    "SimpleConsumer",
     "Transaction",
 ]

@@ -43,6 +43,7 @@ from skylarkmq.client.admin.results import (
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
+from skylarkmq.client.consumer.simple_consumer import PoppedMessage
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
@@ -1319,6 +1320,107 @@ class ReceivedMessage(StoredView):
     def queue(self) -> MessageQueue:
         """The queue it came from; of the retry topic when it is a retry."""
 
+class SimpleConsumer:
+    """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread.
+
+    with SimpleConsumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
+        for message in consumer.receive(16):
+            handle(message)
+            consumer.ack(message)
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def __init__(
+        self,
+        *topics: str,
+        group: str,
+        client: Client | None = None,
+        namesrv_addr: str | None = None,
+        selector: Selector | None = None,
+        invisible_duration: float | timedelta = 30.0,
+        await_duration: float = 15.0,
+        orderly: bool = False,
+    ) -> None: ...
+    def ack(self, message: PoppedMessage) -> None:
+        """Say that a message is done: nobody gets it again.
+
+        Raises:
+            ReceiptExpired: its invisible time was over, or it was acknowledged before.
+            RocketMQError: the broker did not take it; see `retryable`.
+        """
+
+    def change_invisible_duration(
+        self, message: PoppedMessage, duration: float | timedelta
+    ) -> None:
+        """Hide a message for another time, from now on; with 0 it comes again at once.
+
+        Args:
+            duration: seconds, or timedelta; 12 hours at most.
+
+        Raises:
+            ReceiptExpired: its invisible time was over, or it was acknowledged before.
+            RocketMQError: the broker did not take it; see `retryable`.
+        """
+
+    @property
+    def group(self) -> str:
+        """The consumer group, as brokers know it: with the client's namespace."""
+
+    def receive(
+        self,
+        max_messages: int = 16,
+        *,
+        invisible_duration: float | timedelta | None = None,
+        timeout: float | None = None,
+    ) -> list[PoppedMessage]:
+        """Return the next messages, of one topic and broker; none when nothing came.
+
+        Args:
+            max_messages: 1 to 32.
+            invisible_duration: in place of the consumer's.
+            timeout: seconds to wait while there is none, in place of `await_duration`.
+
+        Raises:
+            RouteNotFound: nobody has the topics.
+            NotSupported: a broker has no pop consumption (RocketMQ 4.9).
+            RocketMQError: no broker of the topics can be asked, or one refuses; see `retryable`.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+    def start(self) -> None:
+        """Find the brokers of the topics and tell them of this member; does nothing when started.
+
+        Raises:
+            ConnectionFailed: no name server can be reached.
+            FilterRefused: a broker does not filter so.
+            IllegalState: the client has a consumer in this group already.
+            ConsumerClosed: stopped before.
+        """
+
+    def stop(self) -> None:
+        """Leave the group. Receives that wait end with ConsumerClosed."""
+
+    def subscribe(self, topic: str, selector: Selector | None = None) -> None:
+        """Add a topic, or change what is wanted of it.
+
+        Raises:
+            FilterRefused: a broker does not filter so; all stays as it was.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive a topic no more.
+
+        Raises:
+            ConsumerClosed: the consumer has stopped.
+        """
+
 class Transaction:
     """One transaction; a context manager, to be entered once. See the asynchronous one."""
 
@@ -1379,5 +1481,6 @@ __all__ = [
     "Producer",
     "QueuesCallback",
     "ReceivedMessage",
+    "SimpleConsumer",
     "Transaction",
 ]

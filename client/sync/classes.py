@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -16,6 +17,8 @@ from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
 from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
+from skylarkmq.client.consumer.simple_consumer import PoppedMessage
+from skylarkmq.client.consumer.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.message_view import StoredView
@@ -271,6 +274,47 @@ class PeekReader(OnClient):
     """
 
     _when_stopped = ConsumerClosed
+
+
+@blocking(AsyncSimpleConsumer)
+class SimpleConsumer(OnClient):
+    """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread.
+
+    with SimpleConsumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
+        for message in consumer.receive(16):
+            handle(message)
+            consumer.ack(message)
+    """
+
+    _when_stopped = ConsumerClosed
+
+    def receive(
+        self,
+        max_messages: int = 16,
+        *,
+        invisible_duration: float | timedelta | None = None,
+        timeout: float | None = None,
+    ) -> list[PoppedMessage]:
+        """Return the next messages, of one topic and broker; none when nothing came.
+
+        Args:
+            max_messages: 1 to 32.
+            invisible_duration: in place of the consumer's.
+            timeout: seconds to wait while there is none, in place of `await_duration`.
+
+        Raises:
+            RouteNotFound: nobody has the topics.
+            NotSupported: a broker has no pop consumption (RocketMQ 4.9).
+            RocketMQError: no broker of the topics can be asked, or one refuses; see `retryable`.
+            ConsumerClosed: the consumer has stopped.
+        """
+
+        async def take(it: AsyncSimpleConsumer) -> list[PoppedMessage]:
+            return await it.receive(
+                max_messages, invisible_duration=invisible_duration, timeout=timeout
+            )
+
+        return self._run(take, lambda it, found: it._take_back(found))
 
 
 @blocking(AsyncAdmin)

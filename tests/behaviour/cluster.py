@@ -37,6 +37,8 @@ FEATURES: Final = {
     "msgpack": {SKYLARKMQ},
     # Pulls of more than 32 messages or 256 KiB by `maxMsgBytes`, for ours and 5.x.
     "big_pulls": {SKYLARKMQ, APACHE_5},
+    # Pop consumption, for SimpleConsumer; RocketMQ has it since 5.0.
+    "pop": {SKYLARKMQ, APACHE_5},
     # What every cluster of the suite has, so that a test can name what it is about.
     "sql92": {SKYLARKMQ, APACHE_4, APACHE_5},
     "transactions": {SKYLARKMQ, APACHE_4, APACHE_5},

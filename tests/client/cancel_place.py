@@ -128,12 +128,13 @@ class Place:
             assert len(services_of(self.client).replies) == 0
 
     def _open_count(self) -> int:
-        """Requests under way, apart from pulls that the broker holds."""
+        """Requests under way, apart from pulls and waits that the broker holds."""
         if self.client._services is None:
             return 0
         connections = services_of(self.client).remoting.connections
         streams = {id(connection._stream) for connection in connections}
-        held = sum(id(pull.stream) in streams for pull in self.broker.held)
+        waits = [*self.broker.held, *self.broker.pops.held]
+        held = sum(id(wait.stream) in streams for wait in waits)
         return sum(connection.pending_count for connection in connections) - held
 
     async def end(self) -> None:
@@ -153,7 +154,7 @@ class Place:
 
     def check_nothing_left(self) -> None:
         names = [task.get_name() for task in asyncio.all_tasks()]
-        assert [name for name in names if "skylarkmq" in name] == [], "tasks are left"
+        assert [name for name in names if "skylarkmq" in name] == [], f"tasks are left: {names}"
         assert self.clock.pending_count == 0, "timers are left"
         assert self.broker.streams == [], "connections are left"
         assert self.cluster.name_server.streams == [], "connections are left"

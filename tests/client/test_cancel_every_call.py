@@ -16,21 +16,23 @@ from skylarkmq.client import (
     PeekReader,
     Producer,
     ReceivedMessage,
+    SimpleConsumer,
     Transaction,
 )
 from skylarkmq.client.admin.messages import DeadLetterReplay
 from skylarkmq.client.admin.reading import MessageScan
 from tests.client.cancel_consumes import CONSUMES
 from tests.client.cancel_place import Row, swept
+from tests.client.cancel_pops import POPS
 from tests.client.cancel_sends import SENDS
 from tests.client.test_cancel_admin_calls import CALLS, OWN_LIFE
 from tests.support.cancelling import Cut, Way
 
-ROWS = [*SENDS, *CONSUMES]
+ROWS = [*SENDS, *CONSUMES, *POPS]
 POINTS_MAX = 400
 CLASSES = (
     Admin, Client, Consumer, DeadLetterReplay, MessageScan, PeekReader, Producer, ReceivedMessage,
-    Transaction,
+    SimpleConsumer, Transaction,
 )  # fmt: skip
 INSIDE = {
     "Admin._replay_one", "Membership.pushed", "ReceivedMessage._retry", "Services.leave_producer",

@@ -32,11 +32,16 @@ PUBLIC = {
     " getone group lag offsets_for_time pause paused position reply resume run seek"
     " seek_to_beginning seek_to_end seek_to_time start stop subscribe unsubscribe",
     "PeekReader": "start stop",
+    "PoppedMessage": "body body_crc born_at born_host broker_name commit_log_offset"
+    " delivery_attempt flag keys msg_id offset_msg_id properties queue queue_offset"
+    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags topic",
     "Producer": "cancel flush in_flight_count queues reply request request_nowait room send"
     " send_batch send_many send_nowait send_oneway start stats stop transaction",
     "ReceivedMessage": "ack body body_crc born_at born_host commit_log_offset dead_letter extend"
     " flag keys msg_id nack offset_msg_id process properties queue queue_offset reconsume_times"
     " sharding_key size store_host stored stored_at sys_flag tags topic",
+    "SimpleConsumer": "ack change_invisible_duration group receive start stop subscribe"
+    " unsubscribe",
     "Transaction": "commit result rollback transaction_id unknown",
 }
 LIBRARIES = {
@@ -45,7 +50,9 @@ LIBRARIES = {
     "Self", "Sequence", "TracebackType", "TracerProvider", "Unpack", "asyncio", "datetime",
     "timedelta",
 }  # fmt: skip
-MADE_BY_USERS = {"AdminBase", "Client", "Consumer", "OnClient", "PeekReader", "Producer"}
+MADE_BY_USERS = {
+    "AdminBase", "Client", "Consumer", "OnClient", "PeekReader", "Producer", "SimpleConsumer",
+}  # fmt: skip
 """The constructors of the other objects are for the SDK itself."""
 SEAMS = {"Clock", "Network"}
 """What tests hand in; who writes one of his own looks at its module."""

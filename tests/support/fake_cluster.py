@@ -31,6 +31,7 @@ from skylarkmq.protocol.headers.send import (
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from tests.support.fake_pops import POP_CODES, FakePops
 from tests.support.fake_queues import HOST as HOST
 from tests.support.fake_queues import QUEUE_SPAN, Topic, record
 from tests.support.fake_queues import STORE_MS as STORE_MS
@@ -68,6 +69,8 @@ class FakeBroker(ScriptedPeer):
         self.producers: dict[str, ScriptedStream] = {}
         """Clients that named a producer group, by client id."""
         self.held: list[Held] = []
+        self.pops = FakePops(self)
+        """What SimpleConsumers did, and those who wait for messages."""
         self.refusals: dict[int, list[int]] = defaultdict(list)
         """Request code to the response codes of its next answers."""
         self.send_back_delay_over = True
@@ -154,6 +157,8 @@ class FakeBroker(ScriptedPeer):
                 return request.reply(0, body=encode_body(body))
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._send_back(request)
+            case code if code in POP_CODES:
+                return self.pops.respond(request, stream)
             case _:
                 return self._offset(request)
 
@@ -251,6 +256,7 @@ class FakeBroker(ScriptedPeer):
                 pull.stream.say(self._pull(pull.request, pull.stream, pull.header, may_hold=False))
             else:
                 self.held.append(pull)
+        self.pops.serve()
 
     def _heartbeat(self, request: RemotingCommand, stream: ScriptedStream) -> Answer:
         data = decode_body(HeartbeatData, request.body)

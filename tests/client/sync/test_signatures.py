@@ -23,6 +23,7 @@ PAIRS = {
     client.Producer: sync.Producer,
     client.Consumer: sync.Consumer,
     PeekReader: sync.PeekReader,
+    client.SimpleConsumer: sync.SimpleConsumer,
     client.Admin: sync.Admin,
     client.ReceivedMessage: sync.ReceivedMessage,
     Transaction: sync.Transaction,
@@ -72,7 +73,14 @@ def test_signatures(waits: type) -> None:
 
 @pytest.mark.parametrize(
     "waits",
-    [client.Client, client.Producer, client.Consumer, client.Admin, PeekReader],
+    [
+        client.Client,
+        client.Producer,
+        client.Consumer,
+        client.SimpleConsumer,
+        client.Admin,
+        PeekReader,
+    ],
     ids=lambda cls: cls.__name__,
 )
 def test_settings(waits: type) -> None:
