@@ -229,6 +229,23 @@ async def test_a_change_of_file_says_a_few_queues_in_a_turn() -> None:
     assert same(rig.loaded(), rig.memory.state)
 
 
+@pytest.mark.usefixtures("small")
+async def test_the_greatest_serial_outlasts_its_messages(sync: bool) -> None:
+    rig = JournalRig(sync=sync)
+    rig.start()
+    await rig.keep(took(KEY, 0, 200, serial=77))
+    for offset in range(200):
+        await rig.keep(Done(KEY, offset))
+        await rig.advance(INTERVAL_S)
+    assert len(rig.names()) == 1
+    assert rig.names() != ["1"]
+    assert rig.loaded().last_serial == 77
+    await rig.stop()
+    again = JournalRig(rig.files, sync=sync)
+    assert again.start().last_serial == 77
+    assert again.loaded().last_serial == 77
+
+
 async def test_what_is_discarded_does_not_come_back() -> None:
     rig = JournalRig()
     rig.start()
