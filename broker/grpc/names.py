@@ -1,0 +1,47 @@
+"""Names that a call brings: of topics and of consumer groups.
+
+The part of a `Resource` that names a namespace is not looked at, as in RocketMQ, and given back.
+Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/common/GrpcValidator.java
+"""
+
+from __future__ import annotations
+
+from skylarkmq.broker.grpc.calls import RpcRefused
+from skylarkmq.protocol.flags import (
+    CID_RMQ_SYS_PREFIX,
+    is_system_topic,
+    validate_group,
+    validate_topic,
+)
+from skylarkmq.protocol.v5 import schema_pb2
+from skylarkmq.protocol.v5.codes import Code
+
+
+def topic_of(resource: schema_pb2.Resource) -> str:
+    """Return the name of a topic that clients may use; whether there is one is not looked at.
+
+    Raises:
+        RpcRefused: ILLEGAL_TOPIC.
+    """
+    name = resource.name
+    why = validate_topic(name)
+    if why is None and is_system_topic(name):
+        why = f"the topic {name} is the broker's own"
+    if why is not None:
+        raise RpcRefused(Code.ILLEGAL_TOPIC, why)
+    return name
+
+
+def group_of(resource: schema_pb2.Resource) -> str:
+    """Return the name of a consumer group that clients may use.
+
+    Raises:
+        RpcRefused: ILLEGAL_CONSUMER_GROUP.
+    """
+    name = resource.name
+    why = validate_group(name)
+    if why is None and name.startswith(CID_RMQ_SYS_PREFIX):
+        why = f"the group {name} is the broker's own"
+    if why is not None:
+        raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, why)
+    return name

@@ -1,0 +1,243 @@
+"""The clients of the gRPC service, by their ids, and their memberships in groups.
+
+    settings      a client is known by them; they count until others come over any of its streams
+    heartbeats    every 10 s: it is still there, and in its groups
+    receives      a consumer is a member by what it asks for, too: after this broker's start SDKs
+                  send their settings when they open their stream anew, some of them minutes later,
+                  and of a further topic of a simple consumer they tell after minutes
+    termination   it leaves, and what it holds may be given to others soon
+    silence       of 120 s: the same
+
+The end of a stream ends nothing: it is opened again. A producer is in a producer group for each of
+its topics, under the topic's name, as its half messages are. A consumer is in one group, and not
+in it while others consume the group in another way: then its heartbeats and receives say so, and
+its settings are answered all the same, for no client starts without.
+
+Unlike RocketMQ: clients and what they say are bounded; and a receive without settings is served.
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/client/ClientActivity.java,
+proxy/.../grpc/v2/common/GrpcClientSettingsManager.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from skylarkmq.broker.groups.consumer_manager import ConsumerManager
+from skylarkmq.broker.groups.producer_manager import ProducerManager
+from skylarkmq.broker.grpc.calls import Call, RpcRefused
+from skylarkmq.broker.grpc.peer import LEAVES, VERSION, GrpcPeer
+from skylarkmq.broker.grpc.settings import Wishes, subscription_of, with_subscription
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.v5 import schema_pb2
+from skylarkmq.protocol.v5.codes import Code
+
+log = logging.getLogger(__name__)
+
+SILENT_S: Final = 120.0
+SCAN_INTERVAL_S: Final = 10.0
+CLIENTS_MAX: Final = 65_536
+CLIENTS_PER_HOST_MAX: Final = 16_384
+WISHES_SIZE_MAX: Final = 64 << 20
+"""Bytes of what all clients say of themselves."""
+
+Release = Callable[[str, str], None]  # (client id, group)
+
+
+class Sessions:
+    """Knows the clients. Loop thread.
+
+    Attributes:
+        release: told of a consumer that has gone, with its group: what it holds is free.
+    """
+
+    def __init__(
+        self,
+        consumers: ConsumerManager,
+        producers: ProducerManager,
+        clock: Clock,
+        peer_clock: Clock,
+        body_max: int,
+    ) -> None:
+        """Begin without a client.
+
+        Args:
+            clock: tells the versions of subscriptions.
+            peer_clock: what clients' silence is measured by.
+            body_max: bytes of a body that the broker takes.
+        """
+        self.release: Release = lambda client_id, group: None
+        self._consumers = consumers
+        self._producers = producers
+        self._clock = clock
+        self._peer_clock = peer_clock
+        self._body_max = body_max
+        self._peers: dict[str, GrpcPeer] = {}
+        self._hosts: Counter[str] = Counter()  # clients by the host that they came from first
+        self._host_of: dict[GrpcPeer, str] = {}
+        self._size = 0  # of all wishes
+        self._timer = IntervalTimer(peer_clock, SCAN_INTERVAL_S, self.scan)
+
+    def __len__(self) -> int:
+        """Return how many clients are known."""
+        return len(self._peers)
+
+    def start(self) -> None:
+        """Look for silent clients from now on."""
+        self._timer.start()
+
+    def stop(self) -> None:
+        """End all clients' memberships; nothing they hold is given to others."""
+        self._timer.stop()
+        self.release = lambda client_id, group: None
+        for peer in list(self._peers.values()):
+            peer.close("shutdown")
+
+    def find(self, client_id: str) -> GrpcPeer | None:
+        """Return a client that is known."""
+        return self._peers.get(client_id)
+
+    def settle(self, call: Call, wishes: Wishes) -> GrpcPeer:
+        """Take in what a client's settings say, and join its groups where it may.
+
+        Raises:
+            RpcRefused: TOO_MANY_REQUESTS; there is no room for it.
+        """
+        peer = self._keep(call, wishes)
+        with contextlib.suppress(RemoteProtocolError):  # it was logged, and its calls will be told
+            self._join(peer)
+        return peer
+
+    def beat(self, call: Call) -> None:
+        """Take a heartbeat.
+
+        Raises:
+            RpcRefused: UNRECOGNIZED_CLIENT_TYPE; nothing is known of the client.
+            RemoteProtocolError: NO_PERMISSION; others consume its group in another way.
+        """
+        peer = self._peers.get(call.client_id)
+        if peer is None:
+            raise RpcRefused(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                "no settings of this client are known: they come first, by Telemetry",
+            )
+        peer.heard(call)
+        self._join(peer)
+
+    def receives(
+        self, call: Call, group: str, topic: str, expression: schema_pb2.FilterExpression
+    ) -> None:
+        """Note that a client asks for messages; it is heard of, and a member from now on.
+
+        Raises:
+            RpcRefused: ILLEGAL_FILTER_EXPRESSION or TOO_MANY_REQUESTS, of a new client.
+            RemoteProtocolError: NO_PERMISSION; others consume its group in another way.
+        """
+        peer = self._peers.get(call.client_id)
+        if peer is not None:
+            wishes = peer.wishes
+            if wishes.group and wishes.group != group:  # of one id, two groups
+                self._consumers.check_mode(group, pops=True)
+                return
+            if wishes.group and topic in wishes.subscriptions:
+                peer.heard(call)
+                member = self._consumers.clients(group).get(peer)
+                if member is None:
+                    self._join(peer)
+                else:
+                    member.last_update_ms = int(peer.last_s * 1000)
+                return
+        before = None if peer is None else peer.wishes
+        subscription = subscription_of(topic, expression, self._clock.now_ms())
+        self._join(self._keep(call, with_subscription(before, group, subscription)))
+
+    def leave(self, call: Call) -> None:
+        """Forget a client that says so; nothing happens to one that is not known."""
+        peer = self._peers.get(call.client_id)
+        if peer is not None:
+            peer.close(LEAVES)
+
+    def scan(self) -> None:
+        """Forget the clients that have been silent for too long."""
+        before_s = self._peer_clock.monotonic() - SILENT_S
+        for peer in [peer for peer in self._peers.values() if peer.last_s < before_s]:
+            log.info("client %s is silent for %g s", shown(peer.client_id), SILENT_S)
+            peer.close("idle_timeout")
+
+    def _keep(self, call: Call, wishes: Wishes) -> GrpcPeer:
+        peer = self._peers.get(call.client_id)
+        known = 0 if peer is None else peer.wishes.size
+        if self._size + wishes.size - known > WISHES_SIZE_MAX:
+            raise _no_room(f"clients' settings have {self._size} bytes")
+        if peer is None:
+            peer = self._add(call, wishes)
+        else:
+            peer.heard(call)
+            self._change(peer, wishes)
+        self._size += wishes.size - known
+        return peer
+
+    def _add(self, call: Call, wishes: Wishes) -> GrpcPeer:
+        host = call.peer.rpartition(":")[0]
+        if len(self._peers) >= CLIENTS_MAX or self._hosts[host] >= CLIENTS_PER_HOST_MAX:
+            raise _no_room(f"there are {len(self._peers)} clients, {self._hosts[host]} of {host}")
+        peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max)
+        self._peers[call.client_id] = peer
+        self._hosts[host] += 1
+        self._host_of[peer] = host
+        peer.add_close_listener(self._gone)
+        return peer
+
+    def _change(self, peer: GrpcPeer, wishes: Wishes) -> None:
+        """Let a client be in the groups of its new settings alone."""
+        before, peer.wishes = peer.wishes, wishes
+        for topic in set(before.topics).difference(wishes.topics):
+            self._producers.unregister(peer, topic)
+        if before.group and before.group != wishes.group:
+            self._consumers.unregister(peer, before.group)
+            self.release(peer.client_id, before.group)
+
+    def _join(self, peer: GrpcPeer) -> None:
+        wishes = peer.wishes
+        for topic in wishes.topics:
+            self._producers.register(peer, peer.client_id, peer.language, VERSION, topic)
+        if not wishes.group:
+            return
+        try:
+            changed = self._consumers.register(
+                peer, peer.client_id, peer.language, VERSION, wishes.consumer_data, divides=False
+            )
+        except RemoteProtocolError as error:
+            if not peer.is_told:
+                peer.is_told = True
+                log.warning(
+                    "client %s at %s may not consume yet: %s",
+                    shown(peer.client_id),
+                    peer.remote_address,
+                    error.remark,
+                )
+            raise
+        peer.is_told = False
+        if changed:
+            asyncio.get_running_loop().call_soon(self._consumers.tell, wishes.group)
+
+    def _gone(self, peer: GrpcPeer) -> None:
+        del self._peers[peer.client_id]
+        host = self._host_of.pop(peer)
+        self._hosts[host] -= 1
+        if not self._hosts[host]:
+            del self._hosts[host]
+        self._size -= peer.wishes.size
+        if peer.wishes.group:
+            self.release(peer.client_id, peer.wishes.group)
+
+
+def _no_room(why: str) -> RpcRefused:
+    return RpcRefused(Code.TOO_MANY_REQUESTS, f"{why}, there is no room for another; try later")
