@@ -141,7 +141,7 @@ class Registration:
         if names is not None:
             table = {name: table[name] for name in names if name in table}
         if self._is_restricted:
-            table = {name: self._restricted(topic) for name, topic in table.items()}
+            table = {name: self.as_told(topic) for name, topic in table.items()}
         wrapper = TopicConfigSerializeWrapper(
             data_version=self._topics.data_version, topic_config_table=table
         )
@@ -211,7 +211,8 @@ class Registration:
     def _is_restricted(self) -> bool:
         return self.config.broker_permission != READ_WRITE or bool(self.withheld)
 
-    def _restricted(self, topic: TopicConfig) -> TopicConfig:
+    def as_told(self, topic: TopicConfig) -> TopicConfig:
+        """Return a topic with the permission that clients are told."""
         allowed = self.config.broker_permission
         perm = topic.perm if allowed == READ_WRITE else allowed
         perm &= self.withheld.get(topic.topic_name, perm)

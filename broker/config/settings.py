@@ -198,6 +198,7 @@ class BrokerConfig(ServerConfig):
     # Topics and groups
     auto_create_topic_enable: Live[bool] = True
     auto_create_subscription_group: Live[bool] = True
+    grpc_auto_create_topic_enable: Live[bool] = False  # ours; by who asks for its route
     default_topic_queue_nums: QueueCount = 8  # of TBW102, so the most that a new topic gets
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True

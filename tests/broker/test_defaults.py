@@ -165,6 +165,7 @@ BROKER: dict[str, Any] = {
     "metricsCompat": Other(
         None, "rocketmq5", "dashboards of RocketMQ 5 work, those of 4 when asked"
     ),
+    "grpcAutoCreateTopicEnable": Other(None, False, "a question for a route says not who asks"),
     "maxTopics": Other(None, 50_000, "every table has a limit"),
     "maxGroups": Other(None, 50_000, "every table has a limit"),
     "maxDeduplicationKeys": Other(None, 1_000_000, "every table has a limit"),

@@ -236,6 +236,7 @@ async def test_a_client_that_leaves_is_gone_at_once(rig: SessionRig) -> None:
     await rig.leave()
     assert members(rig) == []
     assert rig.released == [("c@1", GROUP)]
+    await settle(20)
     assert not rig.tasks[0].done(), "the client ends it"
     stream.half_closes()
     await rig.tasks[0]
