@@ -14,9 +14,19 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.transaction.verdicts import UnknownTransactionError
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
-from tests.broker.transaction_rig import COMMIT, ROLLBACK, UNKNOWN, Half, Producer, TransactionRig
+from tests.broker.transaction_rig import (
+    COMMIT,
+    GROUP,
+    ROLLBACK,
+    TOPIC,
+    UNKNOWN,
+    Half,
+    Producer,
+    TransactionRig,
+)
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle
 
@@ -34,6 +44,12 @@ SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.fault) for seed in ra
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def flush(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(params=["by place", "by key"])
+def kind(request: pytest.FixtureRequest) -> type[Machine]:
+    """How the producer names its transactions: as RocketMQ 4's clients, or as those of 5."""
+    return Machine if request.param == "by place" else KeyedMachine
 
 
 @dataclass
@@ -59,12 +75,14 @@ class Ledger:
 class Machine:
     """A broker with one producer that does random things."""
 
+    group = GROUP
+
     def __init__(self, rng: random.Random, rig: TransactionRig, ledger: Ledger) -> None:
         self.rng = rng
         self.rig = rig
         self.ledger = ledger
-        self.producer: Producer = rig.producer()
-        self._ends: list[tuple[Entry, asyncio.Future[RemotingCommand]]] = []
+        self.producer: Producer = rig.producer(group=self.group)
+        self._ends: list[tuple[Entry, asyncio.Future[Any]]] = []
         self.points: list[tuple[CrashDisk, Ledger]] = []
         self._steps = 0
         self._points_max = 0
@@ -153,10 +171,34 @@ class Machine:
             task.cancel()
 
 
-async def life(seed: int, flush: str, steps: int = 60) -> Machine:
+class KeyedMachine(Machine):
+    """One whose producer names no places."""
+
+    group = TOPIC
+
+    def send(self) -> None:
+        body = b"%d" % len(self.ledger.entries)
+        entry = Entry(body)
+        self.ledger.entries.append(entry)
+        entry.half = self.rig.half(body, f"PGROUP\x01{TOPIC}".encode())
+        self.rig.ledger.keys.note(TOPIC, body.hex(), entry.half.queue_offset)
+
+    def _end(self, entry: Entry, half: Half) -> None:
+        self._ends.append((entry, asyncio.ensure_future(self._end_key(entry))))
+
+    async def _end_key(self, entry: Entry) -> RemotingCommand:
+        commits, answer = entry.decision == COMMIT, RemotingCommand.request(0)
+        try:
+            await self.rig.verdicts.end_key(TOPIC, entry.body.hex(), commits=commits)
+        except UnknownTransactionError:
+            answer.code = ResponseCode.SYSTEM_ERROR
+        return answer
+
+
+async def life(kind: type[Machine], seed: int, flush: str, steps: int = 60) -> Machine:
     rng = random.Random(seed)
     rig = TransactionRig(flush_disk_type=flush, **CONFIG)
-    machine = Machine(rng, rig, Ledger())
+    machine = kind(rng, rig, Ledger())
     await rig.go()
     machine.keep_points(3)
     await machine.run(steps)
@@ -165,7 +207,9 @@ async def life(seed: int, flush: str, steps: int = 60) -> Machine:
     return machine
 
 
-async def check_after(disk: CrashDisk, ledger: Ledger, flush: str, *, lossless: bool) -> int:
+async def check_after(
+    kind: type[Machine], disk: CrashDisk, ledger: Ledger, flush: str, *, lossless: bool
+) -> int:
     """Start on what a crash left, and hold the promises; return how many were seen twice."""
     rig = TransactionRig(disk, flush_disk_type=flush, **CONFIG)
     rig.clock.step_wall(3600)
@@ -177,7 +221,7 @@ async def check_after(disk: CrashDisk, ledger: Ledger, flush: str, *, lossless: 
         for entry in ledger.entries:
             if entry.acked and entry.decision == COMMIT:
                 assert at_once[entry.body], "an acknowledged commit is gone"
-    machine = Machine(random.Random(1), rig, ledger)
+    machine = kind(random.Random(1), rig, ledger)
     asked = rig.ledger.stats
     await machine.settle()
     seen = Counter(rig.bodies())
@@ -195,20 +239,23 @@ async def check_after(disk: CrashDisk, ledger: Ledger, flush: str, *, lossless: 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_after_a_kill_at_any_step_nothing_is_lost_or_shown_twice(
-    seed: int, flush: str
+    kind: type[Machine], seed: int, flush: str
 ) -> None:
-    machine = await life(seed, flush)
+    machine = await life(kind, seed, flush)
     assert machine.points
     for disk, ledger in machine.points:
         # Only a write that the kill has cut in two, between message and op message, is repeated.
-        assert await check_after(disk, ledger, flush, lossless=True) <= 1
+        assert await check_after(kind, disk, ledger, flush, lossless=True) <= 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_after_a_power_cut_acknowledged_ends_stand(seed: int, flush: str) -> None:
-    machine = await life(100 + seed, flush)
+async def test_after_a_power_cut_acknowledged_ends_stand(
+    kind: type[Machine], seed: int, flush: str
+) -> None:
+    machine = await life(kind, 100 + seed, flush)
     rng = machine.rng
     for disk, ledger in machine.points:
         for state in disk.crash_states(rng, 2):
             after = disk.crash(state, rng)
-            await check_after(after, deepcopy(ledger), flush, lossless=flush == "SYNC_FLUSH")
+            is_lossless = flush == "SYNC_FLUSH"
+            await check_after(kind, after, deepcopy(ledger), flush, lossless=is_lossless)
