@@ -1,4 +1,4 @@
-"""The texts of pop consumption between 5.x's remoting clients and brokers.
+"""What 5.x's remoting clients and brokers say to each other of pop consumption: texts, records.
 
     checkpoint    startOffset popTime invisibleTime reviveQueueId retry broker queueId queueOffset
                   the handle of one delivery; a client makes it of the answer to 200050
@@ -16,6 +16,7 @@ common/.../KeyBuilder.java
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -23,6 +24,12 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, is_retry_topic
 from skylarkmq.protocol.headers.fields import java_int, java_long
+from skylarkmq.protocol.record import (
+    FIXED_BY_HOSTS,
+    HOSTS_MASK,
+    HOSTS_SHIFT,
+    SYS_FLAG_POSITION,
+)
 
 POP_CK: Final = "POP_CK"
 """The property in which a broker may send the checkpoint itself."""
@@ -34,6 +41,10 @@ RETRY_V2: Final = "2"
 BITS_MAX: Final = 1 << 15
 """How far apart the messages of one batch may lie; RocketMQ's clients send 32 at once."""
 
+_INT: Final = struct.Struct(">i")
+_QUEUE_ID_AT: Final = struct.calcsize(">iii")
+_AFTER_TIMES: Final = struct.calcsize(">iqi")
+"""Of a record's fixed part: the reconsume times, the transaction's offset, the body's size."""
 _PARTS: Final = 8
 _QUEUE_OFFSET: Final = "qo"
 
@@ -166,11 +177,6 @@ def retry_mark(topic: str) -> str:
     return RETRY_V2 if "+" in topic else RETRY
 
 
-def pop_retry_topic(group: str, topic: str) -> str:
-    """Return the topic that keeps what a pop group did not finish in time."""
-    return f"{RETRY_GROUP_TOPIC_PREFIX}{group}_{topic}"
-
-
 def topic_of_delivery(topic: str, group: str, retry: str) -> str:
     """Return the topic that a request about a delivery names.
 
@@ -182,6 +188,21 @@ def topic_of_delivery(topic: str, group: str, retry: str) -> str:
         return topic
     separator = "_" if retry == RETRY else "+"
     return f"{RETRY_GROUP_TOPIC_PREFIX}{group}{separator}{topic}"
+
+
+def delivered(
+    record: bytes | memoryview, queue_id: int, reconsume_times: int
+) -> bytes | memoryview:
+    """Return a stored record as a client is to see it; the same where it says that already."""
+    flags: int = _INT.unpack_from(record, SYS_FLAG_POSITION)[0]
+    times_at = FIXED_BY_HOSTS[flags >> HOSTS_SHIFT & HOSTS_MASK].size - _AFTER_TIMES
+    is_same = _INT.unpack_from(record, times_at)[0] == reconsume_times
+    if is_same and _INT.unpack_from(record, _QUEUE_ID_AT)[0] == queue_id:
+        return record
+    changed = bytearray(record)
+    _INT.pack_into(changed, _QUEUE_ID_AT, queue_id)
+    _INT.pack_into(changed, times_at, reconsume_times)
+    return bytes(changed)
 
 
 def bits_of(offsets: Iterable[int], start: int) -> bytes:

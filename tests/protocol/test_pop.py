@@ -113,7 +113,6 @@ def test_bit_sets_go_there_and_back(offsets: tuple[int, ...]) -> None:
 
 
 def test_topics_of_deliveries() -> None:
-    assert pop.pop_retry_topic("G", "T") == "%RETRY%G_T"
     assert [pop.topic_of_delivery("T", "G", retry) for retry in "012"] == [
         "T",
         "%RETRY%G_T",
