@@ -135,6 +135,8 @@ def ready_fields(
     }
     if controller.namesrv_address is not None:
         fields["namesrvAddr"] = text_of(controller.namesrv_address)
+    if controller.grpc_address is not None:
+        fields["grpcAddr"] = text_of(controller.grpc_address)
     if controller.metrics_address is not None:
         fields["metricsAddr"] = text_of(controller.metrics_address)
     fields["storePathRootDir"] = str(config.store.store_path_root_dir.absolute())
@@ -177,6 +179,8 @@ def _lines(
         yield f"  name server  {text_of(controller.namesrv_address)}"
     if config.namesrv_addr:
         yield f"  registers    with {config.namesrv_addr}"
+    if controller.grpc_address is not None:
+        yield f"  gRPC         {text_of(controller.grpc_address)}, for clients of RocketMQ 5"
     if controller.metrics_address is not None:
         yield f"  metrics      {metrics_url(controller.metrics_address, config.tls)}"
     yield f"  data         {config.store.store_path_root_dir.absolute()}"

@@ -104,6 +104,7 @@ from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
     from skylarkmq.broker.draining import Draining
+    from skylarkmq.broker.grpc.endpoint import GrpcEndpoint
     from skylarkmq.broker.replication.failover.replica_status import Replicated
 
 log = logging.getLogger(__name__)
@@ -196,6 +197,7 @@ class BrokerParts:
             self.store, self.topics, self.offsets, self.filters, self.holding
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+        self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
         self.replica: Replicated | None = None  # among those that elect their master
 
     def _ha_client(self) -> HaClient | None:
@@ -272,9 +274,13 @@ class BrokerParts:
         self.timer.start()
         self.transactions.start()
         self.checks.start()
+        if self.grpc is not None:
+            self.grpc.start()
 
     async def stop_master_services(self) -> None:
         """End what stores messages of its own; those that have not started are none the wiser."""
+        if self.grpc is not None:
+            await self.grpc.stop()
         self.deduplication.stop()
         await self.checks.stop()
         await self.transactions.stop()

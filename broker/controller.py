@@ -24,6 +24,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.config_file import ConfigOrigin
 from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.metrics.loop_lag import LoopLagService
 from skylarkmq.broker.namesrv.controller import NamesrvController
@@ -45,7 +46,7 @@ from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
-from skylarkmq.broker.net.tls_context import OutgoingTls, server_contexts
+from skylarkmq.broker.net.tls_context import OutgoingTls, ServerContexts, server_contexts
 from skylarkmq.broker.process import memory_size
 from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.failover.replica_check import replica_check
@@ -64,9 +65,11 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     import skylarkmq.broker.draining as draining
+    import skylarkmq.broker.grpc.service as grpc_service
     import skylarkmq.broker.metrics.broker_metrics as broker_metrics
 else:  # by the first drain, and by the first scrape
     draining = on_first_use("skylarkmq.broker.draining")
+    grpc_service = on_first_use("skylarkmq.broker.grpc.service")
     broker_metrics = on_first_use("skylarkmq.broker.metrics.broker_metrics")
 
 log = logging.getLogger(__name__)
@@ -109,6 +112,7 @@ class BrokerController:
         self.advertised: HostAddress | None = None
         self.ha_port: int | None = None  # where slaves connect, None on a slave
         self.metrics_address: tuple[str, int] | None = None
+        self.grpc_address: tuple[str, int] | None = None  # for clients of RocketMQ 5
         self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
@@ -125,6 +129,8 @@ class BrokerController:
         self._slave_sync: SlaveSync | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         self._ha_socket: socket.socket | None = None
+        self._grpc_socket: socket.socket | None = None
+        self._grpc_contexts: ServerContexts | None = None
         self._host = ""
         self.store_host = b""  # packed; in the records of this broker
         self._started_at_ms = 0
@@ -185,6 +191,8 @@ class BrokerController:
         self.parts.tls_gates["broker"] = self.tls
         try:
             # First what can be refused without touching the store.
+            if config.grpc_listen_port is not None:
+                check_grpc(config)
             if self.parts.access_files is not None:
                 self.parts.access_files.load()
             if self.tls.mode != "disabled":
@@ -225,6 +233,9 @@ class BrokerController:
             self._ha_socket = bind_for_slaves(config) if is_master else None
         if self._ha_socket is not None:
             self.ha_port = port_of(self._ha_socket)
+        if config.grpc_listen_port is not None:
+            self._grpc_socket = bind_for_grpc(config, config.grpc_listen_port)
+            self.grpc_address = config.bind_address, port_of(self._grpc_socket)
 
     async def serve(self) -> None:
         """Serve clients, after `open` and `BrokerParts.load_tables`.
@@ -248,7 +259,10 @@ class BrokerController:
             parts, clock, self.store_host, random.Random(), self._connect
         )
         await self._server.serve(*self._sockets, tls=self.tls)
+        self._make_grpc(self.router)
         parts.start_services()
+        if parts.grpc is not None:
+            await parts.grpc.started()
         if parts.ha_server is not None and self._ha_socket is not None:
             await parts.ha_server.serve(self._ha_socket)
         if parts.ha_client is not None:
@@ -277,6 +291,21 @@ class BrokerController:
             self._slave_sync.start()
         self._started_at_ms = clock.now_ms()
         self.since_ms = self.since_ms or self._started_at_ms
+
+    def _make_grpc(self, router: Router) -> None:
+        """Make what serves clients of RocketMQ 5, if the configuration has it."""
+        if self._grpc_socket is None:
+            return
+        tls, clock = self.config.tls, self.peer_clock
+        contexts = server_contexts(tls, clock, quiet=True, alpn=("h2",))
+        gate = TlsGate(tls.tls_server_mode, contexts, clock)
+        if gate.mode != "disabled":
+            contexts.load()
+            contexts.start()
+            self._grpc_contexts = contexts
+        endpoint = self.parts.grpc = grpc_service.make_endpoint(self.parts, router)
+        endpoint.open(self._grpc_socket, gate)
+        self.parts.tls_gates["grpc"] = gate
 
     def _find_draining(self) -> draining.Draining | None:
         """Return what moves clients away; None before the start is over."""
@@ -410,6 +439,10 @@ class BrokerController:
         parts.housekeeping.stop()
         if parts.ha_client is not None:
             await parts.ha_client.stop()
+        if parts.grpc is not None:
+            parts.grpc.stop_reading()
+        if self._grpc_contexts is not None:
+            self._grpc_contexts.stop()
         if self._server is not None:
             self._server.stop_reading()
             await self._settled()
@@ -417,6 +450,8 @@ class BrokerController:
             parts.holding.stop()
             if self.router is not None:
                 await self.router.stop()
+            if parts.grpc is not None:
+                await parts.grpc.stop()
             await self._server.stop()
         if parts.store.state is StoreState.RUNNING:
             await self._synced()  # what services save waits for it, else for the next interval
@@ -453,6 +488,10 @@ class BrokerController:
             await self._slave_sync.stop()
         self._lag.stop()
         parts.housekeeping.stop()
+        if self._grpc_contexts is not None:
+            self._grpc_contexts.stop()
+        if parts.grpc is not None:
+            parts.grpc.abort("killed")
         if self._server is not None:
             self._server.abort("killed")
         if parts.ha_server is not None:
@@ -504,8 +543,9 @@ class BrokerController:
         """Close what was bound, and nobody listens on."""
         for bound in self._sockets:
             bound.close()
-        if self._ha_socket is not None:
-            self._ha_socket.close()
+        for other in (self._ha_socket, self._grpc_socket):
+            if other is not None:
+                other.close()
 
     def _store_failed(self, error: BaseException) -> None:
         if not self.config.store.store_failure_exit and not self.config.is_replica:

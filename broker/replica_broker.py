@@ -18,6 +18,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -26,6 +27,7 @@ from typing import Final
 from skylarkmq.broker.access.addresses import AddressList
 from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
+from skylarkmq.broker.grpc.needs import bind_for_grpc
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind_three, port_of
 from skylarkmq.broker.net.tls_context import OutgoingTls
@@ -148,6 +150,9 @@ class ReplicaBroker:
             config = self.config = replace(config, listen_port=port_of(main))
             main.close()
             fast.close()
+        if config.grpc_listen_port == 0:
+            with closing(bind_for_grpc(config, 0)) as bound:
+                self.config = replace(config, grpc_listen_port=port_of(bound))
         try:
             await self._begin_life(progress)
         except BaseException:

@@ -21,6 +21,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, ServerConfig
 from skylarkmq.broker.exposure import why_open
+from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
 from skylarkmq.broker.net.addresses import (
     advertised_address,
     bind,
@@ -118,6 +119,9 @@ def _broker_addresses(config: BrokerConfig, with_namesrv: bool) -> Finding:
             bound.enter_context(contextlib.closing(each))
         if not (config.store.is_slave or config.is_replica) and config.listen_port:
             bound.enter_context(contextlib.closing(bind_for_slaves(config)))
+        if config.grpc_listen_port is not None:
+            check_grpc(config)
+            bound.enter_context(contextlib.closing(bind_for_grpc(config, config.grpc_listen_port)))
         bind(config.metrics_host, config.metrics_prom_exporter_port).close()
         if with_namesrv:
             return _binds(config, config.namesrv_listen_port)

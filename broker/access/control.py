@@ -139,27 +139,11 @@ class AccessControl:
         """Return whose request it is, proved by address or signature."""
         fields = request.ext_fields
         access_key = fields.get(ACCESS_KEY)
-        if not access_key:  # C++ clients without one send an empty one
-            raise AccessDenied(
-                "no_access_key",
-                "No accessKey is configured",
-                "give the client an access key and its secret",
-            )
-        account = self.rules.accounts.get(access_key)
-        if account is None:
-            raise AccessDenied(
-                "unknown_account",
-                f"No acl config for {_named(access_key)}",
-                "no account of this server has the access key",
-            )
+        account = account_of(self.rules, access_key)
         if account.white and account.white.matches(_host(connection)):
             return account
         if not self._is_signed(account.secret_key, fields, request.body, fields.get(SIGNATURE, "")):
-            raise AccessDenied(
-                "bad_signature",
-                f"Check signature failed for accessKey={_named(access_key)}",
-                "the client has another secret than the server",
-            )
+            raise bad_signature(account)
         return account
 
     def _check_rights(self, account: Account, request: RemotingCommand) -> None:
@@ -206,6 +190,37 @@ class AccessControl:
         more = f" (and {left_out} requests before it)" if left_out else ""
         address, code = connection.remote_address, request.code
         log.info("%s, code %d, is refused%s: %s", address, code, more, error.remark)
+
+
+def account_of(rules: AccessRules, access_key: str | None) -> Account:
+    """Return the account that a request names, not proved yet.
+
+    Raises:
+        AccessDenied: it names none, or one that there is not.
+    """
+    if not access_key:  # C++ clients without one send an empty one
+        raise AccessDenied(
+            "no_access_key",
+            "No accessKey is configured",
+            "give the client an access key and its secret",
+        )
+    account = rules.accounts.get(access_key)
+    if account is None:
+        raise AccessDenied(
+            "unknown_account",
+            f"No acl config for {_named(access_key)}",
+            "no account of this server has the access key",
+        )
+    return account
+
+
+def bad_signature(account: Account) -> AccessDenied:
+    """Return the error for a request that is not signed with the account's secret."""
+    return AccessDenied(
+        "bad_signature",
+        f"Check signature failed for accessKey={_named(account.access_key)}",
+        "the client has another secret than the server",
+    )
 
 
 def may_publish(connection: Member, topic: str) -> bool:

@@ -26,7 +26,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skylarkmq.broker.access.accounts import (
     ACCOUNTS_KEY,
@@ -40,7 +40,6 @@ from skylarkmq.broker.access.accounts import (
     read_rules,
     read_version,
 )
-from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.yaml_text import SIZE_MAX, write_yaml
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
@@ -68,6 +67,16 @@ Change = Callable[[dict[str, Any]], None]
 """Changes what a file holds, as YAML has it; raises AccessFileError for what is not possible."""
 
 
+class RulesUser(Protocol):
+    """What checks requests.
+
+    Attributes:
+        rules: what counts now.
+    """
+
+    rules: AccessRules
+
+
 class AccessFiles:
     """Keeps rules in step with their files. Loop thread, but for `load`."""
 
@@ -85,13 +94,13 @@ class AccessFiles:
         self._files = files
         self._worker = worker
         self._clock = clock
-        self._users: list[AccessControl] = []
+        self._users: list[RulesUser] = []
         self._digest = b""  # of the texts that were looked at last
         self._is_reading = False
         self._writing = asyncio.Lock()
         self._timer = IntervalTimer(clock, INTERVAL_S, self._look)
 
-    def serve(self, control: AccessControl) -> None:
+    def serve(self, control: RulesUser) -> None:
         """Give rules to what checks requests, now and whenever they change."""
         control.rules = self.rules
         self._users.append(control)

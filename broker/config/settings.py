@@ -180,6 +180,8 @@ class BrokerConfig(ServerConfig):
     # Where it listens; 0 picks a free port
     listen_port: Port = 10911  # the fast port is 2 below
     namesrv_listen_port: Port = 9876  # of the built-in name server
+    grpc_listen_port: Port | None = None  # for clients of RocketMQ 5, 8081 there; None: nowhere
+    grpc_advertised_address: str | None = None  # ours; host:port; None: as clients reached it
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines
@@ -289,6 +291,10 @@ class BrokerConfig(ServerConfig):
                 "listenPort", self.listen_port, "use 0 or at least 3: the fast port is 2 below"
             )
         parse_namesrv_addresses(self.namesrv_addr)
+        if self.grpc_advertised_address and not _is_address(self.grpc_advertised_address):
+            raise ConfigError(
+                "grpcAdvertisedAddress", self.grpc_advertised_address, "write host:port"
+            )
         self._check_role()
         self._check_replication()
 

@@ -89,6 +89,8 @@ def _keys(config: BrokerConfig, index: int) -> dict[str, str]:
         "storePathRootDir": str(folder_of(store.store_path_root_dir, index)),
         "listenPort": str(config.listen_port and config.listen_port + PORT_STRIDE * index),
     }
+    if config.grpc_listen_port:
+        keys["grpcListenPort"] = str(config.grpc_listen_port + PORT_STRIDE * index)
     if store.ha_listen_port:
         keys["haListenPort"] = str(store.ha_listen_port + PORT_STRIDE * index)
     if store.store_path_commit_log is not None and index:
@@ -148,6 +150,8 @@ def _ports(config: BrokerConfig) -> Iterator[tuple[int, str]]:
                 yield port + HA_PORT_DISTANCE, f"{name} (port for slaves)"
         if ha_port:
             yield ha_port + shift, f"{name} (haListenPort)"
+        if config.grpc_listen_port:
+            yield config.grpc_listen_port + shift, f"{name} (grpcListenPort)"
     if config.metrics_prom_exporter_port:
         yield config.metrics_prom_exporter_port, "metrics (metricsPromExporterPort)"
     if config.namesrv_listen_port:

@@ -122,6 +122,10 @@ class Router:
         roads = (self._send if takes_sends else None, self._pulls)
         self._takes = [road.take for road in roads if road is not None]
 
+    def refusal(self, code: int) -> RemoteProtocolError | None:
+        """Return the error that a code is answered with just now; None for one that is handled."""
+        return self._refused.get(code)
+
     @property
     def codes(self) -> frozenset[int]:
         """Every code that is answered with something else than "not supported"."""

@@ -264,7 +264,7 @@ class RemotingServer(PeerServer):
             inbound=inbound,
             outbound=outbound,
         )
-        self.gate = gate or Gate()
+        self.gate: Gate = gate or Gate()
 
 
 def _is_older(since_s: float, limit_s: float) -> bool:

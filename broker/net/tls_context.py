@@ -196,7 +196,13 @@ class WatchedContext:
 class ThrowAwayContext:
     """The context of test mode, made when it is first wanted; the face of `WatchedContext`."""
 
-    def __init__(self, clock: Clock, submit: Submit = submit_to_pool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        submit: Submit = submit_to_pool,
+        alpn: tuple[str, ...] = (),
+    ) -> None:
+        self._alpn = alpn
         self.current: ssl.SSLContext | None = None
         self.failure = ""
         self.expires_s = 0.0
@@ -220,7 +226,8 @@ class ThrowAwayContext:
             return
         self._waiting.append(ready)
         if len(self._waiting) == 1:
-            self._submit(partial(_throw_away_context, self._clock.now_ms()), self._made)
+            make = partial(_throw_away_context, self._clock.now_ms(), self._alpn)
+            self._submit(make, self._made)
 
     def _made(self, context: ssl.SSLContext | None, error: BaseException | None) -> None:
         self.current = context
@@ -261,11 +268,13 @@ def server_contexts(
     client_auth: ClientAuth | None = None,
     *,
     quiet: bool = False,
+    alpn: tuple[str, ...] = (),
 ) -> ServerContexts:
     """Return the contexts of a server; nothing is read yet.
 
     Args:
         client_auth: what is asked of clients; None: what the configuration says.
+        alpn: protocols behind TLS that clients may ask for.
         quiet: another listener tells what becomes of the files.
     """
     if config.tls_server_cert_path is not None:
@@ -275,19 +284,23 @@ def server_contexts(
             "tls.server.keyPath": config.tls_server_key_path,
             "tls.server.trustCertPath": config.tls_server_trust_cert_path,
         }
-        files = Files(paths, partial(server_context, config, auth))
+        files = Files(paths, partial(server_context, config, auth, alpn))
         return WatchedContext(files, clock, submit, quiet=quiet)
-    return ThrowAwayContext(clock, submit) if config.tls_test_mode_enable else NoContext(clock)
+    if config.tls_test_mode_enable:
+        return ThrowAwayContext(clock, submit, alpn)
+    return NoContext(clock)
 
 
-def server_context(config: TlsConfig, client_auth: ClientAuth) -> ssl.SSLContext:
+def server_context(
+    config: TlsConfig, client_auth: ClientAuth, alpn: tuple[str, ...] = ()
+) -> ssl.SSLContext:
     """Return a context with the certificate that is configured. Blocks.
 
     Raises:
         ConfigError: a file cannot be used.
     """
     assert config.tls_server_cert_path is not None
-    context = _empty_server_context()
+    context = _empty_server_context(alpn)
     _load_chain(
         context,
         "tls.server",
@@ -358,11 +371,12 @@ def _client_files(config: TlsConfig) -> Files:
     return Files(paths, partial(client_context, config))
 
 
-def _empty_server_context() -> ssl.SSLContext:
+def _empty_server_context(alpn: tuple[str, ...]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["h2"])  # gRPC's clients ask for it, remoting's for nothing
+    if alpn:
+        context.set_alpn_protocols(alpn)
     return context
 
 
@@ -441,7 +455,7 @@ def expiry_s(pem: bytes) -> float:
     return moment.replace(tzinfo=datetime.UTC).timestamp()
 
 
-def _throw_away_context(now_ms: int) -> ssl.SSLContext:
+def _throw_away_context(now_ms: int, alpn: tuple[str, ...]) -> ssl.SSLContext:
     """Return a context with a new key and a certificate that it signs for itself. Blocks.
 
     Raises:
@@ -468,7 +482,7 @@ def _throw_away_context(now_ms: int) -> ssl.SSLContext:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     ) + certificate.public_bytes(serialization.Encoding.PEM)
-    context = _empty_server_context()
+    context = _empty_server_context(alpn)
     # `ssl` reads files alone: this one is in memory, and the key never on a disk.
     with open(os.memfd_create("skylarkmq-tls"), "wb", buffering=0) as memory:
         memory.write(pem)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import hpack
 
@@ -347,11 +347,12 @@ class Http2Connection:
 
     def _head(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
         try:
-            fields: Sequence[Field] = self._decoder.decode(block, raw=True)  # pyright: ignore
+            decoded: Any = self._decoder.decode(block, raw=True)
         except hpack.OversizedHeaderListError as error:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large") from error
         except hpack.HPACKError as error:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a head cannot be read") from error
+        fields: Sequence[Field] = decoded
         is_end = bool(flags & END_STREAM)
         stream = self._streams.get(stream_id)
         if stream is not None:

@@ -145,6 +145,8 @@ BROKER: dict[str, Any] = {
     "brokerPermission": 6,
     "listenPort": 10911,
     "namesrvListenPort": Other(None, 9876, "RocketMQ's name server is a process of its own"),
+    "grpcListenPort": None,  # ours, as RocketMQ 5's proxy is a process of its own
+    "grpcAdvertisedAddress": None,
     "metricsPromExporterPort": 5557,  # of RocketMQ 5
     "metricsPromExporterHost": None,
     "maxInboundBuffered": Other(None, 256 * MIB, "every buffer has a limit"),

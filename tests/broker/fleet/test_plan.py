@@ -1,5 +1,6 @@
 """Which processes a fleet has: what cannot be shared out among several brokers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,9 @@ def test_one_slave_and_several_masters_are_not() -> None:
     assert slave.name == "DEFAULT_BROKER"
     masters = members_of(_fleet(2, "SYNC_MASTER", ha_listen_port=7000))
     assert [each.keys["haListenPort"] for each in masters] == ["7000", "7010"]
+    assert "grpcListenPort" not in masters[0].keys
+    fleet = _fleet(2, "SYNC_MASTER")
+    members = members_of(replace(fleet, grpc_listen_port=8081))
+    assert [each.keys["grpcListenPort"] for each in members] == ["8081", "8091"]
+    with pytest.raises(ConfigError, match="port 10921 would be that of"):
+        members_of(replace(fleet, grpc_listen_port=10_921))

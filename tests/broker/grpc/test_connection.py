@@ -276,7 +276,8 @@ async def test_plain_text_and_tls_share_a_port(tmp_path: Path) -> None:
     rig, authority = Rig(), Authority(tmp_path)
     context = authority.server_context("localhost", "127.0.0.1")
     context.set_alpn_protocols(["h2"])
-    await rig.listen(TlsGate("permissive", FixedContexts(context), rig.server.clock))  # type: ignore[arg-type]
+    contexts: Any = FixedContexts(context)
+    await rig.listen(TlsGate("permissive", contexts, rig.server.clock))
     roots = grpc.ssl_channel_credentials(authority.ca_file.read_bytes())
     async with (
         grpc.aio.insecure_channel(rig.target) as plain,

@@ -1,0 +1,437 @@
+"""The calls of the gRPC service: from a stream's bytes to a handler and back.
+
+    metadata   who calls: x-mq-client-id (needed), x-mq-language, x-mq-client-version,
+               x-mq-namespace; authorization and x-mq-date-time where there is access control
+    request    protobuf; what cannot be read is BAD_REQUEST
+    answer     of every call, refused ones too, in its own message; gRPC itself ends with OK
+
+An error of gRPC's own would be trouble of the transport to a client, which would try again. Only
+what is no such call gets one: a method that there is not (UNIMPLEMENTED), settings that cannot be
+used and a stream of telemetry that fails (INVALID_ARGUMENT, INTERNAL, as at RocketMQ).
+
+Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/interceptor/HeaderInterceptor.java,
+proxy/.../grpc/pipeline/ContextInitPipeline.java, proxy/.../grpc/v2/GrpcMessagingApplication.java
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from skylarkmq.broker.access.rpc_control import RpcAccess
+from skylarkmq.broker.grpc.calls import (
+    RECEIVE,
+    TELEMETRY,
+    Call,
+    Rpc,
+    RpcHandlers,
+    RpcRefused,
+    failure,
+    rpc_table,
+)
+from skylarkmq.broker.grpc.connection import (
+    GrpcConnection,
+    GrpcError,
+    GrpcStatus,
+    GrpcStream,
+)
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.addresses import bind, port_of
+from skylarkmq.broker.net.buffers import (
+    INBOUND_MAX,
+    OUTBOUND_MAX,
+    InboundBuffers,
+    OutboundBuffers,
+)
+from skylarkmq.broker.net.server import PeerLimits, PeerServer
+from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.broker.process import give_memory_back
+from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.v5 import schema_pb2
+from skylarkmq.protocol.v5.codes import Code
+
+log = logging.getLogger(__name__)
+
+SEND: Final = "SendMessage"
+BESIDE_BODY: Final = 1 << 20
+"""Bytes of a request beside the body of its message; for all calls but SendMessage the limit."""
+COMMAND_MAX: Final = 1 << 20
+"""Bytes of what a client writes to its stream of telemetry: its settings, a dump of its threads."""
+TEXT_MAX: Final = 256
+"""Characters of what a client says of itself."""
+OTHER_LANGUAGE: Final = "OTHER"
+LANGUAGES: Final = frozenset(schema_pb2.Language.keys()) | {"HTTP", "GO", "DOTNET"}  # Node: HTTP
+STOP_LIMIT_S: Final = 2.0
+# What a broker refuses of remoting, it refuses of these.
+_C: Final = RequestCode
+_REMOTING_CODES: Final[dict[str, int]] = {
+    SEND: _C.SEND_MESSAGE_V2,
+    "RecallMessage": _C.SEND_MESSAGE_V2,
+    "EndTransaction": _C.END_TRANSACTION,
+    RECEIVE: _C.UPDATE_CONSUMER_OFFSET,
+    "AckMessage": _C.UPDATE_CONSUMER_OFFSET,
+    "ChangeInvisibleDuration": _C.UPDATE_CONSUMER_OFFSET,
+    "ForwardMessageToDeadLetterQueue": _C.CONSUMER_SEND_MSG_BACK,
+}
+
+Refusal = Callable[[int], Exception | None]
+
+
+def _nothing(_: int) -> None:
+    return None
+
+
+def call_of(metadata: Mapping[str, str], peer: str, deadline_s: float | None) -> Call:
+    """Return who makes a call, by its metadata.
+
+    Raises:
+        RpcRefused: it does not say so.
+    """
+    client_id = metadata.get("x-mq-client-id", "")
+    if not client_id or len(client_id) > TEXT_MAX:
+        why = f"x-mq-client-id is to be a text of 1 to {TEXT_MAX} characters"
+        raise RpcRefused(Code.CLIENT_ID_REQUIRED, why)
+    language = metadata.get("x-mq-language", "").upper()
+    return Call(
+        client_id,
+        language if language in LANGUAGES else OTHER_LANGUAGE,
+        metadata.get("x-mq-client-version", "")[:TEXT_MAX],
+        metadata.get("x-mq-namespace", "")[:TEXT_MAX],
+        peer,
+        None,
+        deadline_s,
+    )
+
+
+class _Method:
+    """One call of the service, as the transport serves it."""
+
+    takes_many = False
+
+    def __init__(self, rpc: Rpc, endpoint: GrpcEndpoint, size_max: int) -> None:
+        self.size_max = size_max
+        self._rpc = rpc
+        self._endpoint = endpoint
+
+    async def serve(self, stream: GrpcStream) -> None:
+        """Serve one call."""
+        raise NotImplementedError
+
+    def _call(self, stream: GrpcStream) -> Call:
+        """Return who makes a call.
+
+        Raises:
+            RpcRefused: it does not say so.
+            AccessDenied: it may not.
+        """
+        peer = stream.peer.remote_address
+        call = call_of(stream.metadata, peer, stream.deadline_s)
+        access = self._endpoint.access
+        if access is not None:
+            call.account = access.account(self._rpc.name, stream.metadata, peer)
+        return call
+
+    def _read(self, call: Call, data: bytes) -> Any:
+        """Return a message of the client, which it may send.
+
+        Raises:
+            RpcRefused: it cannot be read.
+            RemoteProtocolError: the broker does not do such things just now.
+            AccessDenied: its account lacks a right.
+        """
+        try:
+            request = self._rpc.request.FromString(data)
+        except DecodeError:
+            raise RpcRefused(
+                Code.BAD_REQUEST, f"the request is no {self._rpc.request.DESCRIPTOR.name}"
+            ) from None
+        refusal = self._endpoint.refusal(_REMOTING_CODES.get(self._rpc.name, 0))
+        if refusal is not None:
+            raise refusal
+        if call.account is not None:
+            access = self._endpoint.access
+            assert access is not None
+            access.check(call.account, self._rpc.name, call.peer, request)
+        return request
+
+    async def _request(self, call: Call, stream: GrpcStream) -> Any:
+        """Return the only message of the client.
+
+        Raises:
+            As `_read`.
+        """
+        data = await stream.read()
+        if stream.too_large:
+            code = Code.MESSAGE_BODY_TOO_LARGE if self._rpc.name == SEND else Code.PAYLOAD_TOO_LARGE
+            why = f"the request has {stream.too_large} bytes: the largest has {self.size_max}"
+            raise RpcRefused(code, why)
+        return self._read(call, data or b"")
+
+    def _failed(self, error: Exception, call: Call | None, stream: GrpcStream) -> Message:
+        """Return the answer to a call that failed."""
+        caller = call or Call("", peer=stream.peer.remote_address)
+        answer = failure(error, self._rpc.name, caller)
+        log.debug("%s of %s: %d %s", self._rpc.name, caller.peer, answer.code, answer.message)
+        return self._rpc.answer(answer)
+
+
+class _Unary(_Method):
+    """A call with one request and one answer."""
+
+    async def serve(self, stream: GrpcStream) -> None:
+        self._endpoint.begun()
+        try:
+            await self._serve(stream)
+        finally:
+            self._endpoint.ended()
+
+    async def _serve(self, stream: GrpcStream) -> None:
+        call = None
+        answer: Any
+        try:
+            call = self._call(stream)
+            request = await self._request(call, stream)
+            answer = await self._rpc.handler(call, request)
+            data = answer.SerializeToString()
+        except Exception as error:
+            answer = self._failed(error, call, stream)
+            data = answer.SerializeToString()
+        stream.answer(data)
+        self._endpoint.count(self._rpc.name, answer.status.code)
+
+
+class _Receive(_Unary):
+    """A call with one request and many messages of an answer."""
+
+    async def _serve(self, stream: GrpcStream) -> None:
+        code = 0
+
+        async def send(message: schema_pb2.ReceiveMessageResponse) -> None:
+            nonlocal code
+            if message.HasField("status"):
+                code = message.status.code
+            await stream.write(message.SerializeToString())
+
+        call = None
+        try:
+            call = self._call(stream)
+            request = await self._request(call, stream)
+            await self._rpc.handler(call, request, send)
+        except Exception as error:
+            failed = self._failed(error, call, stream)
+            assert isinstance(failed, schema_pb2.ReceiveMessageResponse)
+            await send(failed)
+        stream.finish()
+        self._endpoint.count(self._rpc.name, code)
+
+
+class _Telemetry(_Method):
+    """A call with commands in both directions."""
+
+    takes_many = True
+
+    async def serve(self, stream: GrpcStream) -> None:
+        call = None
+        code: int = Code.OK
+        try:
+            call = self._call(stream)
+            await self._rpc.handler(call, _Commands(self, call, stream))
+        except RpcRefused as error:
+            code = error.code
+            if error.ends_stream:
+                raise GrpcError(GrpcStatus.INVALID_ARGUMENT, error.message) from None
+            await stream.write(self._failed(error, call, stream).SerializeToString())
+        except Exception as error:
+            failed = self._failed(error, call, stream)
+            assert isinstance(failed, schema_pb2.TelemetryCommand)
+            code = failed.status.code
+            await stream.write(failed.SerializeToString())
+            if code == Code.INTERNAL_SERVER_ERROR:
+                raise GrpcError(GrpcStatus.INTERNAL, failed.status.message) from None
+        finally:
+            self._endpoint.count(self._rpc.name, code)
+
+    def read(self, call: Call, data: bytes) -> schema_pb2.TelemetryCommand:
+        """Return a command of the client.
+
+        Raises:
+            As `_read`.
+        """
+        command: schema_pb2.TelemetryCommand = self._read(call, data)
+        return command
+
+
+class _Commands:
+    """The stream of one call of telemetry, as its handler sees it."""
+
+    def __init__(self, method: _Telemetry, call: Call, stream: GrpcStream) -> None:
+        self._method = method
+        self._call = call
+        self._stream = stream
+
+    async def read(self) -> schema_pb2.TelemetryCommand | None:
+        """Return the client's next command; None when it sends no more."""
+        data = await self._stream.read()
+        if self._stream.too_large:
+            why = f"a command has {self._stream.too_large} bytes: the largest has {COMMAND_MAX}"
+            raise RpcRefused(Code.PAYLOAD_TOO_LARGE, why, ends_stream=True)
+        return None if data is None else self._method.read(self._call, data)
+
+    async def write(self, command: schema_pb2.TelemetryCommand) -> None:
+        """Send a command; returns when there is room for another."""
+        await self._stream.write(command.SerializeToString())
+
+
+_KINDS: Final[dict[str, type[_Method]]] = {RECEIVE: _Receive, TELEMETRY: _Telemetry}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointLimits:
+    """What an endpoint takes.
+
+    Attributes:
+        body_max: bytes of the largest message's body.
+        peers: how many clients, and for how long a silent one stays.
+        inbound: bytes that came and were not handled, of all clients.
+        outbound: bytes that clients leave unread.
+    """
+
+    body_max: int
+    peers: PeerLimits = field(default_factory=PeerLimits)
+    inbound: int = INBOUND_MAX
+    outbound: int = OUTBOUND_MAX
+
+
+class GrpcEndpoint:
+    """Listens for clients of RocketMQ 5, and has their calls handled. Loop thread.
+
+    Attributes:
+        access: checks who calls; None: access control is off.
+        refusal: as given.
+        answered: calls by name and status code.
+    """
+
+    def __init__(
+        self,
+        handlers: Iterable[RpcHandlers],
+        clock: Clock,
+        stats: BrokerStats,
+        *,
+        limits: EndpointLimits,
+        access: RpcAccess | None = None,
+        refusal: Refusal = _nothing,
+    ) -> None:
+        """Put the handlers together; nothing listens yet.
+
+        Args:
+            clock: of peers.
+            refusal: tells by a request code of remoting what the broker refuses just now.
+
+        Raises:
+            ValueError: two handle the same call.
+        """
+        self.access = access
+        self.refusal = refusal
+        self.answered: Counter[tuple[str, int]] = Counter()
+        self._methods: dict[str, _Method] = {}
+        for name, rpc in rpc_table(handlers).items():
+            size_max = limits.body_max + BESIDE_BODY if name == SEND else BESIDE_BODY
+            kind = _KINDS.get(name, _Unary)
+            self._methods[rpc.path] = kind(rpc, self, size_max)
+        self._clock = clock
+        self.server: PeerServer = PeerServer(
+            clock,
+            stats,
+            self._connect,
+            limits=limits.peers,
+            inbound=InboundBuffers(limits.inbound, give_memory_back),
+            outbound=OutboundBuffers(limits.outbound, give_memory_back),
+        )
+        self._under_way = 0  # calls that end by themselves: all but telemetry
+        self._idle = asyncio.Event()
+        self._socket: socket.socket | None = None
+        self._address = "", 0
+        self._tls: TlsGate | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def paths(self) -> Iterable[str]:
+        """How requests name the calls that are answered."""
+        return self._methods.keys()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, or will."""
+        return self._address
+
+    def open(self, bound: socket.socket, tls: TlsGate | None) -> None:
+        """Take a bound socket; connections are refused until `start`."""
+        self._socket = bound
+        self._address = bound.getsockname()[0], port_of(bound)
+        self._tls = tls
+
+    def start(self) -> None:
+        """Listen from now on, also after `stop`."""
+        self._starting = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        bound, self._socket = self._socket, None
+        await self.server.serve(bound or bind(*self._address), tls=self._tls)
+
+    async def started(self) -> None:
+        """Return when it listens.
+
+        Raises:
+            OSError: another program listens there.
+        """
+        if self._starting is not None:
+            await self._starting
+
+    def stop_reading(self) -> None:
+        """Take no connection and no call any more; those under way go on."""
+        if self._starting is not None:
+            self._starting.cancel()
+        self.server.stop_reading()
+
+    async def stop(self) -> None:
+        """End every connection, once the calls that end by themselves are answered."""
+        self.stop_reading()
+        if self._under_way:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), STOP_LIMIT_S)
+        await self.server.stop()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def abort(self, reason: str) -> None:
+        """Cut every connection now; nothing more is answered."""
+        self.stop_reading()
+        self.server.abort(reason)
+
+    def begun(self) -> None:
+        """A call has come that ends by itself."""
+        self._under_way += 1
+
+    def ended(self) -> None:
+        """It is over, well or not."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    def _connect(self) -> GrpcConnection:
+        return GrpcConnection(self._methods, self.server)
+
+    def count(self, name: str, code: int) -> None:
+        """Count a call that is answered."""
+        self.answered[name, code] += 1

@@ -1,0 +1,41 @@
+"""What the endpoint for clients of RocketMQ 5 needs before it is loaded; no library is in here."""
+
+from __future__ import annotations
+
+import socket
+from importlib.util import find_spec
+
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.net.addresses import bind
+from skylarkmq.common.config_fields import ConfigError
+
+
+def check_grpc(config: BrokerConfig) -> None:
+    """Refuse a port for gRPC where one of its libraries is missing.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    missing = [name for name in ("hpack", "google.protobuf") if not _is_installed(name)]
+    if missing:
+        cure = f"it needs {' and '.join(missing)}: pip install 'skylarkmq[grpc]'"
+        raise ConfigError("grpcListenPort", config.grpc_listen_port, cure)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of what stands before the dot
+        return False
+
+
+def bind_for_grpc(config: BrokerConfig, port: int) -> socket.socket:
+    """Return the socket where clients of RocketMQ 5 connect, not listening.
+
+    Raises:
+        OSError: the address is not available; its text names the key.
+    """
+    try:
+        return bind(config.bind_address, port)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} (grpcListenPort)") from error
