@@ -9,9 +9,11 @@ believed as far as the queue's units lie where the journal says:
     there is none, and that record lay behind the log's end       the log was cut: so is the state
     else                                                          another queue: nothing is believed
 
+A message that has left is done when its copy lies in the recovered log; else it is in flight again.
+
 In the second case no topic was made anew: the new one's messages would lie behind the old one's.
 It is believed only when the store, too, was not stopped cleanly: else another broker has recovered
-it, and may have filled the gap.
+it, and may have filled the gap; nor does it count then where a copy lay.
 
 Then the group's offset in `consumerOffset.json`. After a clean stop one that differs was set by
 somebody else, and nothing else counts. Otherwise the greater one: each may have reached the disk
@@ -23,7 +25,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Key, KeyState, PopState
+from skylarkmq.broker.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class _Check:
         self._log_end = log_end
         self._table_wins = is_clean and is_store_clean
         self._may_be_cut = not is_store_clean
+        self._is_ours = is_clean or not is_store_clean  # nobody else has recovered the log
         self._dropped = 0  # messages in flight
         self._other = 0  # queues that are not those of the journal
         self._moved = 0  # queues where the group's offset was set by somebody else
@@ -94,6 +97,11 @@ class _Check:
         }
         lost = sum(offset >= begin for offset in state.rows) - len(rows)
         self._note_dropped(key, lost)
+        rows = {
+            offset: row._replace(copy_physical=UNKNOWN)
+            for offset, row in rows.items()
+            if not self._has_copy(row)
+        }
         if committed >= end:  # no unit below it says anything
             return None
         physical = self._queues.physical_offset(key, end - 1)
@@ -111,6 +119,9 @@ class _Check:
             return next_offset if physical == state.end_physical else None
         was_cut = self._may_be_cut and state.end_physical >= self._log_end
         return end if was_cut and end > begin else None
+
+    def _has_copy(self, row: Row) -> bool:
+        return row.copy_physical != UNKNOWN and self._is_ours and row.copy_physical < self._log_end
 
     def _note_dropped(self, key: Key, count: int) -> None:
         self._dropped += count

@@ -44,6 +44,7 @@ from skylarkmq.broker.pop.journal_records import (
     Forgot,
     Key,
     KeyState,
+    Left,
     Moved,
     PopState,
     Record,
@@ -63,7 +64,7 @@ HEAD: Final = struct.Struct(">4sHHq")
 CRC: Final = struct.Struct(">I")
 FRAME: Final = struct.Struct(">II")
 HEAD_SIZE: Final = 20
-ROW_SIZE: Final = 5  # numbers
+ROW_SIZE: Final = 6  # numbers
 SEARCH_SIZE_MAX: Final = 1 << 16  # of a frame that is looked for behind a damaged place
 assert HEAD.size + CRC.size == HEAD_SIZE
 assert len(Row._fields) == ROW_SIZE
@@ -88,11 +89,13 @@ class _Op(IntEnum):
     STATE = 6
     WHOLE = 7
     CLEAN = 8
+    LEFT = 9
 
 
 # Records of a queue and some numbers, each message has one: the value of its op, by its type.
 _KEYED: Final[dict[type, int]] = {
     Done: _Op.DONE.value,
+    Left: _Op.LEFT.value,
     Changed: _Op.CHANGED.value,
     Moved: _Op.MOVED.value,
 }
@@ -135,7 +138,7 @@ class FrameWriter:
         return size + CRC.pack(zlib.crc32(payload, zlib.crc32(size))) + payload
 
     def _add(self, record: Record, content: list[Any]) -> None:
-        if isinstance(record, (Done, Changed, Moved)):
+        if isinstance(record, (Done, Left, Changed, Moved)):
             name = self._name(record.key, content)
             content.append([_KEYED[type(record)], name, *record[1:]])
             return
@@ -300,6 +303,9 @@ def _record(op: _Op, fields: Sequence[Any], names: dict[int, Key]) -> Record:
         case _Op.DONE:
             name, offset = fields
             return Done(names[name], offset)
+        case _Op.LEFT:
+            name, offset, copy_physical = fields
+            return Left(names[name], offset, copy_physical)
         case _Op.CHANGED:
             name, offset, serial, visible_ms, attempt = fields
             return Changed(names[name], offset, serial, visible_ms, attempt)

@@ -2,6 +2,7 @@
 
     Took      a receive has looked at a queue up to an offset, and these messages are in flight
     Done      one of them is: acknowledged, or moved to a retry topic or to the dead letters
+    Left      one of them has a copy among the retries or the dead letters, which the log may lose
     Changed   one of them comes again at another time, has another handle, or was delivered again
     Moved     an administrator has moved the group: nothing is in flight, it goes on there
     Forgot    a topic or a group is no more
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     serial: int  # of the delivery: what its handle says; 0: nobody has it
     visible_ms: int  # from when on it comes again, ms since the epoch
     attempt: int  # 1 for the first delivery
+    copy_physical: int = UNKNOWN  # where its copy lies, while the log may still lose that
 
 
 class Took(NamedTuple):
@@ -59,6 +61,18 @@ class Done(NamedTuple):
 
     key: Key
     offset: int
+
+
+class Left(NamedTuple):
+    """A message that is done as soon as its copy is on the disk.
+
+    The log is synced on its own. So after a power cut the copy may be missing: then the message
+    itself comes again.
+    """
+
+    key: Key
+    offset: int
+    copy_physical: int
 
 
 class Changed(NamedTuple):
@@ -118,7 +132,7 @@ class Clean(NamedTuple):
     """A broker has stopped here, and had nothing more to say."""
 
 
-Record: TypeAlias = Took | Done | Changed | Moved | Forgot | State | Whole | Clean
+Record: TypeAlias = Took | Done | Left | Changed | Moved | Forgot | State | Whole | Clean
 
 
 @dataclass(slots=True)
@@ -144,6 +158,11 @@ class PopState:
                 state = self.keys.get(key)
                 if state is not None:
                     state.rows.pop(offset, None)
+            case Left(key, offset, copy_physical):
+                state = self.keys.get(key)
+                if state is not None and offset in state.rows:
+                    row = state.rows[offset]
+                    state.rows[offset] = row._replace(copy_physical=copy_physical)
             case Changed():
                 self._changed(record)
             case Moved(key, next_offset, end_physical):

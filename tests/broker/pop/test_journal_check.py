@@ -90,6 +90,29 @@ def test_a_message_that_lies_elsewhere_is_not_in_flight() -> None:
     assert check(found, Queue(places(0, 10))) == state(10, 3)
 
 
+def left(found: KeyState, offset: int, copy_physical: int) -> KeyState:
+    rows = found.rows | {offset: found.rows[offset]._replace(copy_physical=copy_physical)}
+    return replace(found, rows=rows)
+
+
+def test_a_message_whose_copy_is_in_the_log_is_done() -> None:
+    queue = Queue(places(0, 10))
+    assert check(left(state(10, 3, 7), 7, LOG_END - 100), queue) == state(10, 3)
+    assert check(left(state(10, 3, 7), 3, 1100), queue) == state(10, 7)
+
+
+def test_a_message_whose_copy_is_lost_is_in_flight_again() -> None:
+    queue = Queue(places(0, 10))
+    assert check(left(state(10, 3, 7), 7, LOG_END), queue) == state(10, 3, 7)
+    assert check(left(state(10, 7), 7, LOG_END + 50), queue) == state(10, 7)
+
+
+def test_where_a_copy_lay_says_nothing_when_another_broker_has_recovered_the_log() -> None:
+    found = left(state(10, 3, 7), 7, 1100)
+    assert check(found, Queue(places(0, 10)), store_clean=True) == state(10, 3, 7)
+    assert check(found, Queue(places(0, 10)), clean=True, store_clean=True) == state(10, 3)
+
+
 def test_what_has_expired_is_not_in_flight() -> None:
     assert check(state(10, 3, 7), Queue(places(5, 12))) == state(10, 7)
     gone = check(state(10, 3, 7), Queue(places(11, 12)))

@@ -22,6 +22,7 @@ from skylarkmq.broker.pop.journal_records import (
     Forgot,
     Key,
     KeyState,
+    Left,
     Moved,
     PopState,
     Record,
@@ -134,8 +135,10 @@ class Machine(JournalRig):
             rows = tuple(Row(n, 100 * n, serial, rng.randrange(9), 1) for n in offsets)
             return Took(key, first + 6, 100 * first + 500, rows, rng.choice(("", "a")))
         offset = rng.choice(list(state.rows))
-        if action < 0.85:
+        if action < 0.8:
             return Done(key, offset)
+        if action < 0.85:
+            return Left(key, offset, rng.randrange(1000))
         if action < 0.95:
             serial = self.memory.last_serial + 1
             return Changed(key, offset, serial, rng.randrange(9), rng.randrange(5))
