@@ -1,0 +1,282 @@
+"""What is checked of a message that is sent, in RocketMQ's order, and how it is stored.
+
+    body empty; larger than maxMessageSize        MESSAGE_BODY_EMPTY, MESSAGE_BODY_TOO_LARGE
+    more than 128 properties of the user's;
+      16,384 bytes of them, the tag and the keys  MESSAGE_PROPERTIES_TOO_LARGE
+    a property's name is the broker's; control
+      characters in name or value                 ILLEGAL_MESSAGE_PROPERTY_KEY
+    tag: blank, `|`, control characters           ILLEGAL_MESSAGE_TAG
+    key: blank, control characters                ILLEGAL_MESSAGE_KEY
+    message id: blank, control characters         ILLEGAL_MESSAGE_ID
+    delivery time after timerMaxDelaySec          ILLEGAL_DELIVERY_TIME
+    recovery of a transaction after an hour       BAD_REQUEST
+    message group: blank, 64 bytes, control
+      characters                                  ILLEGAL_MESSAGE_GROUP
+    the topic takes no messages of the type       MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+The type is what the message says and carries: a transaction, else one with a delivery time, else
+one with a message group, else normal.
+
+    stored                           from
+    UNIQ_KEY                         message id
+    TAGS, KEYS                       tag; keys with blanks between them
+    TRAN_MSG, PGROUP                 of a transaction: true; the topic
+    CHECK_IMMUNITY_TIME_IN_SECONDS   of a transaction: when its producer is asked first
+    TIMER_DELIVER_MS                 delivery time
+    __SHARDINGKEY                    message group
+    __BORNHOST                       born host, where the producer says one
+    TRACE_CONTEXT                    trace context
+
+A body that is packed with gzip is stored as it was before: consumers of the remoting protocol take
+what is compressed for zlib. One in zlib's format stays.
+
+Unlike RocketMQ, where a delivery time is at most a day away, a message id with control characters
+adds properties of its own, and a message can name its group and its delay among the user's
+properties as well. It also stores the producer's host, time and group with every message.
+Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/producer/SendMessageActivity.java,
+proxy/.../grpc/v2/common/GrpcValidator.java, proxy/.../common/ProxyConfig.java (limits),
+common/.../attribute/TopicMessageType.java (parseFromMessageProperty)
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from skylarkmq.broker.grpc.calls import RpcRefused
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.compression import looks_compressed
+from skylarkmq.protocol.errors import shown
+from skylarkmq.protocol.flags import MessageSysFlag
+from skylarkmq.protocol.properties import KEY_SEPARATOR, RESERVED_NAMES_5, encode_properties
+from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
+from skylarkmq.protocol.v5.codes import Code
+from skylarkmq.protocol.v5.schema_pb2 import GZIP, TRANSACTION, Message, SystemProperties
+from skylarkmq.store.config import StoreConfig
+
+PROPERTIES_MAX: Final = 128
+PROPERTIES_SIZE_MAX: Final = 16_384
+GROUP_SIZE_MAX: Final = 63
+RECOVERY_MAX_S: Final = 3600
+TIME_MAX_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, after which the protocol knows no time."""
+
+NORMAL_TYPE, FIFO_TYPE, DELAY_TYPE, TRANSACTION_TYPE = MESSAGE_TYPES
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_NAMES: Final = RESERVED_NAMES_5 | {names.SHARDING_KEY, names.TIMER_DELAY_MS}
+_CHARACTER_SIZE_MAX: Final = 4  # bytes in UTF-8
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+
+
+class Checked(NamedTuple):
+    """A sound message, as it is stored."""
+
+    kind: str  # of MESSAGE_TYPES
+    message_id: str
+    group: str  # empty without one
+    deliver_ms: int  # 0 without a delivery time
+    born_ms: int
+    body: bytes
+    sys_flag: int
+    properties: str  # encoded
+
+
+class MessageRules:
+    """Checks messages by a store's limits."""
+
+    __slots__ = ("_body_max", "_delay_max_ms", "_has_timers")
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._body_max = config.max_message_size
+        self._delay_max_ms = config.timer_max_delay_sec * 1000
+        self._has_timers = config.timer_wheel_enable
+
+    def check(self, message: Message, topic: str, types: tuple[str, ...], now_ms: int) -> Checked:
+        """Return what is stored of a message.
+
+        Args:
+            types: what the topic takes, of MESSAGE_TYPES.
+
+        Raises:
+            RpcRefused: the first thing that is wrong.
+        """
+        system = message.system_properties
+        self._check_body(message.body)
+        stored = _user_properties(message)
+        tag, keys = system.tag, system.keys
+        _check_size([*stored.keys(), *stored.values(), tag, *keys])
+        if tag:
+            stored[names.TAGS] = _tag(tag)
+        if keys:
+            stored[names.KEYS] = _keys(keys)
+        message_id = stored[names.UNIQ_KEY] = _message_id(system.message_id)
+        kind, sys_flag = NORMAL_TYPE, 0
+        if system.message_type == TRANSACTION:
+            kind, sys_flag = TRANSACTION_TYPE, int(MessageSysFlag.TRANSACTION_PREPARED_TYPE)
+            stored[names.TRAN_MSG] = "true"
+            stored[names.PGROUP] = topic
+        deliver_ms = self._deliver_ms(system, now_ms)
+        if deliver_ms:
+            stored[names.TIMER_DELIVER_MS] = str(deliver_ms)
+        if kind == TRANSACTION_TYPE and system.HasField("orphaned_transaction_recovery_duration"):
+            stored[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(_recovery_s(system))
+        group = system.message_group
+        if group:
+            stored[names.SHARDING_KEY] = _group(group)
+        if kind == NORMAL_TYPE and (deliver_ms or group):
+            kind = DELAY_TYPE if deliver_ms else FIFO_TYPE
+        if kind not in types:
+            raise RpcRefused(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"the message is of type {kind}, and topic {topic} takes {', '.join(types)}; its "
+                "attribute message.type says so",
+            )
+        for name, value in (
+            (names.BORN_HOST, system.born_host),
+            (names.TRACE_CONTEXT, system.trace_context),
+        ):
+            if value:
+                stored[name] = _text(value, name, Code.BAD_REQUEST)
+        body = message.body
+        if system.body_encoding == GZIP:
+            body, flag = self._opened(body)
+            sys_flag |= flag
+        born_ms = _ms(system.born_timestamp.seconds, system.born_timestamp.nanos) or now_ms
+        text = encode_properties(stored)
+        return Checked(kind, message_id, group, deliver_ms, born_ms, body, sys_flag, text)
+
+    def _check_body(self, body: bytes) -> None:
+        if not body:
+            raise RpcRefused(Code.MESSAGE_BODY_EMPTY, "a message must have a body")
+        if len(body) > self._body_max:
+            raise RpcRefused(
+                Code.MESSAGE_BODY_TOO_LARGE,
+                f"a body has {self._body_max} bytes at most (maxMessageSize), this one has "
+                f"{len(body)}",
+            )
+
+    def _opened(self, body: bytes) -> tuple[bytes, int]:
+        """Return a compressed body as it is stored, and its system flag."""
+        if not body.startswith(_GZIP):
+            if looks_compressed(body, MessageSysFlag.COMPRESSED_FLAG):
+                return body, int(MessageSysFlag.COMPRESSED_FLAG)
+            raise RpcRefused(
+                Code.MESSAGE_CORRUPTED, "its encoding is GZIP, but its first bytes are not"
+            )
+        reader = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            opened = reader.decompress(body, self._body_max + 1)
+        except zlib.error as error:
+            raise RpcRefused(Code.MESSAGE_CORRUPTED, f"the body is no gzip: {error}") from error
+        if len(opened) <= self._body_max and not reader.eof:
+            raise RpcRefused(Code.MESSAGE_CORRUPTED, "the body is gzip that has no end")
+        self._check_body(opened)
+        return opened, 0
+
+    def _deliver_ms(self, system: SystemProperties, now_ms: int) -> int:
+        """Return the delivery time, 0 without one."""
+        if not system.HasField("delivery_timestamp"):
+            return 0
+        seconds, nanos = system.delivery_timestamp.seconds, system.delivery_timestamp.nanos
+        if seconds * 1000 - now_ms > self._delay_max_ms:
+            raise RpcRefused(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is {seconds - now_ms // 1000} s from now, at most "
+                f"{self._delay_max_ms // 1000} s are allowed (timerMaxDelaySec)",
+            )
+        deliver_ms = max(1, _ms(seconds, nanos))
+        if deliver_ms > now_ms and not self._has_timers:
+            raise RpcRefused(
+                Code.NOT_IMPLEMENTED,
+                "the broker delivers no message at a time of its own: timerWheelEnable is false",
+            )
+        return deliver_ms
+
+
+def _ms(seconds: int, nanos: int) -> int:
+    """Return a protocol's time in ms since the epoch; 0 for one that is none, or before."""
+    ms = seconds * 1000 + nanos // 1_000_000
+    return ms if 0 <= ms <= TIME_MAX_MS else 0
+
+
+def _user_properties(message: Message) -> dict[str, str]:
+    properties = dict(message.user_properties)
+    if len(properties) > PROPERTIES_MAX:
+        raise RpcRefused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"a message has {PROPERTIES_MAX} properties at most, this one has {len(properties)}",
+        )
+    for name, value in properties.items():
+        if name in _NAMES:
+            raise RpcRefused(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name} is the broker's own"
+            )
+        _text(name, "the name of a property", Code.ILLEGAL_MESSAGE_PROPERTY_KEY)
+        _text(value, f"the property {shown(name)}", Code.ILLEGAL_MESSAGE_PROPERTY_KEY)
+    return properties
+
+
+def _check_size(texts: Sequence[str]) -> None:
+    if sum(map(len, texts)) * _CHARACTER_SIZE_MAX <= PROPERTIES_SIZE_MAX:
+        return
+    size = sum(len(text.encode()) for text in texts)
+    if size > PROPERTIES_SIZE_MAX:
+        raise RpcRefused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties, tag and keys have {PROPERTIES_SIZE_MAX} bytes at most, these have {size}",
+        )
+
+
+def has_control(text: str) -> bool:
+    """Return whether a text holds a control character, of ISO's."""
+    return _CONTROL.search(text) is not None
+
+
+def _text(text: str, what: str, code: Code) -> str:
+    if has_control(text):
+        raise RpcRefused(code, f"{what} holds a control character")
+    return text
+
+
+def _worded(text: str, what: str, code: Code) -> str:
+    if not text.strip():
+        raise RpcRefused(code, f"{what} is blank")
+    return _text(text, what, code)
+
+
+def _tag(tag: str) -> str:
+    if "|" in tag:
+        raise RpcRefused(Code.ILLEGAL_MESSAGE_TAG, "the tag holds '|', which means 'or' in filters")
+    return _worded(tag, "the tag", Code.ILLEGAL_MESSAGE_TAG)
+
+
+def _keys(keys: Iterable[str]) -> str:
+    return KEY_SEPARATOR.join([_worded(key, "a key", Code.ILLEGAL_MESSAGE_KEY) for key in keys])
+
+
+def _message_id(message_id: str) -> str:
+    return _worded(message_id, "the message id", Code.ILLEGAL_MESSAGE_ID)
+
+
+def _group(group: str) -> str:
+    size = len(group.encode())
+    if size > GROUP_SIZE_MAX:
+        raise RpcRefused(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"a message group has {GROUP_SIZE_MAX} bytes at most, this one has {size}",
+        )
+    return _worded(group, "the message group", Code.ILLEGAL_MESSAGE_GROUP)
+
+
+def _recovery_s(system: SystemProperties) -> int:
+    seconds: int = system.orphaned_transaction_recovery_duration.seconds
+    if not 0 <= seconds <= RECOVERY_MAX_S:
+        raise RpcRefused(
+            Code.BAD_REQUEST,
+            f"the recovery of a transaction begins after {RECOVERY_MAX_S} s at most, not {seconds}",
+        )
+    return seconds
