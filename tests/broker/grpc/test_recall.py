@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 from typing import Any
 
 import pytest
@@ -86,6 +87,24 @@ async def test_a_start_does_not_bring_a_recalled_message_back(flush: str, *, cle
     again = await rig_with_topic(files, flush_disk_type=flush)
     await again.advance(15)
     assert bodies(again) == [b"other"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_after_a_power_cut_what_was_acknowledged_stands(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = await rig_with_topic(flush_disk_type="SYNC_FLUSH")
+    handles = [await waiting(rig, 10 + number, f"id {number}") for number in range(6)]
+    recalled = rng.sample(range(6), 3)
+    for number in recalled:
+        assert (await rig.recall(handles[number])).status.code == Code.OK
+        await rig.advance(rng.choice((0, 1)))
+    disk = rig.files.snapshot()
+    kept = sorted(b"id %d" % number for number in range(6) if number not in recalled)
+    for state in disk.crash_states(rng, 2):
+        again = await rig_with_topic(disk.crash(state, rng), flush_disk_type="SYNC_FLUSH")
+        again.clock.step_wall(3)
+        await again.advance(20)
+        assert sorted(bodies(again)) == kept
 
 
 async def test_a_message_of_an_earlier_life_can_be_recalled(flush: str) -> None:
