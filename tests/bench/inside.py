@@ -54,7 +54,7 @@ def connect(broker: BrokerController) -> Connection:
     """A connection of the broker, with a peer that drops what it gets."""
     server = broker._server
     assert server is not None
-    made = server._connect(server._handler, server)
+    made = cast(Connection, server._make())
     transport = Sink(("127.0.0.1", 4711))
     transport.protocol = made
     made.connection_made(cast(asyncio.BaseTransport, transport))

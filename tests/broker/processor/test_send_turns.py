@@ -44,7 +44,7 @@ class Peer:
         server = broker._server
         assert server is not None
         self.transport = ClosingTransport(("127.0.0.1", port))
-        self.connection = server._connect(server._handler, server)
+        self.connection = server._make()
         self.transport.protocol = self.connection
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
         self._opaque = 0
@@ -276,10 +276,8 @@ def put(broker: BrokerController, text: str, topic: str = "T", properties: str =
         flag=0,
         properties=properties,
     )
-    send = broker.parts.send
-    assert send is not None
     sender = Sender(b"\x7f\x00\x00\x01\x00\x00\x00\x01", "127.0.0.1:1")
-    placed = send.put(sender, text.encode(), header, lambda *told: heard.append(told))
+    placed = broker.parts.send.put(sender, text.encode(), header, lambda *told: heard.append(told))
     assert placed.target.topic == topic
     return heard
 
