@@ -117,7 +117,7 @@ class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is."""
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
-    send: SendProcessor | None = None  # of the server, once it is made
+    send: SendProcessor  # of the server, once it is made
 
     def __init__(
         self,

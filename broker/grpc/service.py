@@ -11,7 +11,11 @@ from skylarkmq.broker.access import rpc_rights
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import RpcHandlers
 from skylarkmq.broker.grpc.endpoint import EndpointLimits, GrpcEndpoint
+from skylarkmq.broker.grpc.recall import RecallHandlers
+from skylarkmq.broker.grpc.sending import SendHandlers
+from skylarkmq.broker.grpc.transactions import TransactionHandlers
 from skylarkmq.broker.net.server import PeerLimits
+from skylarkmq.broker.transaction.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from skylarkmq.broker.components import BrokerParts
@@ -20,7 +24,13 @@ if TYPE_CHECKING:
 
 def rpc_handlers(parts: BrokerParts) -> list[RpcHandlers]:
     """Return what handles the calls of clients of RocketMQ 5."""
-    return []
+    send, clock = parts.send, parts.context.clock
+    verdicts = Verdicts(parts.store, parts.transactions, clock, parts.stats)
+    return [
+        SendHandlers(parts.context, send, parts.transactions),
+        TransactionHandlers(verdicts),
+        RecallHandlers(parts.context, send.store_host),
+    ]
 
 
 def make_endpoint(parts: BrokerParts, router: Router) -> GrpcEndpoint:

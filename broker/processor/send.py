@@ -121,7 +121,11 @@ def _ignore() -> None:
 
 
 class SendProcessor:
-    """Stores the messages of sends. Loop thread."""
+    """Stores the messages of sends. Loop thread.
+
+    Attributes:
+        store_host: packed address of the broker, which goes into every record.
+    """
 
     codes = frozenset(
         int(code)
@@ -154,7 +158,7 @@ class SendProcessor:
         self._stats = stats
         self._deduplication = store.deduplication
         self._windows = store.deduplication.windows
-        self._store_host = store_host
+        self.store_host = store_host
         self._max_body_size = config.store.max_message_size
         self._cluster_pair = b"\x02" + _CLUSTER.encode() + config.broker_cluster_name.encode()
         self._answers = SendAnswers(config, store_host, stats, topics)
@@ -229,7 +233,7 @@ class SendProcessor:
         packed = kernel.take_sends(
             frames, peers, start, self._lanes, self._max_body_size, self._maker.batch_size_max,
             self._cluster_pair, batch.physical_offset, batch.room, batch.store_timestamp,
-            self._store_host, answers.id_prefix, answers.parts(kind),
+            self.store_host, answers.id_prefix, answers.parts(kind),
         )  # fmt: skip
         if packed is None:
             return 0
@@ -304,7 +308,7 @@ class SendProcessor:
                     return True
             size_before = records.size
             physical_offset = records.add(
-                queue, body, properties, born_timestamp, connection.host_bytes, self._store_host,
+                queue, body, properties, born_timestamp, connection.host_bytes, self.store_host,
                 0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
             )  # fmt: skip
         except OSError as error:
@@ -480,7 +484,7 @@ class SendProcessor:
         header: SendMessageRequestHeader,
         target: Target,
     ) -> None:
-        body, born_host, store_host = request.body, connection.host_bytes, self._store_host
+        body, born_host, store_host = request.body, connection.host_bytes, self.store_host
         born_timestamp, reconsume_times = header.born_timestamp, header.reconsume_times
         head = self._maker.batch_head(body, header, target)
         parts = self._maker.batch_parts(body, head)
@@ -530,7 +534,7 @@ class SendProcessor:
             if first is None:
                 physical_offset = batch.add(
                     queue, body, properties, header.born_timestamp, connection.host_bytes,
-                    self._store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
+                    self.store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
                 )  # fmt: skip
                 here = target.queue_id, queue.next_offset - 1
                 if digest is not None:
