@@ -336,12 +336,17 @@ class PopService:
                 self._rest(delivery)
 
     def release_client(self, client_id: str, group: str) -> None:
-        """Let what a client of a group has in hand lapse soon: it is gone."""
+        """Let what the broker prolongs for a client of a group lapse soon: it is gone.
+
+        What has a time of its own keeps it: its handles may be in other hands.
+        """
         found = self.registry.groups.get(group)
         if found is None:
             return
         due_ms = self.lapses.now_ms() + REST_MS
         for delivery in list(found.clients.get(client_id, ())):
+            if delivery.renewals < 0:
+                continue
             delivery.renewals = -1
             if delivery.due_ms > due_ms:
                 self._hold(delivery, REST_MS)

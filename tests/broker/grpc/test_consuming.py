@@ -368,6 +368,16 @@ async def test_what_a_lost_push_consumer_has_comes_again_soon() -> None:
     assert (await rig.take()).bodies == [b"0"]
 
 
+async def test_what_a_simple_consumer_has_stays_its_own() -> None:
+    """Its handles may be in other hands: it has said for how long they are good."""
+    rig = ConsumerRig().start()
+    rig.send_all(1)
+    (handle,) = (await rig.take(invisible_duration={"seconds": 60})).handles
+    rig.pop.release_client(CLIENT, GROUP)
+    await rig.advance(30)
+    assert await rig.done(handle) == Code.OK
+
+
 # Order
 
 

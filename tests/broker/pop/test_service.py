@@ -203,8 +203,8 @@ async def test_what_was_not_handed_over_comes_again_after_a_second_and_is_not_co
 async def test_what_a_client_has_in_hand_comes_again_when_it_is_gone() -> None:
     rig = PopRig().start()
     rig.send_all(2)
-    await rig.receive(count=1, client_id="a", invisible_ms=60_000)
-    await rig.receive(count=1, client_id="b", invisible_ms=60_000)
+    await rig.receive(count=1, client_id="a", is_renewed=True)
+    await rig.receive(count=1, client_id="b", is_renewed=True)
     rig.pop.release_client("a", GROUP)
     await rig.advance(1.2)
     assert await rig.bodies() == [b"0"]
