@@ -19,10 +19,12 @@ from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.broker.processor.processor import Context
+from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.flags import is_readable, retry_topic
 
+RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
 QUEUES_MAX: Final = 200_000
 """Source queues of all groups together; what is idle goes first."""
 
@@ -104,6 +106,12 @@ class PopRegistry:
         """Return how often a message is handed out before it is a dead letter."""
         settings = self._groups.table.get(group)
         return 1 if settings is None else max(1, settings.retry_max_times + 1)
+
+    def retry_wait_ms(self, group: str, attempt: int) -> int:
+        """Return how long a group waits after an attempt."""
+        settings = self._groups.table.get(group)
+        waits = GroupRetryPolicy() if settings is None else settings.retry_policy
+        return min(waits.waits.wait_ms(attempt), RETRY_WAIT_MAX_MS)
 
     def make(self, group: str, topic: str) -> Consumption:
         """Make the state of a group in a topic; nobody has checked that these exist.

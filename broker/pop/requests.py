@@ -82,7 +82,8 @@ class PopRequest(msgspec.Struct, frozen=True, gc=False):
         queue_id: the only queue of the topic to take from; -1: all.
         is_fifo: the group consumes in order, one batch of a queue at a time.
         is_renewed: the deliveries do not lapse at their time, but are prolonged in place (for
-            1, 3, 5, 10, 30 minutes, then an hour each) while the client is there, 3 hours at most.
+            1, 3, 5, 10, 30 minutes, then an hour each) while the client is there, for 3 hours; then
+            once more, for the group's wait after that attempt.
         from_min: a group without an offset begins with the queues' first messages.
     """
 

@@ -493,13 +493,21 @@ class PopService:
                 self._lapse(delivery)
 
     def _prolong(self, delivery: Delivery) -> bool:
-        """Renew a delivery of a client that wants that; False when it is over."""
-        held_ms = self.lapses.now_ms() - delivery.since_ms
-        if delivery.renewals < 0 or held_ms >= RENEWED_MAX_MS:
+        """Renew a delivery of a client that wants that; False when it is over.
+
+        The last time is the wait that its group has after such an attempt.
+        """
+        if delivery.renewals < 0:
             return False
-        span_ms = RENEWALS_MS[min(delivery.renewals, len(RENEWALS_MS) - 1)]
-        delivery.renewals += 1
-        self._hold(delivery, min(span_ms, RENEWED_MAX_MS - held_ms))
+        rest_ms = RENEWED_MAX_MS - (self.lapses.now_ms() - delivery.since_ms)
+        if rest_ms > 0:
+            span_ms = min(RENEWALS_MS[min(delivery.renewals, len(RENEWALS_MS) - 1)], rest_ms)
+            delivery.renewals += 1
+        else:
+            group = delivery.queue.source.group.name
+            span_ms = self.registry.retry_wait_ms(group, delivery.attempt)
+            delivery.renewals = -1
+        self._hold(delivery, span_ms)
         return True
 
     def _lapse(self, delivery: Delivery) -> None:

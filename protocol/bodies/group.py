@@ -198,12 +198,20 @@ class GroupList(Body, kw_only=True, frozen=True):
     group_list: list[str]
 
 
+EXPONENT_MAX: Final = 32
+
+
 class ExponentialRetryPolicy(Body, kw_only=True, frozen=True):
     """Waits that grow from one attempt to the next, ms."""
 
     initial: JavaLong = 5000
     max: JavaLong = 7_200_000
     multiplier: JavaLong = 2
+
+    def wait_ms(self, attempt: int) -> int:
+        """Return the wait after an attempt; the first one is 1."""
+        factor: int = self.multiplier ** min(max(attempt - 1, 0), EXPONENT_MAX)
+        return max(0, min(self.initial * factor, self.max))
 
 
 class CustomizedRetryPolicy(Body, kw_only=True, frozen=True):
@@ -214,6 +222,10 @@ class CustomizedRetryPolicy(Body, kw_only=True, frozen=True):
         *(60_000 * minutes for minutes in (*range(1, 11), 20, 30)),
         *(3_600_000, 7_200_000),
     )
+
+    def wait_ms(self, attempt: int) -> int:
+        """Return the wait after an attempt; the first one is 1."""
+        return max(0, self.next[min(max(attempt, 1), len(self.next)) - 1]) if self.next else 0
 
 
 class GroupRetryPolicy(Body, kw_only=True, frozen=True):

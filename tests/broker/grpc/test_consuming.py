@@ -14,6 +14,11 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 from skylarkmq.broker.grpc.calls import Call, RpcRefused, failure
 from skylarkmq.broker.grpc.receiving import Receiving
 from skylarkmq.broker.pop.service import WAITING_MAX
+from skylarkmq.protocol.bodies.group import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+)
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.protocol.v5 import schema_pb2 as v5
 from skylarkmq.protocol.v5.codes import Code
@@ -333,14 +338,31 @@ async def test_a_listener_may_take_75_seconds() -> None:
     assert not (await rig.take()).messages
 
 
-async def test_a_listener_that_takes_hours_loses_its_message() -> None:
+@pytest.mark.parametrize(
+    ("policy", "wait_s"),
+    [
+        (None, 1),
+        ({"customized_retry_policy": CustomizedRetryPolicy(next=(600_000, 1))}, 600),
+        (
+            {
+                "type": "EXPONENTIAL",
+                "exponential_retry_policy": ExponentialRetryPolicy(initial=300_000),
+            },
+            300,
+        ),
+    ],
+)
+async def test_a_listener_that_takes_hours_loses_its_message(
+    policy: dict[str, Any] | None, wait_s: int
+) -> None:
     rig = ConsumerRig().start()
+    if policy is not None:
+        rig.group(group_retry_policy=GroupRetryPolicy(**policy))
     rig.send_all(1)
     answer = await rig.take(auto_renew=True)
-    for _ in range(3 * 60 - 1):
-        await rig.advance(MINUTE_S)
-        assert not (await rig.take()).messages
-    await rig.advance(5 * MINUTE_S)
+    await rig.advance(3 * 3600 + wait_s - 2)
+    assert not (await rig.take()).messages
+    await rig.advance(4)
     assert (await rig.take()).attempts == [2]
     assert await rig.done(answer.handles[0]) == Code.INVALID_RECEIPT_HANDLE
 

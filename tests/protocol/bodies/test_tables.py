@@ -11,6 +11,7 @@ from skylarkmq.protocol.bodies.group import (
     ConsumeStatus,
     CustomizedRetryPolicy,
     DelayOffsetSerializeWrapper,
+    ExponentialRetryPolicy,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
     LockBatchResponseBody,
@@ -88,6 +89,22 @@ def test_a_group_of_rocketmq_5() -> None:
     seconds = [wait // 1000 for wait in CustomizedRetryPolicy().next]
     minutes = [60 * minute for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
     assert seconds == [1, 5, 10, 30, *minutes, 3600, 7200]
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        (CustomizedRetryPolicy(next=(5, 7)), [5, 5, 7, 7, 7]),
+        (CustomizedRetryPolicy(next=()), [0] * 5),
+        (CustomizedRetryPolicy(next=(-5,)), [0] * 5),
+        (ExponentialRetryPolicy(initial=5, max=30, multiplier=2), [5, 5, 10, 20, 30]),
+        (ExponentialRetryPolicy(initial=-5), [0] * 5),
+    ],
+)
+def test_waits_between_attempts(
+    policy: CustomizedRetryPolicy | ExponentialRetryPolicy, waits: list[int]
+) -> None:
+    assert [policy.wait_ms(attempt) for attempt in (0, 1, 2, 3, 1 << 31)] == waits
 
 
 def test_members_of_a_group() -> None:
