@@ -51,6 +51,7 @@ from skylarkmq.broker.processor.admin.offset import AdminOffsetProcessor
 from skylarkmq.broker.processor.admin.replica import AdminReplicaProcessor
 from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
+from skylarkmq.broker.processor.assignment import AssignmentProcessor, Routes
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, LockProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
@@ -117,6 +118,7 @@ class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is."""
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
+    find_routes: Routes | None = None  # asks the name servers, while this broker is registered
     send: SendProcessor  # of the server, once it is made
 
     def __init__(
@@ -451,6 +453,7 @@ def _processors(
             ClientManageProcessor(context, parts.locks, stats),
             ConsumerManageProcessor(context),
             LockProcessor(context, parts.locks),
+            AssignmentProcessor(context, lambda: parts.find_routes),
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),
             SendBackProcessor(context, rng, stats),

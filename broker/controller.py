@@ -277,6 +277,7 @@ class BrokerController:
             parts.access_files,
             parts.master,
         )
+        parts.find_routes = self.registration.routes
         await self.registration.start()
         if config.store.is_slave:
             self._slave_sync = SlaveSync(

@@ -29,6 +29,7 @@ from skylarkmq.protocol.bodies.group import (
     LockBatchRequestBody,
     UnlockBatchRequestBody,
 )
+from skylarkmq.protocol.bodies.pop import QueryAssignmentRequestBody
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -111,6 +112,12 @@ def _of_check(request: RemotingCommand) -> Iterable[Need]:
     yield need_of(Kind.TOPIC, body.subscription_data.topic, SUB)
 
 
+def _of_assignment(request: RemotingCommand) -> Iterable[Need]:
+    body = decode_body(QueryAssignmentRequestBody, request.body)
+    yield Kind.GROUP, body.consumer_group, SUB
+    yield need_of(Kind.TOPIC, body.topic, SUB)
+
+
 def _of_lock(request: RemotingCommand) -> Iterable[Need]:
     wanted = decode_body(LockBatchRequestBody, request.body)
     yield Kind.GROUP, wanted.consumer_group, SUB
@@ -165,6 +172,7 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _account(_C.GET_CONSUMER_LIST_BY_GROUP, _GROUP),
     _account(_C.LOCK_BATCH_MQ, Resource(_SUBSCRIBED, _of_lock)),
     _account(_C.UNLOCK_BATCH_MQ, Resource("group SUB", _of_unlock)),
+    _account(_C.QUERY_ASSIGNMENT, Resource(_SUBSCRIBED, _of_assignment)),
     _account(_C.SEARCH_OFFSET_BY_TIMESTAMP, _TOPIC),
     _account(_C.GET_MAX_OFFSET, _TOPIC),
     _account(_C.GET_MIN_OFFSET, _TOPIC),
@@ -199,6 +207,7 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _admin(_C.DELETE_TOPIC_IN_BROKER),
     _admin(_C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
     _admin(_C.DELETE_SUBSCRIPTIONGROUP),
+    _admin(_C.SET_MESSAGE_REQUEST_MODE),
     _admin(_C.UPDATE_BROKER_CONFIG),
     _admin(_C.GET_BROKER_CONFIG, is_change=False),
     _admin(_C.INVOKE_BROKER_TO_RESET_OFFSET),

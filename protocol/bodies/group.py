@@ -29,6 +29,8 @@ import msgspec
 from skylarkmq.protocol.bodies.text import Body, DataVersion, MessageQueueBody
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong, java_int, java_long
 
+MODE_PULL: Final = "PULL"
+MODE_POP: Final = "POP"
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE: Final = (
@@ -260,6 +262,8 @@ class SubscriptionGroupConfig(Body, kw_only=True, frozen=True):
     consume_message_orderly: bool | msgspec.UnsetType = msgspec.UNSET
     group_name: str
     group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
+    message_request_mode: str | msgspec.UnsetType = msgspec.UNSET
+    """Ours: POP or PULL, what 401 said; RocketMQ has a table of topics and groups for it."""
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: JavaInt = 16
     retry_queue_nums: JavaInt = 1
@@ -269,6 +273,11 @@ class SubscriptionGroupConfig(Body, kw_only=True, frozen=True):
     def is_orderly(self) -> bool:
         """Whether those who pop get each queue's messages one batch after the other."""
         return self.consume_message_orderly is True
+
+    @property
+    def pops(self) -> bool:
+        """Whether clients of the remoting protocol that ask (400) are to pop its messages."""
+        return self.message_request_mode == MODE_POP
 
     @property
     def retry_policy(self) -> GroupRetryPolicy:

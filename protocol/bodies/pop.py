@@ -1,23 +1,14 @@
 """Bodies of pop consumption by 5.x's remoting clients: several messages done at once (200151),
-which queues a consumer gets and how (400), how a group takes a topic's messages (401) with the file
-`messageRequestMode.json`.
-
-    {"messageRequestModeMap":{"<topic>":{"<group>":{...}}}}
+which queues a consumer gets and how (400), how a group takes a topic's messages (401).
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 remoting/.../protocol/body/,
-common/.../message/MessageQueueAssignment.java,
-broker/.../loadbalance/MessageRequestModeManager.java
+common/.../message/MessageQueueAssignment.java
 """
-
-from typing import Final
 
 import msgspec
 
 from skylarkmq.protocol.bodies.text import Body, MessageQueueBody
 from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
-
-MODE_PULL: Final = "PULL"
-MODE_POP: Final = "POP"
 
 
 class BatchAck(msgspec.Struct, kw_only=True, frozen=True):
@@ -63,9 +54,9 @@ class MessageQueueAssignment(Body, kw_only=True, frozen=True):
 
 
 class QueryAssignmentResponseBody(Body, kw_only=True, frozen=True):
-    """The queues; an empty list takes all away from the client."""
+    """The queues; an empty list takes all away from the client, none at all changes nothing."""
 
-    message_queue_assignments: list[MessageQueueAssignment] = []
+    message_queue_assignments: list[MessageQueueAssignment] | None = []
 
 
 class MessageRequestModeBody(Body, kw_only=True, frozen=True):
@@ -79,9 +70,3 @@ class MessageRequestModeBody(Body, kw_only=True, frozen=True):
     mode: str
     pop_share_queue_num: JavaInt = 0
     topic: str
-
-
-class MessageRequestModeTable(Body, kw_only=True, frozen=True):
-    """All modes that were set: by topic, then by group."""
-
-    message_request_mode_map: dict[str, dict[str, MessageRequestModeBody]] = {}

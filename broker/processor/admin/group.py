@@ -101,6 +101,9 @@ class AdminGroupProcessor(Processor):
         if group.broker_id < 0 or group.which_broker_when_consume_slowly < 0:
             raise refused("brokerId and whichBrokerWhenConsumeSlowly are ids of brokers, 0 or more")
         _check_retry_policy(group.retry_policy)
+        known = self._groups.table.get(group.group_name)
+        if known is not None and group.message_request_mode is msgspec.UNSET:  # 401 sets it
+            group = msgspec.structs.replace(group, message_request_mode=known.message_request_mode)
         self._groups.update(group)
         return Answer(after=(self._groups,))
 
