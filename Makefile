@@ -21,7 +21,7 @@
 #   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
 #   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
 #                  be missing; needs root, or ARGS=--loopback
-#   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, promtool
+#   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, Go, promtool
 #   make docs      the documentation with the API pages as one site, in ./var/docs
 #   make docs-reference  writes the generated pages of docs/reference anew
 #   make schema    compiles protocol/v5/schema.proto anew, after a change in it

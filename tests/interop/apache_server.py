@@ -48,6 +48,8 @@ class ApacheBroker(Broker):
     project = APACHE
     logging_file = "logback_{}.xml"
     namesrv_keys: ClassVar[dict[str, object]] = {}
+    started = "boot success"
+    """What each JVM says when it serves."""
 
     def __init__(
         self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
@@ -87,21 +89,22 @@ class ApacheBroker(Broker):
         """The broker's process."""
         return self._running[-1].pid
 
-    def _start(self, name: str, main: str, jvm: tuple[str, ...]) -> None:
+    def _start(
+        self, name: str, main: str, jvm: tuple[str, ...], args: tuple[str, ...] = ()
+    ) -> None:
         home = self.folder / "home"
         log = home / "conf" / self.logging_file.format(name)
         options = (*OPENED, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
         options = (*options, f"-Drmq.logback.configurationFile={log}", *self.options)
-        command = java(
-            self.project, main, "-c", str(home / f"{name}.conf"), options=options, jvm=jvm
-        )
+        args = args or ("-c", str(home / f"{name}.conf"))
+        command = java(self.project, main, *args, options=options, jvm=jvm)
         child = self.children.start(f"apache-{name}", command, one_stream=True)
         self._running.append(child)
-        child.wait_for("its start", lambda: any("boot success" in line for line in child.lines))
+        child.wait_for("its start", lambda: any(self.started in line for line in child.lines))
 
     def _write_configuration(self) -> None:
         home, store = self.folder / "home", self.folder / "store"
-        (home / "conf").mkdir(parents=True)
+        (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("namesrv", "broker"):
             (home / "conf" / self.logging_file.format(name)).write_text(LOGGING)
         namesrv = {
@@ -155,19 +158,25 @@ class Apache5Broker(ApacheBroker):
         which it does by itself ten seconds late, and at once when its permission is set.
         """
         super().start()
-        _ask(self.port, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6\n")
+        self.register()
+
+    def register(self) -> None:
+        """Have the broker tell its name server all that it has, and wait until it has."""
+        ask(self.port, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6\n")
         deadline = time.monotonic() + LIMIT_S
         name = self.name.encode()
-        while name not in _ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
+        while name not in ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
             assert time.monotonic() < deadline, "the broker does not register"
             time.sleep(0.05)
 
 
-def _ask(port: int, code: RequestCode, body: bytes = b"") -> RemotingCommand:
-    """One request without fields on a connection of its own."""
+def ask(
+    port: int, code: RequestCode, fields: dict[str, str] | None = None, body: bytes = b""
+) -> RemotingCommand:
+    """Return the answer to one request on a connection of its own."""
     decoder = FrameDecoder()
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as peer:
-        peer.sendall(encode_command(RemotingCommand.request(code, {}, body)))
+        peer.sendall(encode_command(RemotingCommand.request(code, fields or {}, body)))
         while data := peer.recv(1 << 16):
             for frame in decoder.feed(data):
                 return decode_command(frame)

@@ -1,0 +1,173 @@
+"""Brokers that serve the gRPC protocol: ours, and RocketMQ's own of 5.3 with its proxy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+from skylarkmq.protocol.codes import RequestCode
+from tests.interop.accounts import ACCOUNTS, ROOT, accounts_file
+from tests.interop.apache_server import SMALL_JVM, Apache5Broker, ask
+from tests.interop.children import Children
+from tests.interop.servers import Broker, Cluster
+from tests.interop.skylark_server import SkylarkBroker
+from tests.interop.v5.programs import HERE
+from tests.support.patience import until_sync
+from tests.support.ports import free_ports
+
+POLL_MS_MIN = 500
+"""RocketMQ's proxy lets no receive wait for less than 5 s; tests have no time for that."""
+SOON = {
+    "type": "EXPONENTIAL",
+    "exponentialRetryPolicy": {"initial": 1000, "max": 2000, "multiplier": 2.0},
+}
+"""When a group's messages come again. Node's client knows no lists of times."""
+
+
+class GrpcBroker(Protocol):
+    """A broker whose endpoint is `127.0.0.1:grpc_port`."""
+
+    kind: str
+    port: int
+    grpc_port: int
+
+
+class SkylarkGrpcBroker(SkylarkBroker):
+    """Ours, one process."""
+
+    def __init__(
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
+    ) -> None:
+        (self.grpc_port,) = free_ports()
+        super().__init__(children, folder, joins, grpcListenPort=self.grpc_port, **keys)
+
+    def certify(self, path: Path) -> None:
+        """Show this certificate, with its key, from the next start on."""
+        self.keys["tls.server.certPath"] = path
+
+    def secure(self) -> None:
+        """Let in nobody but the accounts of accounts.py, from the next start on."""
+        file = accounts_file(self.folder)
+        file.parent.mkdir(parents=True)
+        file.write_text(ACCOUNTS)
+        self.keys |= {"aclEnable": "true", "rocketmqHome": self.folder / "home"}
+
+
+class ApacheProxy(Apache5Broker):
+    """RocketMQ's name server, and its broker and proxy in one JVM."""
+
+    project = HERE / "apache"
+
+    def __init__(
+        self, children: Children, folder: Path, joins: Cluster | None = None, **keys: object
+    ) -> None:
+        (self.grpc_port, self.proxy_port) = free_ports(1)
+        super().__init__(children, folder, joins, **{"recallMessageEnable": "true", **keys})
+        self.proxy_keys: dict[str, object] = {}
+        self.proxy_jvm = ("-Xmx512m", *SMALL_JVM[:4], "-XX:MaxDirectMemorySize=512m")
+
+    def certify(self, path: Path) -> None:
+        """Show this certificate, with its key, from the next start on."""
+        file = str(path)
+        self.proxy_keys |= {"tlsTestModeEnable": False, "tlsKeyPath": file, "tlsCertPath": file}
+
+    def secure(self) -> None:
+        """Let in nobody but the administrator of accounts.py, from the next start on."""
+        provider = "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+        shared: dict[str, object] = {
+            "authenticationEnabled": "true",
+            "authenticationProvider": provider,
+            "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
+            "innerClientAuthenticationCredentials": json.dumps(
+                {"accessKey": ROOT[0], "secretKey": ROOT[1]}
+            ),
+        }
+        local = provider.replace("DefaultAuthentication", "LocalAuthenticationMetadata")
+        proxy = "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider"
+        self.keys |= {**shared, "authenticationMetadataProvider": local}
+        self.proxy_keys |= {**shared, "authenticationMetadataProvider": proxy}
+        self._write_configuration()
+
+    def register(self) -> None:
+        """Wait until the name server knows the broker, which may not be told to say it at once."""
+        if "authenticationEnabled" not in self.keys:
+            super().register()
+
+    def start(self) -> None:
+        home = self.folder / "home"
+        proxy = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "LOCAL",
+            "namesrvAddr": self.namesrv,
+            "grpcServerPort": self.grpc_port,
+            "remotingListenPort": self.proxy_port,
+            "grpcClientConsumerMinLongPollingTimeoutMillis": POLL_MS_MIN,
+            **self.proxy_keys,
+        }
+        (home / "proxy.json").write_text(json.dumps(proxy))
+        (home / "conf" / "rmq.proxy.logback.xml").write_text(
+            (home / "conf" / "rmq.broker.logback.xml").read_text()
+        )
+        self.started = "boot success"
+        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", SMALL_JVM)
+        args = ("-n", self.namesrv, "-bc", str(home / "broker.conf"), "-pm", "local")
+        self.started = "startup successfully"
+        main = "org.apache.rocketmq.proxy.ProxyStartup"
+        self._start("proxy", main, self.proxy_jvm, (*args, "-pc", str(home / "proxy.json")))
+        self.register()
+
+
+def make_topic(broker: Broker | int, topic: str, kind: str = "NORMAL", queues: int = 2) -> None:
+    """Make a topic of a type: NORMAL, FIFO, DELAY, TRANSACTION; a broker, or its port."""
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        "attributes": f"+message.type={kind}",
+    }
+    _told(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def make_group(
+    broker: Broker | int, group: str, *, orderly: bool = False, max_retries: int = 16
+) -> None:
+    """Make a group whose messages come again after a second or two."""
+    settings = {
+        "groupName": group,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True,
+        "consumeMessageOrderly": orderly,
+        "retryQueueNums": 1,
+        "retryMaxTimes": max_retries,
+        "groupRetryPolicy": SOON,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+        "notifyConsumerIdsChangedEnable": True,
+    }
+    body = json.dumps(settings).encode()
+    _told(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+
+def _told(
+    broker: Broker | int, code: RequestCode, fields: dict[str, str], body: bytes = b""
+) -> None:
+    port = broker if isinstance(broker, int) else broker.port
+
+    def answered() -> bool:
+        return ask(port, code, fields, body).code == 0
+
+    until_sync(answered, f"the broker to take {fields} {body!r}")
+
+
+def dead_letters(broker: Broker, group: str) -> int:
+    """Return how many dead letters a group has."""
+    fields = {"topic": f"%DLQ%{group}", "queueId": "0"}
+    answer = ask(broker.port, RequestCode.GET_MAX_OFFSET, fields)
+    return int(answer.ext_fields["offset"]) if answer.code == 0 else 0

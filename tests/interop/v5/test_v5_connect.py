@@ -1,0 +1,216 @@
+"""Connections of RocketMQ's clients of the gRPC protocol: TLS, accounts, a broker that starts
+again, and messages that clients of 4.x have sent or are to receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.accounts import ALICE, GROUP, OPEN, READ_ONLY, ROOT, Keys, create_topics
+from tests.interop.children import Children
+from tests.interop.servers import Broker
+from tests.interop.tools import JavaTools, numbered
+from tests.interop.v5.brokers import ApacheProxy, SkylarkGrpcBroker, make_topic
+from tests.interop.v5.programs import LANGUAGES, CallFailedError, Place, Program
+from tests.support.certificates import Authority
+from tests.support.patience import until_sync
+
+pytestmark = pytest.mark.interop
+
+Grpc = ApacheProxy | SkylarkGrpcBroker
+Connect = Callable[[Grpc, Place], Program]
+UNAUTHORIZED, FORBIDDEN = 40100, 40300
+SLOW_MS = 75_000
+"""Longer than the minute that a push consumer's message is invisible at first."""
+
+
+@pytest.fixture
+def connect(language: str, children: Children) -> Iterator[Connect]:
+    """Starts the program of a language for a broker of the test's own."""
+    programs: list[Program] = []
+
+    def connects(broker: Grpc, place: Place) -> Program:
+        place = place._replace(endpoint=f"127.0.0.1:{broker.grpc_port}")
+        programs.append(Program(children, language, place))
+        return programs[-1]
+
+    yield connects
+    for program in programs:
+        program.child.kill()
+
+
+def works(program: Program, topic: str, group: str) -> None:
+    """Send, and consume what was sent."""
+    sent = program.producer(topic).send("m")
+    (message,) = program.push(topic, group).until("m")
+    assert message["message_id"] == sent["message_id"]
+
+
+def test_tls_and_plain_on_one_port(
+    own_broker: Grpc, connect: Connect, tmp_path: Path, topic: str, group: str
+) -> None:
+    """The certificate is checked by those that check."""
+    authority = Authority(tmp_path)
+    own_broker.certify(authority.certificate_file("127.0.0.1"))
+    own_broker.start()
+    make_topic(own_broker, topic)
+    safe = connect(own_broker, Place("", tls=True, ca_file=str(authority.ca_file)))
+    works(safe, topic, group)
+    works(connect(own_broker, Place("")), topic, f"{group}_plain")
+
+
+def test_tls_out_of_the_box(own_broker: Grpc, connect: Connect, topic: str, group: str) -> None:
+    """A certificate that the broker makes for itself."""
+    own_broker.start()
+    make_topic(own_broker, topic)
+    program = connect(own_broker, Place("", tls=True))
+    if program.language in ("python", "node"):
+        with pytest.raises(CallFailedError):
+            program.producer(topic).send("m")
+    else:
+        works(program, topic, group)
+
+
+def test_accounts(own_broker: Grpc, connect: Connect, children: Children) -> None:
+    own_broker.secure()
+    own_broker.start()
+    create_topics(own_broker, OPEN, READ_ONLY)
+
+    def with_keys(keys: Keys) -> Program:
+        return connect(own_broker, Place("", key=keys[0], secret=keys[1]))
+
+    works(with_keys(ROOT), OPEN, "G_root")
+    for keys in ((ROOT[0], "another-secret"), ("nobody-known", ROOT[1]), ("", "")):
+        with pytest.raises(CallFailedError) as raised:
+            with_keys(keys).producer(OPEN).send("m")
+        assert raised.value.code in {0, UNAUTHORIZED}, raised.value
+    if isinstance(own_broker, ApacheProxy):
+        return  # rights, too, are another feature there
+    alice = with_keys(ALICE)
+    works(alice, OPEN, GROUP)
+    with pytest.raises(CallFailedError) as raised:
+        alice.producer(READ_ONLY).send("m")
+    assert raised.value.code == FORBIDDEN
+    with pytest.raises(CallFailedError) as raised:
+        alice.simple(OPEN, "G_others").receive()
+    assert raised.value.code in {0, FORBIDDEN}
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_broker_that_starts_again(
+    own_broker: Grpc, connect: Connect, topic: str, group: str, how: str
+) -> None:
+    """Clients go on; what was not acknowledged comes again, what was does not."""
+    own_broker.start()
+    make_topic(own_broker, topic)
+    program = connect(own_broker, Place(""))
+    producer = program.producer(topic)
+    for body in ("kept", "done"):
+        producer.send(body)
+    consumer = program.simple(topic, group)
+    held = {one["body"]: one for one in consumer.received(2)}
+    consumer.ack(held["done"])
+    push = program.push(topic, f"{group}_push")
+    push.until("kept", "done")
+    if how == "stopped":
+        own_broker.stop()
+    else:
+        own_broker.kill()
+    own_broker.start()
+
+    def sent() -> bool:
+        try:
+            producer.send("later")
+        except CallFailedError:
+            return False
+        return True
+
+    until_sync(sent, "a send after the broker's start")
+    push.until("later")
+    found: set[str] = set()
+    received: list[str] = []
+
+    def all_found() -> bool:
+        try:
+            messages = consumer.receive()
+        except CallFailedError:
+            return False
+        received.extend(one["body"] for one in messages)
+        for message in messages:
+            consumer.ack(message)
+        found.update(received)
+        return found >= {"kept", "later"}
+
+    until_sync(all_found, "what is left")
+    assert "done" not in found
+
+
+def test_from_4_to_5(
+    tools: JavaTools, program: Program, broker: Broker, topic: str, group: str
+) -> None:
+    """What a Java client of 4.x sends, small and compressed, is received by one of 5.x."""
+    make_topic(broker, topic)
+    small = tools.produce(topic, "sync", 3, tags="A,B,C")
+    tools.produce(topic, "sync", 1, prefix="large", size=10_000)
+    consumer = program.push(topic, group)
+    found = {one["body"][:7]: one for one in consumer.count(4)}
+    assert sorted(found) == sorted([*(f"m-{number}" for number in range(3)), "large-0"])
+    assert len(found["large-0"]["body"]) == 10_000
+    first = found["m-0"]
+    assert (first["message_id"], first["tag"]) == (small[0]["msg_id"], "A")
+    assert first["keys"] == ["m-key-0"]
+    assert first["properties"]["stadt"] == "Zürich"
+
+
+def test_from_5_to_4(
+    tools: JavaTools, program: Program, broker: Broker, topic: str, group: str
+) -> None:
+    make_topic(broker, topic)
+    producer = program.producer(topic)
+    sent = [
+        producer.send(body, tag="B", key="k", properties={"stadt": "Zürich"})
+        for body in numbered("m", 3)
+    ]
+    found = sorted(tools.received(topic, group, 3), key=lambda one: str(one["body"]))
+    assert [one["body"] for one in found] == numbered("m", 3)
+    assert [one["msg_id"] for one in found] == [one["message_id"] for one in sent]
+    assert {(one["tags"], one["keys"].strip()) for one in found} == {("B", "k")}
+    assert {one["properties"]["stadt"] for one in found} == {"Zürich"}
+
+
+def test_a_client_that_stops_gives_back_what_it_has(
+    program: Program, broker: Broker, topic: str, group: str
+) -> None:
+    """A receive that asked for an hour; RocketMQ's proxy leaves the message with the client."""
+    if isinstance(broker, ApacheProxy):
+        pytest.skip("RocketMQ's proxy gives back what push consumers have, and nothing else")
+    make_topic(broker, topic)
+    first = program.simple(topic, group)
+    program.producer(topic).send("m")
+    first.received(1, invisible_ms=3_600_000)
+    first.close()
+    (again,) = program.simple(topic, group).received(1)
+    assert (again["body"], again["attempt"]) == ("m", 2)
+
+
+def test_a_slow_listener_keeps_its_message(
+    broker: Grpc, children: Children, topic: str, group: str
+) -> None:
+    """The broker renews what a listener works on for long, in all languages at a time."""
+    if isinstance(broker, ApacheProxy):
+        pytest.skip("RocketMQ 5.3.3 starts no renewal: the message comes twice")
+    make_topic(broker, topic)
+    place = Place(f"127.0.0.1:{broker.grpc_port}")
+    programs = [Program(children, language, place) for language in LANGUAGES]
+    consumers = [
+        program.push(topic, f"{group}_{program.language}", slow_ms=SLOW_MS) for program in programs
+    ]
+    programs[0].producer(topic).send("slow")
+    for consumer in consumers:
+        consumer.until("slow")
+    for consumer in consumers:
+        consumer.finished(1)
+        assert [one["attempt"] for one in consumer.messages] == [1]
