@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from tests.interop.children import Child, Children, Event
-from tests.interop.java import CLIENT, java
+from tests.interop.java import CLIENT, java, java_with_tools_5
 from tests.interop.servers import Cluster
 from tests.support.patience import LIMIT_S
 
@@ -55,6 +55,11 @@ class JavaTools:
         if not any(option.startswith(REBALANCE) for option in options):
             options = (*options, REBALANCE_SOON)
         return self._start("Consume", {**args, "topic": topic, "group": group}, *options)
+
+    def pop(self, topic: str, group: str, **args: str | int) -> Child:
+        """Start a push consumer of 5.x whose broker says that it pops; `finish` stops it."""
+        args = {**args, "topic": topic, "group": group}
+        return self._start("Pop", args, REBALANCE_SOON, of_5=True)
 
     def received(self, topic: str, group: str, count: int) -> list[Event]:
         """What a consumer of a group gets, until it has `count` messages."""
@@ -122,7 +127,9 @@ class JavaTools:
         child.finish()
         return child.named("message") + child.named("error")
 
-    def _start(self, main: str, args: dict[str, str | int], *options: str) -> Child:
+    def _start(
+        self, main: str, args: dict[str, str | int], *options: str, of_5: bool = False
+    ) -> Child:
         folder = self._children.folder
         options = (
             "-Xmx96m",
@@ -134,9 +141,12 @@ class JavaTools:
         )
         args = {"namesrv": self._broker.namesrv, **args}
         words = [f"{name}={value}" for name, value in args.items()]
-        return self._children.start(
-            main, java(CLIENT, f"{PACKAGE}.{main}", *words, options=options)
+        command = (
+            java_with_tools_5(f"{PACKAGE}.{main}", *words, options=options)
+            if of_5
+            else java(CLIENT, f"{PACKAGE}.{main}", *words, options=options)
         )
+        return self._children.start(main, command)
 
 
 def holds_queues(child: Child, count: int) -> set[int]:

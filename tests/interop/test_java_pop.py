@@ -1,0 +1,111 @@
+"""RocketMQ 5's remoting Java client in pop mode: the broker says what it receives from and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from skylarkmq.client import Message
+from skylarkmq.client.sync import Admin, Producer, SimpleConsumer
+from tests.interop import java
+from tests.interop.admin_tools import JavaAdmin
+from tests.interop.apache_server import ApacheBroker
+from tests.interop.children import Children
+from tests.interop.conftest import KINDS
+from tests.interop.servers import Broker
+from tests.interop.tools import JavaTools, bodies
+from tests.support.patience import LIMIT_S
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(ApacheBroker.kind in KINDS, reason="4.9 has no pop consumption"),
+]
+QUEUES = 4
+INVISIBLE_MS = 6000
+Ready = Callable[[str], tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def admin_5(broker: Broker) -> Iterator[JavaAdmin]:
+    """RocketMQ's administration tool of 5.3."""
+    if why := java.why_not(java.CLIENT, java.TOOLS_5):
+        pytest.skip(why)
+    admin = JavaAdmin(broker.children, broker, of_5=True)
+    yield admin
+    admin.finish()
+
+
+@pytest.fixture
+def ready(broker: Broker, admin_5: JavaAdmin) -> Ready:
+    """Makes a topic, and a group whose mode in it is to pop."""
+
+    def made(name: str) -> tuple[str, str]:
+        topic, group = f"PopTopic_{name}", f"PopGroup_{name}"
+        with Admin(namesrv_addr=broker.namesrv) as admin:
+            admin.create_topic(topic, queues=QUEUES)
+        words = ("-b", admin_5.address, "-t", topic, "-g", group, "-m", "POP", "-q", "0")
+        told = admin_5.run("setConsumeMode", *words)
+        assert "success" in told, told
+        return topic, group
+
+    return made
+
+
+@pytest.fixture
+def tools_5(children: Children, broker: Broker) -> JavaTools:
+    return JavaTools(children, broker)
+
+
+def send(broker: Broker, topic: str, count: int, tag: str = "") -> list[str]:
+    wanted = [f"m-{number}" for number in range(count)]
+    with Producer(namesrv_addr=broker.namesrv) as producer:
+        producer.send_many([Message(topic, body.encode(), tags=tag or None) for body in wanted])
+    return sorted(wanted)
+
+
+def test_it_consumes_and_acknowledges(broker: Broker, ready: Ready, tools_5: JavaTools) -> None:
+    topic, group = ready("plain")
+    wanted = send(broker, topic, 100, tag="A")
+    consumer = tools_5.pop(topic, group, tags="A", invisible=INVISIBLE_MS)
+    consumer.count("message", 100)
+    assert bodies(consumer.named("message")) == wanted
+    assert {event["topic"] for event in consumer.named("message")} == {topic}
+    consumer.finish()
+    with SimpleConsumer(topic, group=group, namesrv_addr=broker.namesrv) as rest:
+        assert rest.receive(32, timeout=2 * INVISIBLE_MS / 1000) == [], "all is acknowledged"
+
+
+def test_what_fails_comes_again(broker: Broker, ready: Ready, tools_5: JavaTools) -> None:
+    """After ten seconds, the client's own first wait."""
+    topic, group = ready("failing")
+    send(broker, topic, 2)
+    consumer = tools_5.pop(topic, group, fail=1)
+    consumer.count("message", 4)
+    events = consumer.named("message")
+    assert bodies(events) == ["m-0", "m-0", "m-1", "m-1"]
+    assert sorted(event["reconsume_times"] for event in events) == [0, 0, 1, 1]
+    assert {event["topic"] for event in events} == {topic}
+    consumer.finish()
+
+
+def test_what_a_lost_client_had_goes_to_another_one(
+    broker: Broker, ready: Ready, tools_5: JavaTools
+) -> None:
+    topic, group = ready("lost")
+    send(broker, topic, 2)
+    lost = tools_5.pop(topic, group, hold="true", invisible=INVISIBLE_MS)
+    lost.count("message", 2)
+    lost.kill()
+    found: list[str] = []
+    with SimpleConsumer(
+        topic, group=group, namesrv_addr=broker.namesrv, await_duration=LIMIT_S
+    ) as consumer:
+        while len(found) < 2:
+            messages = consumer.receive()
+            assert messages
+            for message in messages:
+                assert message.delivery_attempt == 2
+                consumer.ack(message)
+                found.append(message.body.decode())
+    assert sorted(found) == ["m-0", "m-1"]
