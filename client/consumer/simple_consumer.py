@@ -217,8 +217,7 @@ class SimpleConsumer(OnClient):
     async def stop(self) -> None:
         """Leave the group. Receives that wait end with ConsumerClosed.
 
-        Messages that were received and not acknowledged come again when their time is over; at
-        SkylarkMQ's brokers soon.
+        Messages that were received and not acknowledged come again when their time is over.
         """
         self._stopped = True
         self._changed.set()

@@ -32,6 +32,7 @@ from skylarkmq.protocol.codes import (
     ResponseCode,
 )
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.fields import encode_fields
 from skylarkmq.protocol.headers.pop import (
     AckMessageRequestHeader,
@@ -211,7 +212,10 @@ async def _ask(
     remoting: RemotingClient, address: str, code: int, timeout_s: float, header: msgspec.Struct
 ) -> RemotingCommand:
     request = RemotingCommand.request(code, encode_fields(header))
-    answer = await remoting.call(address, request, timeout_s)
+    connection = await remoting.connection(address)
+    # RocketMQ's binary headers have 16 bits for a code, and these codes need more.
+    is_binary = connection.serialize_type == SerializeType.ROCKETMQ
+    answer = await connection.call(request, timeout_s, SerializeType.JSON if is_binary else None)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise NotSupported(
             f"the broker at {address} has no pop consumption: {answer.remark}",

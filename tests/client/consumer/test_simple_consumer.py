@@ -21,6 +21,7 @@ from skylarkmq.client import (
     Sql92,
     Tag,
 )
+from skylarkmq.client.config import Codec
 from skylarkmq.client.consumer.simple_consumer import HAND_OVER_S, NOTIFY_S
 from skylarkmq.protocol.codes import POLLING_FULL, RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
@@ -61,6 +62,17 @@ async def test_it_takes_and_acknowledges() -> None:
     assert not caught.value.retryable
     await it.wait(consumer.change_invisible_duration(second, 0))
     assert it.broker.pops.changes == [((GROUP, "orders", 2, 1), 0)]
+    await it.end()
+
+
+@pytest.mark.parametrize("codec", ["rocketmq", "json"])
+async def test_every_codec_can_say_it(codec: Codec) -> None:
+    """A binary header of RocketMQ's has no room for these codes."""
+    it = Simple(codec=codec)
+    consumer = await it.begin()
+    it.broker.add("orders", 0, b"a")
+    (message,) = await it.wait(consumer.receive())
+    await it.wait(consumer.ack(message))
     await it.end()
 
 
