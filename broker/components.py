@@ -41,6 +41,8 @@ from skylarkmq.broker.net.handlers import Handler
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.broker.pop.journal import JournalMode, PopJournal
+from skylarkmq.broker.pop.service import PopService
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.access import AdminAccessProcessor
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
@@ -192,6 +194,7 @@ class BrokerParts:
             self.consumers,
             self.producers,
         )
+        self.pop = PopService(self.context, self._pop_journal(files, workers), peers, self.stats)
         self.admin_broker = AdminBrokerProcessor(
             self.context, self.live_config, self.info, files, workers.tables
         )
@@ -201,6 +204,15 @@ class BrokerParts:
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
         self.replica: Replicated | None = None  # among those that elect their master
+
+    def _pop_journal(self, files: Files, workers: StoreWorkers) -> PopJournal:
+        store, config = self.store, self.config.store
+        mode = JournalMode(
+            is_sync=config.flush_disk_type == "SYNC_FLUSH",
+            interval_s=config.flush_interval_commit_log / 1000,
+        )
+        folder = store.paths.own / "pop"
+        return PopJournal(folder, files, workers.pop, self.context.clock, mode, store.fail)
 
     def _ha_client(self) -> HaClient | None:
         """Return what follows a master that is configured; None on one, and on a replica."""
@@ -251,6 +263,7 @@ class BrokerParts:
         self.timer.load()
         if not self.store.follows:
             self.deduplication.load()
+        self.pop.load()
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:
@@ -276,6 +289,7 @@ class BrokerParts:
         self.timer.start()
         self.transactions.start()
         self.checks.start()
+        self.pop.start()
         if self.grpc is not None:
             self.grpc.start()
 
@@ -284,6 +298,7 @@ class BrokerParts:
         if self.grpc is not None:
             await self.grpc.stop()
         self.deduplication.stop()
+        await self.pop.stop()
         await self.checks.stop()
         await self.transactions.stop()
         await self.schedule.stop()
@@ -300,6 +315,7 @@ class BrokerParts:
         self.windows.stop()
         self.slow_consumers.stop()
         await self.stop_master_services()
+        await self.pop.close()
         await self.offsets.stop()
         await self.filters.stop()
         await self.groups.flush()

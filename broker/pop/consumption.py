@@ -85,6 +85,19 @@ class PopGroup:
         else:
             held[delivery] = None
 
+    def park(self, delivery: Delivery) -> None:
+        """Let a message of `%RETRY%group` wait for a receive of its own topic."""
+        self.parked.setdefault(delivery.topic, deque()).append(delivery)
+
+    def unpark(self, queue: PopQueue) -> None:
+        """Forget what waits so of one queue."""
+        for topic, waiting in list(self.parked.items()):
+            rest = deque(delivery for delivery in waiting if delivery.queue is not queue)
+            if rest:
+                self.parked[topic] = rest
+            else:
+                del self.parked[topic]
+
     def let_go(self, delivery: Delivery) -> None:
         """Note that a client has a message no more."""
         held = self.clients.get(delivery.client_id)

@@ -153,6 +153,7 @@ class Lapses:
         self._lapsed = lapsed
         self._slots: dict[int, dict[Delivery, None]] = {}
         self._done_slot = 0  # slots below it are over
+        self._is_stopped = False
         self._planned_slot = 0  # the timer's, while there is one
         self._timer: TimerHandle | None = None
 
@@ -198,15 +199,24 @@ class Lapses:
         for delivery in deliveries:
             self.release(delivery)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._slots.clear()
+    def start(self) -> None:
+        """Let deliveries lapse again, after `stop`."""
+        self._is_stopped = False
+        if self._slots:
+            self._done_slot = min(self._slots)
+            self._plan()
+
+    def stop(self) -> None:
+        """Let no delivery lapse."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _plan(self) -> None:
         """Set the timer for the first slot that is not empty, at most LOOK_AHEAD from now."""
+        if self._is_stopped:
+            return
         if self._timer is not None:
             self._timer.cancel()
         first = self._done_slot

@@ -180,7 +180,7 @@ class Moves:
                     self._is_failing = True
                 if left and not self._is_stopped:
                     self._keep(left)
-                    return
+                    break
         finally:
             self._task = None
 
@@ -189,7 +189,8 @@ class Moves:
         for move in moves:
             move.tell(False)
         self._waiting.extendleft(move for move in reversed(moves) if move.told is None)
-        self._timer = self._clock.call_at(self._clock.monotonic() + RETRY_S, self._go_on)
+        if self._waiting:
+            self._timer = self._clock.call_at(self._clock.monotonic() + RETRY_S, self._go_on)
 
     async def _move(self, moves: list[_Move]) -> list[_Move]:
         """Store the copies of messages, and return those that are to be tried again."""

@@ -16,7 +16,8 @@ from typing import Final
 from skylarkmq.broker.net.handlers import refused
 from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source
 from skylarkmq.broker.pop.deliveries import PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY
+from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, RETRY
+from skylarkmq.broker.pop.journal_records import Key
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
@@ -123,13 +124,17 @@ class PopRegistry:
             self._forget_idle()
         if self._queue_count >= QUEUES_MAX:
             raise refused("too many queues are consumed by pop", ResponseCode.SYSTEM_BUSY)
-        of_group = self.groups.get(group)
-        if of_group is None:
-            of_group = self.groups[group] = PopGroup(group)
+        of_group = self._group(group)
         made = Consumption(of_group, topic)
         self._consumptions[group, topic] = of_group.consumptions[topic] = made
         self.by_topic.setdefault(topic, {})[group] = made.main
         return made
+
+    def _group(self, name: str) -> PopGroup:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = PopGroup(name)
+        return group
 
     def extend(self, consumption: Consumption, *, from_min: bool = False) -> None:
         """Have the queues and topics of retries that there are now."""
@@ -143,14 +148,60 @@ class PopRegistry:
                 consumption.retry = Source(consumption.group, consumption.topic, RETRY, name)
                 self.by_topic.setdefault(name, {})[consumption.group.name] = consumption.retry
             self.add_queues(consumption.retry, config.read_queue_nums, from_min=True)
-        name = retry_topic(consumption.group.name)
+        self._open_old_retry(consumption.group)
+
+    def _open_old_retry(self, group: PopGroup) -> None:
+        """Read `%RETRY%group` too, if there is one."""
+        name = retry_topic(group.name)
         config = self._topics.get(name)
-        if config is not None:
-            if consumption.group.old_retry is None:
-                consumption.group.old_retry = Source(consumption.group, "", OLD_RETRY, name)
-                of_topic = self.by_topic.setdefault(name, {})
-                of_topic[consumption.group.name] = consumption.group.old_retry
-            self.add_queues(consumption.group.old_retry, config.read_queue_nums, from_min=True)
+        if config is None:
+            return
+        if group.old_retry is None:
+            group.old_retry = Source(group, "", OLD_RETRY, name)
+            self.by_topic.setdefault(name, {})[group.name] = group.old_retry
+        self.add_queues(group.old_retry, config.read_queue_nums, from_min=True)
+
+    def queues(self) -> Iterator[PopQueue]:
+        """Yield every source queue."""
+        for group in self.groups.values():
+            for consumption in group.consumptions.values():
+                yield from consumption.main.queues
+                if consumption.retry is not None:
+                    yield from consumption.retry.queues
+            if group.old_retry is not None:
+                yield from group.old_retry.queues
+
+    def queue_of(self, key: Key) -> PopQueue | None:
+        """Return a source queue by its name in the journal."""
+        group = self.groups.get(key.group)
+        if group is None:
+            return None
+        source = group.old_retry
+        if key.kind != OLD_RETRY:
+            consumption = group.consumptions.get(key.topic)
+            if consumption is None:
+                return None
+            source = consumption.main if key.kind == MAIN else consumption.retry
+        if source is None or key.queue_id >= len(source.queues):
+            return None
+        return source.queues[key.queue_id]
+
+    def revive(self, key: Key) -> PopQueue | None:
+        """Make a source queue that the journal names; None when group or topic are no more."""
+        if key.group not in self._groups.table:
+            return None
+        if key.kind == OLD_RETRY:
+            self._open_old_retry(self._group(key.group))
+        elif key.topic not in self._topics.table:
+            return None
+        else:
+            found = self.find(key.group, key.topic) or self.make(key.group, key.topic)
+            self.extend(found)
+        return self.queue_of(key)
+
+    def is_ordered(self, group: str) -> bool:
+        """Return whether a group consumes in order."""
+        return bool(getattr(self._groups.table.get(group), "consume_message_orderly", False))
 
     def add_queues(self, source: Source, count: int, *, from_min: bool) -> None:
         """Let a source have at least so many queues."""

@@ -40,6 +40,12 @@ class PopFilter:
         properties = record_properties(record, 0, len(record)) or b""
         return (find_property(properties, TAGS_AND_SEPARATOR) or b"") in self.tags
 
+    def accepts(self, record: bytes | memoryview) -> bool:
+        """Return whether a record is wanted that the store was not asked for by `stored`."""
+        if isinstance(self.stored, RecordFilter):
+            return self.stored.matches(record_properties(record, 0, len(record)) or b"")
+        return self.wants(record)
+
 
 EVERYTHING: Final = PopFilter()
 

@@ -27,18 +27,22 @@ from typing import Final, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import refused
-from skylarkmq.broker.pop.consumption import Consumption, Source, Waiter
+from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
-from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.journal_records import Changed, Done, Forgot, Moved, Took
+from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
+from skylarkmq.broker.pop.journal_check import verified
+from skylarkmq.broker.pop.journal_records import Changed, Done, Forgot, Moved, PopState, Took
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import Popped, PopRequest
+from skylarkmq.broker.pop.restoring import LiveState, StoredQueues, restore
 from skylarkmq.broker.pop.taking import Limits, Take, Taker
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.store.results import GetMessageResult
 
 log = logging.getLogger(__name__)
@@ -55,16 +59,21 @@ Told = Callable[[BaseException | None], None]
 
 
 class Journal(Protocol):
-    """Where changes are written down (`journal.py`). Loop thread."""
+    """Where changes are written down; see `PopJournal`."""
 
-    def note(self, record: Took | Done | Changed | Moved | Forgot) -> None:
-        """Write a change with this turn's others."""
+    def load(self) -> PopState: ...
 
-    def after(self, done: Told) -> None:
-        """Call `done` when all noted so far is as durable as the flush mode makes it."""
+    def discard(self) -> None: ...
 
-    def refusal(self) -> str | None:
-        """Return why nothing more can be handed out, None when it can."""
+    def begin(self, state: PopState, live: LiveState) -> None: ...
+
+    def note(self, record: Took | Done | Changed | Moved | Forgot) -> None: ...
+
+    def after(self, done: Told, *, is_synced: bool = False) -> None: ...
+
+    def refusal(self) -> str | None: ...
+
+    async def stop(self) -> None: ...
 
 
 class PopService:
@@ -94,35 +103,88 @@ class PopService:
             config.pop_inflight_max,
         )
         self._limits = limits
-        self.taker = Taker(context.store, context.clock, self.lapses, limits, journal, self._settle)
+        self.taker = Taker(
+            context.store,
+            context.clock,
+            self.lapses,
+            limits,
+            journal,
+            context.topics,
+            self._settle,
+        )
         self.moves = Moves(context.store, context.topics, context.clock, self)
         self.waiting_count = 0
         self._is_running = False
+        self._has_begun = False
         self._listens = False
+        self._loaded: PopState | None = None
         self._forwarding: dict[tuple[str, str, Receipt], asyncio.Future[bool]] = {}
         self._to_wake: list[Consumption] = []
         self._is_waking = False
+        context.topics.add_change_listener(self._topic_changed)
         context.topics.add_deletion_listener(self._topic_deleted)
         context.groups.deletion_listeners.append(self._group_deleted)
         context.offsets.on_set = self._offset_set
 
     # Life cycle
 
+    def load(self) -> None:
+        """Read what was in flight at the last stop; the store and the tables are loaded. Blocks.
+
+        Raises:
+            CorruptFileError: the journal was written by a later release.
+            OSError: the disk failed.
+        """
+        store = self._store
+        if store.follows:
+            self._journal.discard()  # its log may have been cut, and have grown anew
+            return
+        recovery = store.recovery
+        self._loaded = verified(
+            self._journal.load(),
+            StoredQueues(store, self._offsets),
+            store.commit_log.max_offset,
+            is_store_clean=recovery is not None and recovery.clean,
+        )
+
     def start(self) -> None:
-        """Hand out from now on. This broker is a master, its store has started."""
+        """Hand out from now on, also after `stop`. This is a master, its store has started.
+
+        The first time it blocks for a write of the journal, if something was in flight.
+
+        Raises:
+            OSError: the disk refused that.
+        """
         self._is_running = True
         self.moves.start()
+        self.lapses.start()
+        loaded, self._loaded = self._loaded, None
+        if not self._has_begun:
+            self._has_begun = True
+            kept = restore(loaded or PopState(), self.registry, self.taker)
+            self._journal.begin(kept, LiveState(self.registry, self.taker, self._store))
+        if self.registry.groups:
+            self._listen()
+        for queue in self.registry.queues():
+            for delivery in queue.in_flight.values():
+                if delivery.due_ms < 0 and delivery not in queue.again:  # a copy was under way
+                    self.lapses.hold(delivery, self.lapses.now_ms())
+            self._relist(queue)
 
     async def stop(self) -> None:
-        """Answer receives that wait, end copies under way, and forget everything in memory."""
+        """Hand out nothing more: answer receives that wait, and end copies under way.
+
+        What is in flight stays known, for `start`.
+        """
         self._is_running = False
         for consumption in list(self.registry.all()):
             consumption.line.wake_all()
+        self.lapses.stop()
         await self.moves.stop()
-        self.lapses.clear()
-        self.registry.clear()
-        self.taker.in_flight = 0
-        self.taker.full.clear()
+
+    async def close(self) -> None:
+        """End the journal, after `stop`. The store still writes, the offsets are written after."""
+        await self._journal.stop()
 
     # Receive
 
@@ -174,16 +236,24 @@ class PopService:
         consumption = self.registry.find(group, topic)
         return 0 if consumption is None else consumption.line.count
 
-    def _open(self, request: PopRequest, remote_address: str) -> Consumption:
+    def _check_running(self) -> None:
         if not self._is_running:
-            raise refused("this broker hands out nothing by pop now", ResponseCode.NO_PERMISSION)
+            raise refused(
+                "this broker is not a master now, or stops", ResponseCode.SERVICE_NOT_AVAILABLE
+            )
+
+    def _open(self, request: PopRequest, remote_address: str) -> Consumption:
+        self._check_running()
         why = self._journal.refusal()
         if why is not None:
             raise refused(why, ResponseCode.SERVICE_NOT_AVAILABLE)
+        self._listen()
+        return self.registry.open(request, remote_address)
+
+    def _listen(self) -> None:
         if not self._listens:
             self._listens = True
             self._store.add_arrival_listener(self._arrived)
-        return self.registry.open(request, remote_address)
 
     def _join_line(self, consumption: Consumption, request: PopRequest) -> Waiter:
         if consumption.line.count >= WAITING_MAX or self.waiting_count >= WAITING_IN_ALL_MAX:
@@ -231,9 +301,10 @@ class PopService:
                 if waiter is not None:
                     consumption.line.pass_on(waiter)  # others need not wait for the disk
                 await self._take_cold(take, *take.cold)
-            if take.dead:
-                for delivery in take.dead:
-                    self.moves.add(delivery)
+            for delivery in take.dead:
+                self.moves.add(delivery)
+            for topic in take.parked:
+                self._wake_topic(consumption.group, topic)
             if take.popped:
                 traffic = self._stats.topic_out(consumption.topic, request.group)
                 traffic.count += len(take.popped)
@@ -280,6 +351,7 @@ class PopService:
 
     async def ack_all(self, group: str, topic: str, receipts: Sequence[Receipt]) -> list[bool]:
         """Do as `ack` with several, and wait once."""
+        self._check_running()
         consumption = self.registry.find(group, topic)
         if consumption is None:
             return [False] * len(receipts)
@@ -304,6 +376,7 @@ class PopService:
         Returns:
             None when the handle says nothing any more.
         """
+        self._check_running()
         consumption = self.registry.find(group, topic)
         delivery = None if consumption is None else _find(consumption, receipt)
         if consumption is None or delivery is None:
@@ -360,6 +433,7 @@ class PopService:
         Raises:
             RemoteProtocolError: the dead letter could not be stored; the handle is as before.
         """
+        self._check_running()
         key = group, topic, receipt
         under_way = self._forwarding.get(key)
         if under_way is None:
@@ -417,12 +491,12 @@ class PopService:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
             )
 
-    def _done(self, consumption: Consumption, delivery: Delivery) -> None:
+    def _done(self, consumption: Consumption | None, delivery: Delivery) -> None:
         queue = delivery.queue
         self.taker.end(delivery)
         self._journal.note(Done(queue.key, delivery.offset))
         if queue.is_fifo:
-            if not queue.in_flight:
+            if not queue.in_flight and consumption is not None:
                 self.taker.close_batch(queue, consumption)
             if not queue.is_blocked:
                 self._relist(queue)
@@ -530,8 +604,12 @@ class PopService:
 
     def _come_again(self, delivery: Delivery) -> None:
         queue = delivery.queue
-        queue.again.append(delivery)
-        self._relist(queue)
+        if delivery.topic and queue.source.kind == OLD_RETRY:
+            queue.source.group.park(delivery)
+            self._wake_topic(queue.source.group, delivery.topic)
+        else:
+            queue.again.append(delivery)
+            self._relist(queue)
 
     # What `Moves` asks
 
@@ -548,9 +626,7 @@ class PopService:
             self._stats.dead_letter(delivery.topic, group.name).count += 1
         else:
             self._stats.topic_back(delivery.topic, group.name).count += 1
-        consumption = group.consumptions.get(delivery.topic)
-        if consumption is not None:
-            self._done(consumption, delivery)
+        self._done(group.consumptions.get(delivery.topic), delivery)
 
     def stays(self, delivery: Delivery) -> None:
         """Let a message come again in place, with one more attempt."""
@@ -565,10 +641,7 @@ class PopService:
         if sources is None:
             return
         for source in sources.values():
-            if queue_id >= len(source.queues) and source.asked_topic:
-                self.registry.extend(source.group.consumptions[source.asked_topic])
-                self._wake(source)
-            elif queue_id < len(source.queues):
+            if queue_id < len(source.queues):
                 queue = source.queues[queue_id]
                 if not (queue.is_listed or queue.is_full or queue.is_reading) and not (
                     queue.is_fifo and queue.is_blocked
@@ -578,16 +651,18 @@ class PopService:
 
     def _wake(self, source: Source) -> None:
         """Wake who waits for a source, in the next turn: this may be a sender's."""
-        group = source.group
         if source.asked_topic:
-            consumption = group.consumptions.get(source.asked_topic)
-            woken = [] if consumption is None else [consumption]
+            self._wake_topic(source.group, source.asked_topic)
         else:
-            woken = list(group.consumptions.values())
-        for consumption in woken:
-            if consumption.line.count:
-                self._to_wake.append(consumption)
-        if self._to_wake and not self._is_waking:
+            for topic in source.group.consumptions:
+                self._wake_topic(source.group, topic)
+
+    def _wake_topic(self, group: PopGroup, topic: str) -> None:
+        consumption = group.consumptions.get(topic)
+        if consumption is None or not consumption.line.count:
+            return
+        self._to_wake.append(consumption)
+        if not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake_all)
 
@@ -596,6 +671,17 @@ class PopService:
         to_wake, self._to_wake = self._to_wake, []
         for consumption in dict.fromkeys(to_wake):
             consumption.line.wake()
+
+    def _topic_changed(self, config: TopicConfig) -> None:
+        """Read new queues, and a topic of retries that 4.x consumers have had made."""
+        topic = config.topic_name
+        group = self.registry.groups.get(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
+        grown = {source.group for source in self.registry.by_topic.get(topic, {}).values()}
+        if group is not None and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            grown.add(group)
+        for found in grown:
+            for consumption in found.consumptions.values():
+                self.registry.extend(consumption)
 
     # What others change
 
@@ -635,6 +721,8 @@ class PopService:
         self.taker.in_flight -= len(queue.in_flight)
         self.taker.full.discard(queue)
         queue.reset(queue.next_offset)
+        if queue.source.kind == OLD_RETRY:
+            group.unpark(queue)
         for full in list(self.taker.full):
             self._unblock(full)
 
@@ -647,6 +735,10 @@ class PopService:
         self._journal.note(Forgot(name, None))
 
     def _topic_deleted(self, topic: str) -> None:
+        for group in self.registry.groups.values():
+            for delivery in group.parked.pop(topic, ()):
+                delivery.to_dead_letters = True
+                self.moves.add(delivery)
         for source in list(self.registry.by_topic.get(topic, {}).values()):
             group = source.group
             if source.asked_topic == topic:

@@ -4,6 +4,10 @@
     main         queues that may have something, each in its turn
     in place     what was given back, or lapsed in an ordered group, before what is new
 
+`%RETRY%group`, where 4.x consumers of the group have given messages back, holds those of all
+topics of the group. Who looks there takes what is of its own topic (RETRY_TOPIC) and parks the
+rest for receives of theirs; a message whose topic is no more is a dead letter.
+
 A receive looks at a bounded number of units without finding anything; then other work of the loop
 comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
 is something in hand.
@@ -20,26 +24,37 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProces
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
-from skylarkmq.broker.pop.deliveries import Delivery, Lapses, PopQueue
-from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Row, Took
+from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
+from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
+from skylarkmq.broker.pop.journal_records import UNKNOWN, Done, Row, Took
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
+from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.record import FIXED_BY_HOSTS, HOSTS_BITS, HOSTS_SHIFT
+from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.record import (
+    FIXED_BY_HOSTS,
+    HOSTS_BITS,
+    HOSTS_SHIFT,
+    record_properties,
+)
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 
 SIZE_MAX: Final = 4 << 20
 """Bytes of the records of one receive, of which one alone may have more."""
+INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 LOOKS_MAX: Final = 16
 """Reads of one receive that find nothing, in one turn of the loop."""
 
 _HEAD: Final = struct.Struct(">i16xqqi32xi")
 """Size, queue offset, physical offset, system flag and, where no host is IPv6, attempts."""
+_RETRY_TOPIC: Final = names.RETRY_TOPIC.encode() + b"\x01"
 _FIXED_RECONSUME: Final = 12  # of the fields of a record
 assert _HEAD.size == 76
 
@@ -55,7 +70,7 @@ class Limits(NamedTuple):
 class Notes(Protocol):
     """Where changes are written down (`journal.py`). Loop thread."""
 
-    def note(self, record: Took) -> None:
+    def note(self, record: Took | Done) -> None:
         """Write a change with this turn's others."""
 
 
@@ -66,11 +81,12 @@ class Take:
         cold: a queue, offset and number of messages to read off the loop.
         is_unfinished: it has looked at enough for one turn and found nothing.
         dead: messages without another attempt.
+        parked: topics for whose receives something was found.
     """
 
     __slots__ = ("attempts_max", "cold", "consumption", "count_max", "dead", "due_ms",
-                 "is_unfinished", "looks", "now_ms", "popped", "request", "serial", "size",
-                 "visible_ms")  # fmt: skip
+                 "is_unfinished", "looks", "now_ms", "parked", "popped", "request", "serial",
+                 "size", "visible_ms")  # fmt: skip
 
     def __init__(self, consumption: Consumption, request: PopRequest, attempts_max: int) -> None:
         self.consumption = consumption
@@ -79,6 +95,7 @@ class Take:
         self.count_max = min(max(request.count, 1), COUNT_MAX)
         self.popped: list[Popped] = []
         self.dead: list[Delivery] = []
+        self.parked: set[str] = set()
         self.size = 0
         self.serial = 0
         self.now_ms = self.due_ms = self.visible_ms = 0
@@ -102,6 +119,7 @@ class Taker:
 
     Attributes:
         in_flight: messages of all groups that are not done.
+        settle: writes a queue's mark, which has moved, into the table of offsets.
         full: queues from which no more was taken for want of room.
         last_serial: of the newest delivery.
     """
@@ -113,6 +131,7 @@ class Taker:
         lapses: Lapses,
         limits: Limits,
         journal: Notes,
+        topics: TopicConfigManager,
         settle: Callable[[PopQueue], None],
     ) -> None:
         """Begin with nothing in flight.
@@ -125,7 +144,8 @@ class Taker:
         self._lapses = lapses
         self._limits = limits
         self._journal = journal
-        self._settle = settle
+        self._topics = topics
+        self.settle = settle
         self.in_flight = 0
         self.full: set[PopQueue] = set()
         self.last_serial = 0
@@ -134,6 +154,28 @@ class Taker:
         """Return the serial of a new delivery: the time in ms, and more than any before."""
         self.last_serial = max(self._clock.now_ms(), self.last_serial + 1)
         return self.last_serial
+
+    def wall_minus_monotonic_ms(self) -> int:
+        """Return what makes a time of deliveries the time of day, ms."""
+        return self._clock.now_ms() - self._lapses.now_ms()
+
+    def revive(self, delivery: Delivery, serial: int, visible_ms: int) -> None:
+        """Take in a message that was in flight when the broker stopped; its queue has it.
+
+        Args:
+            serial: of the handle that may end it; NOBODY: it comes again in place.
+            visible_ms: when it lapses, ms since the epoch; the clock may have stepped meanwhile.
+        """
+        queue = delivery.queue
+        self.in_flight += 1
+        queue.source.group.in_flight += 1
+        delivery.serial = serial
+        if serial == NOBODY:
+            queue.again.append(delivery)
+            return
+        left_ms = min(max(visible_ms - self._clock.now_ms(), 0), INVISIBLE_MAX_MS)
+        delivery.since_ms = self._lapses.now_ms()
+        self._lapses.hold(delivery, delivery.since_ms + left_ms)
 
     def take(self, take: Take) -> None:
         """Hand out what there is for a receive."""
@@ -152,9 +194,16 @@ class Taker:
             self._take_retries(take)
 
     def _take_retries(self, take: Take) -> None:
-        retry = take.consumption.retry
+        retry, group = take.consumption.retry, take.consumption.group
         if retry is not None and retry.ready:
             self._take_source(retry, take, -1)
+        parked = group.parked.get(take.consumption.topic)
+        while parked and not take.is_over:
+            self._take_parked(parked, take)
+        if parked is not None and not parked:
+            group.parked.pop(take.consumption.topic, None)
+        if group.old_retry is not None and group.old_retry.ready and not take.is_over:
+            self._take_source(group.old_retry, take, -1)
 
     def _take_source(self, source: Source, take: Take, only: int) -> None:
         ready = source.ready
@@ -193,7 +242,8 @@ class Taker:
 
     def _take_new(self, queue: PopQueue, take: Take) -> None:
         store, source, queue_id = self._store, queue.source, queue.queue_id
-        topic, matches = source.topic, take.request.matches.stored
+        topic = source.topic
+        matches = None if source.kind == OLD_RETRY else take.request.matches.stored
         while not take.is_over:
             offset = queue.next_offset
             end = store.max_offset(topic, queue_id)
@@ -221,34 +271,43 @@ class Taker:
     def use(self, queue: PopQueue, result: GetMessageResult, take: Take) -> None:
         """Hand out what was read of a queue from its next offset on."""
         matches, topic = take.request.matches, take.consumption.topic
-        mark, found = queue.mark, len(take.popped)
+        mark, found, before = queue.mark, len(take.popped), queue.next_offset
+        is_shared = queue.source.kind == OLD_RETRY
         rows: list[Row] = []
         last = UNKNOWN, UNKNOWN
         for view in result.views:
             for record, offset, physical_offset, attempt in _records(view):
                 last = offset, physical_offset
-                if matches.tags is not None and not matches.wants(record):
+                if matches.tags is not None and not is_shared and not matches.wants(record):
                     continue
                 delivery = Delivery(queue, topic, offset, physical_offset, attempt)
+                if is_shared and not self._is_of(delivery, record, take):
+                    continue
                 queue.add(delivery)
-                if attempt > take.attempts_max:
-                    delivery.to_dead_letters = True
-                    take.dead.append(delivery)
+                if delivery.topic != topic:
+                    self._park(delivery, take)
+                elif attempt > take.attempts_max:
+                    self._bury(delivery, take)
                 else:
                     self._hand_out(delivery, record, take)
                 rows.append(self._row(delivery, take))
-        queue.next_offset = max(result.next_begin_offset, queue.next_offset)
-        if rows:
+        queue.next_offset = max(result.next_begin_offset, before)
+        if queue.next_offset > before:
             self.in_flight += len(rows)
             queue.source.group.in_flight += len(rows)
             end = last[1] if last[0] == queue.next_offset - 1 else self._end_of(queue)
             took = Took(queue.key, queue.next_offset, end, tuple(rows), queue.attempt_id)
             self._journal.note(took)
         if queue.mark != mark:
-            self._settle(queue)
+            self.settle(queue)
         if len(take.popped) == found:
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
+
+    @staticmethod
+    def _bury(delivery: Delivery, take: Take) -> None:
+        delivery.to_dead_letters = True
+        take.dead.append(delivery)
 
     def _end_of(self, queue: PopQueue) -> int:
         """Return where the last message that was looked at lies in the log."""
@@ -300,27 +359,80 @@ class Taker:
                 if not take.popped:
                     take.cold = (queue, offset, 1)
                 return
-            result = store.get_message(
-                topic, queue.queue_id, offset, 1, None, take.request.matches.stored
-            )
+            matches = None if queue.source.kind == OLD_RETRY else take.request.matches.stored
+            result = store.get_message(topic, queue.queue_id, offset, 1, None, matches)
             self.use_again(queue, result, take)
 
     def use_again(self, queue: PopQueue, result: GetMessageResult, take: Take) -> None:
         """Hand out the first message that comes again in place, as it was read; else it is done."""
         delivery = queue.again.popleft()
         record = _record_at(result, delivery.offset)
-        if record is None or not take.request.matches.wants(record):
+        if record is not None and queue.source.kind == OLD_RETRY:
+            self._sort(delivery, record, take)
+        elif record is None or not take.request.matches.wants(record):
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
+            self._journal.note(Done(queue.key, delivery.offset))
             self.end(delivery)
         elif delivery.attempt > take.attempts_max:
-            delivery.to_dead_letters = True
-            take.dead.append(delivery)
+            self._bury(delivery, take)
         else:
-            self._hand_out(delivery, record, take)
-            row = self._row(delivery, take)
-            took = Took(queue.key, queue.next_offset, UNKNOWN, (row,), queue.attempt_id)
-            self._journal.note(took)
+            self._hand_out_again(delivery, record, take)
+
+    def _hand_out_again(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> None:
+        queue = delivery.queue
+        self._hand_out(delivery, record, take)
+        row = self._row(delivery, take)
+        took = Took(queue.key, queue.next_offset, UNKNOWN, (row,), queue.attempt_id)
+        self._journal.note(took)
+
+    # What 4.x consumers have given back
+
+    def _is_of(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> bool:
+        """Note which topic a message of `%RETRY%group` is of; False when nobody wants it."""
+        properties = record_properties(record, 0, len(record)) or b""
+        origin = find_property(properties, _RETRY_TOPIC)
+        if origin is not None and (topic := origin.decode("utf-8", "replace")) != delivery.topic:
+            delivery.topic = topic
+            return True
+        return take.request.matches.accepts(record)
+
+    def _sort(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> None:
+        """Find out about a message that was in flight when the broker started."""
+        delivery.topic = take.consumption.topic
+        if not self._is_of(delivery, record, take):
+            self._journal.note(Done(delivery.queue.key, delivery.offset))
+            self.end(delivery)
+        elif delivery.topic != take.consumption.topic:
+            self._park(delivery, take)
+        elif delivery.attempt > take.attempts_max:
+            self._bury(delivery, take)
+        else:
+            self._hand_out_again(delivery, record, take)
+
+    def _park(self, delivery: Delivery, take: Take) -> None:
+        """Leave a message to receives of its own topic."""
+        if delivery.topic in self._topics.table:
+            delivery.queue.source.group.park(delivery)
+            take.parked.add(delivery.topic)
+        else:
+            self._bury(delivery, take)
+
+    def _take_parked(self, parked: deque[Delivery], take: Take) -> None:
+        delivery = parked.popleft()
+        queue = delivery.queue
+        # Another receive has read it in this life of the broker, so it is read on the loop.
+        result = self._store.get_message(queue.source.topic, queue.queue_id, delivery.offset, 1)
+        record = _record_at(result, delivery.offset)
+        if record is None or not take.request.matches.accepts(record):
+            self._journal.note(Done(queue.key, delivery.offset))
+            self.end(delivery)
+        elif delivery.attempt > take.attempts_max:
+            self._bury(delivery, take)
+        else:
+            self._hand_out_again(delivery, record, take)
+
+    # Ends
 
     def end(self, delivery: Delivery) -> None:
         """Note that a message is done; the caller writes that down where it must be."""
@@ -331,7 +443,7 @@ class Taker:
         group.in_flight -= 1
         self.in_flight -= 1
         if queue.remove(delivery):
-            self._settle(queue)
+            self.settle(queue)
 
     # Ordered groups
 

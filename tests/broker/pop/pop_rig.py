@@ -10,7 +10,7 @@ import msgspec
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.journal_records import PopState, Record
+from skylarkmq.broker.pop.journal_records import Clean, PopState, Record, State
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.service import PopService
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
@@ -39,7 +39,22 @@ class MemoryJournal:
     def note(self, record: Any) -> None:
         self.records.append(record)
 
-    def after(self, done: Callable[[BaseException | None], None]) -> None:
+    def load(self) -> PopState:
+        return self.state()
+
+    def discard(self) -> None:
+        self.records.clear()
+
+    def begin(self, state: PopState, live: Any) -> None:
+        self.records = [State(key, found) for key, found in state.keys.items()]
+        self.live = live
+
+    async def stop(self) -> None:
+        self.records.append(Clean())
+
+    def after(
+        self, done: Callable[[BaseException | None], None], *, is_synced: bool = False
+    ) -> None:
         if self.is_quick:
             done(self.error)
         else:
@@ -77,6 +92,14 @@ class PopRig(GroupRig):
         self.group(retry_max_times=retry_max_times)
         self.pop.start()
         return self
+
+    def restart(self) -> None:
+        """Begin anew with what the journal and the tables say, as after a stop."""
+        self.pop.lapses.stop()
+        self.pop.registry.clear()
+        self.pop = PopService(self.context, self.journal, self.clock, self.stats)
+        self.pop.load()
+        self.pop.start()
 
     def group(self, name: str = GROUP, **changes: Any) -> None:
         """Make or change a group."""
@@ -159,3 +182,7 @@ class PopRig(GroupRig):
 def message_of(popped: Popped) -> MessageExt:
     """The message that a client gets."""
     return decode_message(bytes(popped.record))
+
+
+def ignore(_: BaseException | None) -> None:
+    """Be told, and do nothing."""

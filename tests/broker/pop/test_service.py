@@ -237,19 +237,14 @@ async def test_a_message_is_forwarded_to_the_dead_letters_once() -> None:
     rig = PopRig().start()
     rig.send(b"bad")
     (one,) = await rig.receive()
-    twice = await asyncio.gather(
-        rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt),
-        rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt),
-        _run(rig),
-    )
-    assert twice[:2] == [True, True]
+    tasks = [
+        asyncio.create_task(rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt)) for _ in range(2)
+    ]
+    await rig.rest()
+    assert [task.result() for task in tasks] == [True, True]
     assert await rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt)
     assert [message.body for message in rig.stored(DEAD)] == [b"bad"]
     assert rig.mark() == 1
-
-
-async def _run(rig: PopRig) -> None:
-    await rig.rest()
 
 
 async def test_filters_by_tag_are_exact() -> None:
