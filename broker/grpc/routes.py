@@ -152,16 +152,18 @@ class RouteRpcs(RpcHandlers):
         told = self._own.told(asked)
         config = self._topics.get(topic)
         if config is None and may_make:
-            config = await self._made(call, topic)
+            config = self._made(call, topic)
         if config is None:
             raise RpcRefused(
                 Code.TOPIC_NOT_FOUND, f"there is no topic {topic}; create it, and ask again"
             )
+        if may_make and self._topics.pending:  # what is sent to it must not be there before
+            await durable(self._topics)
         config = self._told(config)
         broker = schema_pb2.Broker(name=self._config.broker_name, id=MASTER_ID, endpoints=told)
         return [Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)]
 
-    async def _made(self, call: Call, topic: str) -> TopicConfig | None:
+    def _made(self, call: Call, topic: str) -> TopicConfig | None:
         """Make a topic that is asked for, where that is wanted; None where it is not."""
         config = self._config
         if not config.grpc_auto_create_topic_enable or self._store.follows:
@@ -171,12 +173,9 @@ class RouteRpcs(RpcHandlers):
         account = call.account
         if account is not None and not account.allows(*need_of(Kind.TOPIC, topic, PUB)):
             return None
-        made = self._topics.create_in_send(
+        return self._topics.create_in_send(
             topic, AUTO_CREATE_TOPIC_KEY_TOPIC, config.default_topic_queue_nums, call.peer
         )
-        if made is not None:
-            await durable(self._topics)
-        return made
 
     def _types(self, topic: str) -> list[schema_pb2.MessageType]:
         config = self._topics.get(topic)

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from skylarkmq.broker.access.accounts import Account
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
@@ -48,6 +49,7 @@ CLIENTS_PER_HOST_MAX: Final = 16_384
 WISHES_SIZE_MAX: Final = 64 << 20
 """Bytes of what all clients say of themselves."""
 
+Key = tuple[str, str]  # (access key, client id): an account says nothing for another one
 Release = Callable[[str, str], None]  # (client id, group)
 
 
@@ -79,7 +81,7 @@ class Sessions:
         self._clock = clock
         self._peer_clock = peer_clock
         self._body_max = body_max
-        self._peers: dict[str, GrpcPeer] = {}
+        self._peers: dict[Key, GrpcPeer] = {}
         self._hosts: Counter[str] = Counter()  # clients by the host that they came from first
         self._host_of: dict[GrpcPeer, str] = {}
         self._size = 0  # of all wishes
@@ -100,9 +102,9 @@ class Sessions:
         for peer in list(self._peers.values()):
             peer.close("shutdown")
 
-    def find(self, client_id: str) -> GrpcPeer | None:
-        """Return a client that is known."""
-        return self._peers.get(client_id)
+    def find(self, call: Call) -> GrpcPeer | None:
+        """Return the client that makes a call, None when it is not known."""
+        return self._peers.get(_key(call.client_id, call.account))
 
     def settle(self, call: Call, wishes: Wishes) -> GrpcPeer:
         """Take in what a client's settings say, and join its groups where it may.
@@ -122,7 +124,7 @@ class Sessions:
             RpcRefused: UNRECOGNIZED_CLIENT_TYPE; nothing is known of the client.
             RemoteProtocolError: NO_PERMISSION; others consume its group in another way.
         """
-        peer = self._peers.get(call.client_id)
+        peer = self.find(call)
         if peer is None:
             raise RpcRefused(
                 Code.UNRECOGNIZED_CLIENT_TYPE,
@@ -140,7 +142,7 @@ class Sessions:
             RpcRefused: ILLEGAL_FILTER_EXPRESSION or TOO_MANY_REQUESTS, of a new client.
             RemoteProtocolError: NO_PERMISSION; others consume its group in another way.
         """
-        peer = self._peers.get(call.client_id)
+        peer = self.find(call)
         if peer is not None:
             wishes = peer.wishes
             if wishes.group and wishes.group != group:  # of one id, two groups
@@ -160,7 +162,7 @@ class Sessions:
 
     def leave(self, call: Call) -> None:
         """Forget a client that says so; nothing happens to one that is not known."""
-        peer = self._peers.get(call.client_id)
+        peer = self.find(call)
         if peer is not None:
             peer.close(LEAVES)
 
@@ -172,7 +174,7 @@ class Sessions:
             peer.close("idle_timeout")
 
     def _keep(self, call: Call, wishes: Wishes) -> GrpcPeer:
-        peer = self._peers.get(call.client_id)
+        peer = self.find(call)
         known = 0 if peer is None else peer.wishes.size
         if self._size + wishes.size - known > WISHES_SIZE_MAX:
             raise _no_room(f"clients' settings have {self._size} bytes")
@@ -189,7 +191,7 @@ class Sessions:
         if len(self._peers) >= CLIENTS_MAX or self._hosts[host] >= CLIENTS_PER_HOST_MAX:
             raise _no_room(f"there are {len(self._peers)} clients, {self._hosts[host]} of {host}")
         peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max)
-        self._peers[call.client_id] = peer
+        self._peers[_key(call.client_id, call.account)] = peer
         self._hosts[host] += 1
         self._host_of[peer] = host
         peer.add_close_listener(self._gone)
@@ -229,7 +231,7 @@ class Sessions:
             asyncio.get_running_loop().call_soon(self._consumers.tell, wishes.group)
 
     def _gone(self, peer: GrpcPeer) -> None:
-        del self._peers[peer.client_id]
+        del self._peers[_key(peer.client_id, peer.account)]
         host = self._host_of.pop(peer)
         self._hosts[host] -= 1
         if not self._hosts[host]:
@@ -237,6 +239,10 @@ class Sessions:
         self._size -= peer.wishes.size
         if peer.wishes.group:
             self.release(peer.client_id, peer.wishes.group)
+
+
+def _key(client_id: str, account: object) -> Key:
+    return account.access_key if isinstance(account, Account) else "", client_id
 
 
 def _no_room(why: str) -> RpcRefused:

@@ -62,7 +62,7 @@ class SessionRpcs(RpcHandlers):
             reading.cancel()
             writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
-            peer = self._sessions.find(call.client_id)
+            peer = self._sessions.find(call)
             if peer is not None:
                 peer.detach(outbox)
 
@@ -71,12 +71,12 @@ class SessionRpcs(RpcHandlers):
             if command.HasField("settings"):
                 self._settle(call, command.settings, outbox)
             else:
-                peer = self._sessions.find(call.client_id)
+                peer = self._sessions.find(call)
                 if peer is not None:
                     peer.told(command)
 
     def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> None:
-        known = self._sessions.find(call.client_id)
+        known = self._sessions.find(call)
         before = None if known is None else known.wishes
         wishes = read_settings(settings, self._clock.now_ms(), before)
         self._sessions.settle(call, wishes).attach(outbox)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,26 @@ class Rig(SessionRig):
         perm = topic.perm & self.withheld.get(topic.topic_name, topic.perm)
         return msgspec.structs.replace(topic, perm=perm)
 
+    def make(self, topic: TopicConfig) -> None:
+        """Make a topic, durable."""
+        self.topics.update(topic)
+        self.workers.run_all()
+
     async def route(
         self, topic: str = TOPIC, *places: tuple[str, int], call: Call | None = None
     ) -> list[schema_pb2.MessageQueue]:
         request = schema_pb2.QueryRouteRequest(topic=resource(topic), endpoints=asked(*places))
-        answer = await self.routes.query_route(call or a_call(), request)
+        return await self.ask(request, call or a_call())
+
+    async def ask(
+        self, request: schema_pb2.QueryRouteRequest, call: Call
+    ) -> list[schema_pb2.MessageQueue]:
+        """The queues of a route, the workers doing what they are asked to meanwhile."""
+        task = asyncio.ensure_future(self.routes.query_route(call, request))
+        while not task.done():
+            await settle(5)
+            self.workers.run_all()
+        answer = task.result()
         assert answer.status.code == Code.OK
         return list(answer.message_queues)
 
@@ -99,9 +115,7 @@ async def refused(awaitable: Any) -> int:
 async def test_queues_and_permissions(
     rig: Rig, read: int, write: int, perm: int, permissions: list[int]
 ) -> None:
-    rig.topics.update(
-        TopicConfig(topic_name="U", read_queue_nums=read, write_queue_nums=write, perm=perm)
-    )
+    rig.make(TopicConfig(topic_name="U", read_queue_nums=read, write_queue_nums=write, perm=perm))
     queues = await rig.route("U")
     assert [queue.id for queue in queues] == list(range(len(permissions)))
     assert [queue.permission for queue in queues] == permissions
@@ -150,8 +164,7 @@ async def test_a_namespace_is_given_back(rig: Rig) -> None:
     request = schema_pb2.QueryRouteRequest(
         topic=schema_pb2.Resource(resource_namespace="NS", name=TOPIC)
     )
-    answer = await rig.routes.query_route(a_call(), request)
-    assert answer.message_queues[0].topic == request.topic
+    assert (await rig.ask(request, a_call()))[0].topic == request.topic
 
 
 # Types
@@ -170,7 +183,7 @@ async def test_a_namespace_is_given_back(rig: Rig) -> None:
     ],
 )
 async def test_types_of_messages(rig: Rig, attributes: dict[str, str], types: list[int]) -> None:
-    rig.topics.update(TopicConfig(topic_name="U", attributes=attributes))
+    rig.make(TopicConfig(topic_name="U", attributes=attributes))
     queues = await rig.route("U")
     assert all(list(queue.accept_message_types) == types for queue in queues)
 
@@ -227,26 +240,28 @@ async def test_addresses_that_are_none(rig: Rig, places: list[tuple[str, int]]) 
 # Topics made by their routes
 
 
-async def made(rig: Rig, topic: str, call: Call | None = None) -> Any:
-    import asyncio
-
-    task = asyncio.ensure_future(rig.route(topic, call=call))
-    for _ in range(5):
-        await settle(5)
-        rig.workers.run_all()
-    return await task
-
-
 async def test_a_topic_is_made_where_both_switches_are_on() -> None:
     rig = rig_of(grpc_auto_create_topic_enable=True, default_topic_queue_nums=3)
-    assert len(await made(rig, "fresh")) == 3
+    assert len(await rig.route("fresh")) == 3
     assert b'"fresh"' in rig.files.read_all(rig.store.paths.config / "topics.json")
     assert await refused(rig.assigned("other")) == Code.TOPIC_NOT_FOUND
     for topic in ("rmq_sys_fresh", "%RETRY%fresh", "%DLQ%fresh"):
         with pytest.raises(RpcRefused):
-            await made(rig, topic)
+            await rig.route(topic)
     rig = rig_of(grpc_auto_create_topic_enable=True, auto_create_topic_enable=False)
     assert await refused(rig.route("fresh")) == Code.TOPIC_NOT_FOUND
+
+
+async def test_a_route_waits_until_the_topic_is_on_the_disk(rig: Rig) -> None:
+    """What is acknowledged then has a topic, whatever happens."""
+    rig.topics.create_in_send("fresh", "TBW102", 4, "")
+    request = schema_pb2.QueryRouteRequest(topic=resource("fresh"))
+    task = asyncio.ensure_future(rig.routes.query_route(a_call(), request))
+    await settle(20)
+    assert not task.done()
+    rig.workers.run_all()
+    await settle(20)
+    assert len(task.result().message_queues) == 4
 
 
 async def test_who_may_not_send_makes_no_topic() -> None:
@@ -254,16 +269,16 @@ async def test_who_may_not_send_makes_no_topic() -> None:
     account = Account("reader", b"secret123", Path("x.yml"), AddressList([]))
     reader, writer = replace(account, topic_default=SUB), replace(account, topic_default=PUB)
     assert await refused(rig.route("fresh", call=a_call(account=reader))) == Code.TOPIC_NOT_FOUND
-    assert len(await made(rig, "fresh", a_call(account=writer))) == 8
+    assert len(await rig.route("fresh", call=a_call(account=writer))) == 8
 
 
 async def test_topics_are_not_made_without_end() -> None:
     rig = rig_of(grpc_auto_create_topic_enable=True, max_topics=12)
     count = len(rig.topics.table)
     for number in range(count, 12):
-        await made(rig, f"fresh{number}")
+        await rig.route(f"fresh{number}")
     with pytest.raises(RemoteProtocolError, match="no room"):
-        await made(rig, "one-more")
+        await rig.route("one-more")
 
 
 # Assignments
@@ -273,7 +288,7 @@ async def test_a_group_gets_any_queue(rig: Rig) -> None:
     (queue,) = await rig.assigned()
     assert (queue.id, queue.permission, queue.topic.name) == (-1, READ, TOPIC)
     assert queue.broker.endpoints.addresses[0].host == "192.0.2.1"
-    rig.topics.update(TopicConfig(topic_name="U", read_queue_nums=0, write_queue_nums=2))
+    rig.make(TopicConfig(topic_name="U", read_queue_nums=0, write_queue_nums=2))
     assert await refused(rig.assigned("U")) == Code.FORBIDDEN
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
+from skylarkmq.broker.access.accounts import Account
+from skylarkmq.broker.access.addresses import AddressList
 from skylarkmq.broker.grpc import sessions as limits
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
@@ -331,6 +335,23 @@ async def test_a_group_whose_members_pull_is_closed(
     old.close("leaves")
     assert await rig.beat() == Code.OK
     assert members(rig) == ["c@1"]
+
+
+async def test_an_account_says_nothing_for_another_one(rig: SessionRig) -> None:
+    account = Account("one", b"secret", Path("x.yml"), AddressList())
+    ours, theirs = (
+        a_call(account=account),
+        a_call(account=replace(account, access_key="two")),
+    )
+    stream = await rig.open(subscription(), ours)
+    await rig.leave(theirs)
+    with pytest.raises(RpcRefused):
+        await rig.beat(theirs)
+    other = await rig.open(subscription(group="h"), theirs)
+    assert members(rig) == members(rig, "h") == ["c@1"]
+    await rig.leave(theirs)
+    assert members(rig) == ["c@1"]
+    assert len(stream.took()) == len(other.took()) == 1
 
 
 # Bounds
