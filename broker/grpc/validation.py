@@ -48,7 +48,6 @@ from typing import Final, NamedTuple
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.compression import looks_compressed
-from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.properties import KEY_SEPARATOR, RESERVED_NAMES_5, encode_properties
 from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
@@ -106,14 +105,17 @@ class MessageRules:
         """
         system = message.system_properties
         self._check_body(message.body)
-        stored = _user_properties(message)
-        tag, keys = system.tag, system.keys
-        _check_size([*stored.keys(), *stored.values(), tag, *keys])
+        stored = dict(message.user_properties)
+        tag, keys, group = system.tag, system.keys, system.message_group
+        _check_properties(stored)
+        _check_size([*stored, *stored.values(), tag, *keys])
         if tag:
             stored[names.TAGS] = _tag(tag)
         if keys:
             stored[names.KEYS] = _keys(keys)
-        message_id = stored[names.UNIQ_KEY] = _message_id(system.message_id)
+        message_id = stored[names.UNIQ_KEY] = _worded(
+            system.message_id, "the message id", Code.ILLEGAL_MESSAGE_ID
+        )
         kind, sys_flag = NORMAL_TYPE, 0
         if system.message_type == TRANSACTION:
             kind, sys_flag = TRANSACTION_TYPE, int(MessageSysFlag.TRANSACTION_PREPARED_TYPE)
@@ -124,7 +126,6 @@ class MessageRules:
             stored[names.TIMER_DELIVER_MS] = str(deliver_ms)
         if kind == TRANSACTION_TYPE and system.HasField("orphaned_transaction_recovery_duration"):
             stored[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(_recovery_s(system))
-        group = system.message_group
         if group:
             stored[names.SHARDING_KEY] = _group(group)
         if kind == NORMAL_TYPE and (deliver_ms or group):
@@ -203,21 +204,20 @@ def _ms(seconds: int, nanos: int) -> int:
     return ms if 0 <= ms <= TIME_MAX_MS else 0
 
 
-def _user_properties(message: Message) -> dict[str, str]:
-    properties = dict(message.user_properties)
+def _check_properties(properties: dict[str, str]) -> None:
     if len(properties) > PROPERTIES_MAX:
         raise RpcRefused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"a message has {PROPERTIES_MAX} properties at most, this one has {len(properties)}",
         )
-    for name, value in properties.items():
-        if name in _NAMES:
-            raise RpcRefused(
-                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name} is the broker's own"
-            )
-        _text(name, "the name of a property", Code.ILLEGAL_MESSAGE_PROPERTY_KEY)
-        _text(value, f"the property {shown(name)}", Code.ILLEGAL_MESSAGE_PROPERTY_KEY)
-    return properties
+    if not _NAMES.isdisjoint(properties):
+        name = next(name for name in properties if name in _NAMES)
+        why = f"the property {name} is the broker's own"
+        raise RpcRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, why)
+    for texts in (properties, properties.values()):
+        if has_control("".join(texts)):
+            why = "the name or the value of a property holds a control character"
+            raise RpcRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, why)
 
 
 def _check_size(texts: Sequence[str]) -> None:
@@ -243,7 +243,7 @@ def _text(text: str, what: str, code: Code) -> str:
 
 
 def _worded(text: str, what: str, code: Code) -> str:
-    if not text.strip():
+    if not text or text.isspace():
         raise RpcRefused(code, f"{what} is blank")
     return _text(text, what, code)
 
@@ -256,10 +256,6 @@ def _tag(tag: str) -> str:
 
 def _keys(keys: Iterable[str]) -> str:
     return KEY_SEPARATOR.join([_worded(key, "a key", Code.ILLEGAL_MESSAGE_KEY) for key in keys])
-
-
-def _message_id(message_id: str) -> str:
-    return _worded(message_id, "the message id", Code.ILLEGAL_MESSAGE_ID)
 
 
 def _group(group: str) -> str:
