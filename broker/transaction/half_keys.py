@@ -25,6 +25,7 @@ else:  # by the first such half message
     hashlib = on_first_use("hashlib")
 
 KEYS_MAX: Final = 100_000
+"""Each takes some 240 bytes."""
 COPIES_MAX: Final = 16
 """Half messages of one key that are remembered, the last ones."""
 _DIGEST_SIZE: Final = 16

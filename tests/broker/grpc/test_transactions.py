@@ -145,6 +145,13 @@ async def test_a_failed_disk_is_an_answer() -> None:
     assert code == Code.INTERNAL_SERVER_ERROR and "the disk is gone" in why
 
 
+async def test_a_broker_that_takes_no_transactions_says_so() -> None:
+    rig = await rig_with_topic(reject_transaction_message=True)
+    code, why = await rig.refused(half())
+    assert code == Code.FORBIDDEN and "rejectTransactionMessage" in why
+    await rig.send_one(message())
+
+
 # Checks
 
 
