@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX: Final = struct.Struct(">BI")  # 1: the message is compressed; its size
+CALLS_MAX: Final = 65_536
+"""Open calls of all clients; a few KB each."""
+REQUEST_LIMIT_S: Final = 30.0
+"""How long nothing may come of a request that has not come to its end."""
+DEADLINE_GRACE_S: Final = 5.0
+"""After its deadline a call ends here, too, where its client has not ended it."""
 MESSAGES_MAX: Final = 16
 """Messages of one call that wait for its handler."""
 CALM_INTERVAL_S: Final = 10.0
@@ -108,14 +114,15 @@ class GrpcStream:
     Attributes:
         metadata: names in lower case; of several values of a name the last one.
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
+        heard_s: when something of the request came last.
         too_large: the bytes of a message that was not taken, because it is larger than the
             method's limit; 0 without one.
     """
 
     __slots__ = (
         "_connection", "_has_begun", "_is_over", "_messages", "_method", "_part", "_part_size",
-        "_reader", "_skip", "_writer", "deadline_s", "is_received", "metadata", "stream_id",
-        "task", "too_large",
+        "_reader", "_skip", "_writer", "deadline_s", "heard_s", "is_received", "metadata",
+        "stream_id", "task", "too_large",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +138,7 @@ class GrpcStream:
         self._method = method
         self.metadata = metadata
         self.deadline_s = deadline_s
+        self.heard_s = connection.last_active_s
         self.is_received = False
         self.too_large = 0
         self.task: asyncio.Task[None] | None = None
@@ -149,9 +157,9 @@ class GrpcStream:
         return self._connection
 
     async def read(self) -> bytes | None:
-        """Return the client's next message; None when it sends no more."""
+        """Return the client's next message; None when it sends no more, or `too_large` is set."""
         while not self._messages:
-            if self.is_received:
+            if self.is_received or self.too_large:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -232,7 +240,7 @@ class GrpcStream:
             if self._part or self._part_size >= 0 or self._skip:
                 raise GrpcError(GrpcStatus.INTERNAL, "the request ends in the middle of a message")
             self.is_received = True
-        has_news = self._messages or self.is_received
+        has_news = self._messages or self.is_received or self.too_large
         if has_news and self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -282,6 +290,14 @@ class GrpcStream:
         self._messages.append(message)
 
 
+class OpenCalls:
+    """Counts the calls of all clients. Loop thread."""
+
+    def __init__(self, limit: int = CALLS_MAX) -> None:
+        self.limit = limit
+        self.count = 0
+
+
 class GrpcConnection(asyncio.Protocol):
     """A connected client. Loop thread.
 
@@ -290,12 +306,19 @@ class GrpcConnection(asyncio.Protocol):
         is_behind: the client has enough unread.
     """
 
-    def __init__(self, methods: Mapping[str, Method], server: PeerServer) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        server: PeerServer,
+        open_calls: OpenCalls | None = None,
+    ) -> None:
         """Make what stands for a client.
 
         Args:
             methods: by their paths.
+            open_calls: of all clients together; None: of this one alone.
         """
+        self._open_calls = open_calls or OpenCalls()
         self.http2 = Http2Connection()
         self._methods = methods
         self._server = server
@@ -391,6 +414,7 @@ class GrpcConnection(asyncio.Protocol):
         if not self.close_reason:
             self.close_reason = "peer" if exc is None else "error"
         for stream in list(self._streams.values()):
+            self._forget(stream)
             self._drop(stream)
         self._waiting.clear()
         self._growing.clear()
@@ -414,7 +438,7 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.taken(event.stream_id, len(event.data))
             self._feed(stream, event.data, is_end=event.is_end)
         elif isinstance(event, Reset):
-            del self._streams[event.stream_id]
+            self._forget(stream)
             self._drop(stream)
         else:
             stream.drained()
@@ -447,6 +471,12 @@ class GrpcConnection(asyncio.Protocol):
                 self.http2.end(head.stream_id, refusal(GrpcStatus.INTERNAL, why))
                 return
             deadline_s = self.last_active_s + timeout_s
+        calls = self._open_calls
+        if calls.count >= calls.limit:
+            why = f"{calls.limit} calls are open; close some, or wait"
+            self.http2.end(head.stream_id, refusal(GrpcStatus.RESOURCE_EXHAUSTED, why))
+            return
+        calls.count += 1
         stream = GrpcStream(self, head.stream_id, method, metadata, deadline_s)
         self._streams[head.stream_id] = stream
         self._feed(stream, b"", is_end=head.is_end)
@@ -455,14 +485,33 @@ class GrpcConnection(asyncio.Protocol):
         try:
             stream.feed(data, is_end=is_end)
         except GrpcError as error:
-            stream.finish(error.status, str(error))
-            self._drop(stream)
+            self._refuse(stream, error.status, str(error))
             return
+        if data:
+            stream.heard_s = self.last_active_s
         if stream.held_size:
             self._growing.add(stream)
         elif self._growing:
             self._growing.discard(stream)
         stream.start()
+
+    def _refuse(self, stream: GrpcStream, status: GrpcStatus, why: str) -> None:
+        stream.finish(status, why)
+        self._forget(stream)
+        self._drop(stream)
+
+    def _forget(self, stream: GrpcStream) -> None:
+        if self._streams.pop(stream.stream_id, None) is not None:
+            self._open_calls.count -= 1
+
+    def end_overdue(self, now_s: float) -> None:
+        """End calls whose request does not come, and those that outlive their deadline."""
+        for stream in list(self._streams.values()):
+            if stream.task is None and now_s - stream.heard_s > REQUEST_LIMIT_S:
+                why = f"nothing of the request came for {REQUEST_LIMIT_S:g} s"
+                self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, why)
+            elif stream.deadline_s is not None and now_s - stream.deadline_s > DEADLINE_GRACE_S:
+                self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over")
 
     def _drop(self, stream: GrpcStream) -> None:
         """End the work for a call whose answer has gone, or goes nowhere."""
@@ -491,7 +540,7 @@ class GrpcConnection(asyncio.Protocol):
     def _ended(self, stream: GrpcStream) -> None:
         stream_id = stream.stream_id
         if self._streams.get(stream_id) is stream:
-            del self._streams[stream_id]
+            self._forget(stream)
         if self._reading_ended and self.close_reason and not self._streams:
             self._close_transport()
 
@@ -589,7 +638,7 @@ class GrpcConnection(asyncio.Protocol):
         self.stop_reading()
         for stream in list(self._streams.values()):
             if stream.task is None:
-                del self._streams[stream.stream_id]
+                self._forget(stream)
             self._drop(stream)
         if not self._streams:
             self._close_transport()

@@ -22,7 +22,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -38,10 +38,12 @@ from skylarkmq.broker.grpc.calls import (
     rpc_table,
 )
 from skylarkmq.broker.grpc.connection import (
+    CALLS_MAX,
     GrpcConnection,
     GrpcError,
     GrpcStatus,
     GrpcStream,
+    OpenCalls,
 )
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
@@ -51,10 +53,11 @@ from skylarkmq.broker.net.buffers import (
     InboundBuffers,
     OutboundBuffers,
 )
-from skylarkmq.broker.net.server import PeerLimits, PeerServer
+from skylarkmq.broker.net.server import SCAN_INTERVAL_S, PeerLimits, PeerServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.process import give_memory_back
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
@@ -303,12 +306,14 @@ class EndpointLimits:
         peers: how many clients, and for how long a silent one stays.
         inbound: bytes that came and were not handled, of all clients.
         outbound: bytes that clients leave unread.
+        calls: open ones of all clients.
     """
 
     body_max: int
     peers: PeerLimits = field(default_factory=PeerLimits)
     inbound: int = INBOUND_MAX
     outbound: int = OUTBOUND_MAX
+    calls: int = CALLS_MAX
 
 
 class GrpcEndpoint:
@@ -318,6 +323,7 @@ class GrpcEndpoint:
         access: checks who calls; None: access control is off.
         refusal: as given.
         answered: calls by name and status code.
+        open_calls: of all clients.
     """
 
     def __init__(
@@ -356,6 +362,8 @@ class GrpcEndpoint:
             inbound=InboundBuffers(limits.inbound, give_memory_back),
             outbound=OutboundBuffers(limits.outbound, give_memory_back),
         )
+        self.open_calls = OpenCalls(limits.calls)
+        self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
         self._under_way = 0  # calls that end by themselves: all but telemetry
         self._idle = asyncio.Event()
         self._socket: socket.socket | None = None
@@ -384,6 +392,8 @@ class GrpcEndpoint:
         self._starting = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
+        self._timer.stop()
+        self._timer.start()
         bound, self._socket = self._socket, None
         await self.server.serve(bound or bind(*self._address), tls=self._tls)
 
@@ -398,6 +408,7 @@ class GrpcEndpoint:
 
     def stop_reading(self) -> None:
         """Take no connection and no call any more; those under way go on."""
+        self._timer.stop()
         if self._starting is not None:
             self._starting.cancel()
         self.server.stop_reading()
@@ -430,7 +441,12 @@ class GrpcEndpoint:
             self._idle.set()
 
     def _connect(self) -> GrpcConnection:
-        return GrpcConnection(self._methods, self.server)
+        return GrpcConnection(self._methods, self.server, self.open_calls)
+
+    def _scan(self) -> None:
+        now_s = self._clock.monotonic()
+        for connection in list(self.server.connections):
+            cast("GrpcConnection", connection).end_overdue(now_s)
 
     def count(self, name: str, code: int) -> None:
         """Count a call that is answered."""
