@@ -393,6 +393,8 @@ class BrokerController:
     def _connection_counts(self) -> dict[str, int]:
         counts = self.parts.client_counts()
         total = len(self._server.connections) if self._server is not None else 0
+        if self.parts.grpc is not None:
+            total += len(self.parts.grpc.server.connections)
         return {**counts, "other": max(0, total - sum(counts.values()))}
 
     def _store_check(self) -> str:

@@ -33,6 +33,7 @@ from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.deduplication_families import deduplication_families
 from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.grpc_families import grpc_families
 from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.metrics.replica_families import replica_families
 from skylarkmq.broker.metrics.replication_families import replication_families
@@ -116,6 +117,7 @@ def registry_of(
             partial(deduplication_families, parts.store.deduplication.windows),
             partial(access_families, config, parts.tls_gates),
             partial(_copy_families, parts),
+            lambda maker: grpc_families(parts.grpc, maker),  # made after this
         ),
         half_messages=lambda: parts.transactions.pending_count,
         reserve_ms=parts.info.reserve_ms,

@@ -217,8 +217,10 @@ async def _brokers(stack: AsyncExitStack, site: Site, folder: Path) -> None:
     common: dict[str, Any] = {"namesrv_addr": site.namesrv_addr}
     master = await started(
         stack, folder / "master", broker_name="broker-m", flush_disk_type="SYNC_FLUSH",
-        tls=TlsConfig(tls_server_cert_path=certificate), **common,
+        tls=TlsConfig(tls_server_cert_path=certificate), grpc_listen_port=0, **common,
     )  # fmt: skip
+    assert master.parts.grpc is not None
+    master.parts.grpc.count("ReceiveMessage", 40401)
     slave = await started(
         stack, folder / "slave", broker_name="broker-m", broker_role="SLAVE", broker_id=1, **common
     )

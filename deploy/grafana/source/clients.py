@@ -111,6 +111,21 @@ STATE = [
         ),
     ),
     graph(
+        "Clients of RocketMQ 5", "Their connections, and calls that are open.", COUNT,
+        (
+            f"sum by (broker) ({ours('skylarkmq_grpc_connections')})", "{{broker}} connections",
+        ),
+        (f"sum by (broker) ({ours('skylarkmq_grpc_open_calls')})", "{{broker}} open calls"),
+    ),
+    graph(
+        "Calls by gRPC", "Answered a second, by status: 20000 is well, 40401 no message.",
+        PER_SECOND,
+        (
+            f"sum by (rpc, code) ({rate(ours('skylarkmq_grpc_calls_total'))})",
+            "{{rpc}} {{code}}",
+        ),
+    ),
+    graph(
         "Queue locks", "Queues that ordered consumers have locked.", COUNT,
         (ours("skylarkmq_queue_locks"), HERE),
     ),
