@@ -11,14 +11,13 @@ from skylarkmq.common.config_fields import ConfigError
 
 
 def check_grpc(config: BrokerConfig) -> None:
-    """Refuse a port for gRPC where one of its libraries is missing.
+    """Refuse a port for gRPC where its library is missing.
 
     Raises:
-        ConfigError: one is missing.
+        ConfigError: it is missing.
     """
-    missing = [name for name in ("hpack", "google.protobuf") if not _is_installed(name)]
-    if missing:
-        cure = f"it needs {' and '.join(missing)}: pip install 'skylarkmq[grpc]'"
+    if not _is_installed("google.protobuf"):
+        cure = "it needs protobuf: pip install 'skylarkmq[grpc]'"
         raise ConfigError("grpcListenPort", config.grpc_listen_port, cure)
 
 

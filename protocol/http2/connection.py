@@ -11,16 +11,14 @@ A fault of a stream costs the stream, a fault of the connection ends it: `failed
 frame that is written is GOAWAY, and nothing is taken any more. A peer that makes work without an
 end (resets, pings, settings, empty frames) is told to calm down.
 
-Source: RFC 9113; RFC 7541 by the library hpack
+Source: RFC 9113
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
-
-import hpack
+from typing import Final, NamedTuple
 
 from skylarkmq.protocol.http2.frames import (
     ACK,
@@ -43,8 +41,7 @@ from skylarkmq.protocol.http2.frames import (
     frame,
     settings_frame,
 )
-
-Field = tuple[bytes, bytes]
+from skylarkmq.protocol.http2.hpack import Field, HpackDecoder, HpackError, TooLargeError
 
 RECEIVE_FRAME_SIZE: Final = 1 << 16
 RECEIVE_WINDOW: Final = 1 << 20
@@ -149,7 +146,7 @@ class Http2Connection:
         self.unsent_size = 0
         self.is_leaving = False
         self._streams_max = streams_max
-        self._decoder = hpack.Decoder(HEADER_SIZE_MAX)
+        self._decoder = HpackDecoder(HEADER_SIZE_MAX)
         self._rest = bytearray()  # a frame of which more is to come
         self._is_greeted = False
         self._is_set = False  # the peer's first frame, its settings, has come
@@ -347,12 +344,11 @@ class Http2Connection:
 
     def _head(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
         try:
-            decoded: Any = self._decoder.decode(block, raw=True)
-        except hpack.OversizedHeaderListError as error:
+            fields = self._decoder.decode(block)
+        except TooLargeError as error:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large") from error
-        except hpack.HPACKError as error:
+        except HpackError as error:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a head cannot be read") from error
-        fields: Sequence[Field] = decoded
         is_end = bool(flags & END_STREAM)
         stream = self._streams.get(stream_id)
         if stream is not None:

@@ -101,7 +101,6 @@ ALLOWED = {
     ("protocol/compression.py", "zstandard"): "optional; the extra `compression`",
     ("protocol/v5/schema_pb2.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/calls.py", "google"): "optional; the extra `grpc`",
-    ("protocol/http2/connection.py", "hpack"): "optional; the extra `grpc`",
     ("broker/grpc/endpoint.py", "google"): "optional; the extra `grpc`",
     ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
     **{

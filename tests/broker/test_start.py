@@ -22,7 +22,7 @@ SETTINGS = (
 # Beside those that our own code names for their first use: what comes along with them, and what
 # the other commands need.
 NOT_AT_START = {
-    "difflib", "email", "google.protobuf", "gzip", "hpack", "http.client", "http.server", "lz4",
+    "difflib", "email", "google.protobuf", "gzip", "http.client", "http.server", "lz4",
     "lzma",
     "rich", "shutil", "stringprep", "tempfile", "tracemalloc", "unicodedata", "unittest",
     "urllib.request", "wsgiref", "xml", "yaml", "zstandard",

@@ -77,13 +77,12 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EADDRINUSE
 
 
-@pytest.mark.parametrize("missing", ["hpack", "google.protobuf"])
-async def test_without_its_libraries_the_start_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+async def test_without_its_library_the_start_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "_is_installed", lambda name: name != missing)
+    monkeypatch.setattr(needs, "_is_installed", lambda name: name != "google.protobuf")
     config = broker_config(tmp_path, grpc_listen_port=0)
-    with pytest.raises(ConfigError, match=rf"{missing}: pip install 'skylarkmq\[grpc\]'"):
+    with pytest.raises(ConfigError, match=r"protobuf: pip install 'skylarkmq\[grpc\]'"):
         await BrokerController(config).start()
 
 
