@@ -22,7 +22,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -297,6 +297,18 @@ class _Commands:
 _KINDS: Final[dict[str, type[_Method]]] = {RECEIVE: _Receive, TELEMETRY: _Telemetry}
 
 
+class Service(Protocol):
+    """What works by the clock while the endpoint listens."""
+
+    def start(self) -> object:
+        """Begin, also after `stop`."""
+        ...
+
+    def stop(self) -> object:
+        """End; the clients have left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointLimits:
     """What an endpoint takes.
@@ -324,6 +336,7 @@ class GrpcEndpoint:
         refusal: as given.
         answered: calls by name and status code.
         open_calls: of all clients.
+        services: start and stop with it.
     """
 
     def __init__(
@@ -363,6 +376,8 @@ class GrpcEndpoint:
             outbound=OutboundBuffers(limits.outbound, give_memory_back),
         )
         self.open_calls = OpenCalls(limits.calls)
+        self.services: list[Service] = []
+        self._running: list[Service] = []
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
         self._under_way = 0  # calls that end by themselves: all but telemetry
         self._idle = asyncio.Event()
@@ -389,6 +404,9 @@ class GrpcEndpoint:
 
     def start(self) -> None:
         """Listen from now on, also after `stop`."""
+        self._running = list(self.services)
+        for service in self._running:
+            service.start()
         self._starting = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -421,6 +439,7 @@ class GrpcEndpoint:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_LIMIT_S)
         await self.server.stop()
+        self._stop_services()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -429,6 +448,12 @@ class GrpcEndpoint:
         """Cut every connection now; nothing more is answered."""
         self.stop_reading()
         self.server.abort(reason)
+        self._stop_services()
+
+    def _stop_services(self) -> None:
+        running, self._running = self._running, []
+        for service in running:
+            service.stop()
 
     def begun(self) -> None:
         """A call has come that ends by itself."""

@@ -205,9 +205,30 @@ async def test_a_stop_lets_calls_be_answered(rig: Rig, client: Client) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+class Service:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+
 async def test_it_listens_again_on_its_port(rig: Rig) -> None:
-    port = rig.address[1]
+    port, service = rig.address[1], Service()
+    rig.endpoint.services.append(service)
     await rig.endpoint.stop()
+    assert service.told == []
+    rig.endpoint.start()
+    await rig.endpoint.started()
+    assert service.told == ["start"]
+    await rig.endpoint.stop()
+    await rig.endpoint.stop()
+    assert service.told == ["start", "stop"]
     rig.endpoint.start()
     await rig.endpoint.started()
     assert rig.address[1] == port
