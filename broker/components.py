@@ -295,6 +295,7 @@ class BrokerParts:
 
     async def stop_master_services(self) -> None:
         """End what stores messages of its own; those that have not started are none the wiser."""
+        self.pop.end_polls()
         if self.grpc is not None:
             await self.grpc.stop()
         self.deduplication.stop()

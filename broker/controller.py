@@ -451,6 +451,7 @@ class BrokerController:
             await self._settled()
             await parts.topics.flush()  # acknowledgements of new topics wait for it
             parts.holding.stop()
+            parts.pop.end_polls()
             if self.router is not None:
                 await self.router.stop()
             if parts.grpc is not None:

@@ -171,14 +171,18 @@ class PopService:
                     self.lapses.hold(delivery, self.lapses.now_ms())
             self._relist(queue)
 
+    def end_polls(self) -> None:
+        """Answer receives that wait, with nothing, and refuse further ones until `start`."""
+        self._is_running = False
+        for consumption in list(self.registry.all()):
+            consumption.line.wake_all()
+
     async def stop(self) -> None:
         """Hand out nothing more: answer receives that wait, and end copies under way.
 
         What is in flight stays known, for `start`.
         """
-        self._is_running = False
-        for consumption in list(self.registry.all()):
-            consumption.line.wake_all()
+        self.end_polls()
         self.lapses.stop()
         await self.moves.stop()
 
