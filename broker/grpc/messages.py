@@ -72,8 +72,8 @@ def fill_message(
     namespace: str = "",
     handle: str = "",
     attempt: int = 0,
-) -> None:
-    """Fill an empty message of the protocol from a stored record.
+) -> int:
+    """Fill an empty message of the protocol from a stored record; return the bytes of its body.
 
     Args:
         topic: what the client calls it.
@@ -122,6 +122,7 @@ def fill_message(
     _fill_from_properties(system, properties)
     if topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
         _fill_origin(system, properties)
+    return len(body)
 
 
 def _fill_from_properties(system: SystemProperties, properties: dict[str, str]) -> None:

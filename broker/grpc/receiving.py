@@ -24,6 +24,7 @@ proxy/.../config/ProxyConfig.java
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -77,6 +78,8 @@ INVISIBLE_MIN_MS: Final = 10_000
 INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 ENTRIES_MAX: Final = 1024
 """Messages of one acknowledgement."""
+TURN_SIZE: Final = 1 << 20
+"""Bytes of bodies after which other work of the loop has its turn: to make digests takes time."""
 ATTEMPT_ID_MAX: Final = 255
 """Characters; an ordered queue remembers one."""
 
@@ -143,11 +146,11 @@ class Receiving(RpcHandlers):
     async def _send(
         self, wanted: PopRequest, namespace: str, popped: Sequence[Popped], send: Send
     ) -> None:
-        is_empty = True
+        is_empty, size = True, 0
         for receipt, record, attempt in popped:
             response = ReceiveMessageResponse()
             try:
-                fill_message(
+                size += fill_message(
                     response.message,
                     record,
                     wanted.topic,
@@ -163,6 +166,9 @@ class Receiving(RpcHandlers):
                 await send(_FOUND)
                 is_empty = False
             await send(response)
+            if size > TURN_SIZE:  # bodies that are opened here may be many times their records
+                size = 0
+                await asyncio.sleep(0)
         if is_empty:
             await send(_EMPTY)
         last = ReceiveMessageResponse()

@@ -19,6 +19,7 @@ from skylarkmq.broker.grpc.receiving import (
     ENTRIES_MAX,
     POLL_MAX_S,
     RENEWED_MS,
+    TURN_SIZE,
     Receiving,
 )
 from skylarkmq.broker.pop.handles import Receipt
@@ -401,6 +402,17 @@ async def test_a_damaged_message_is_left_out(caplog: pytest.LogCaptureFixture) -
     rig.pop.ready = [rig.pop.ready[1]]
     assert await rig.receive() == Code.MESSAGE_NOT_FOUND
     assert not rig.pop.given_back  # it would come again at once, for ever
+
+
+async def test_large_bodies_leave_turns_to_others() -> None:
+    rig = Rig()
+    rig.hold(*[bytes(TURN_SIZE + 1)] * 8)
+    call = asyncio.ensure_future(rig.receive())
+    turns = 0
+    while not call.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 8
 
 
 # A call that breaks off
