@@ -58,6 +58,7 @@ from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, LockProcessor
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.processor.plain_pulls import PlainPulls
+from skylarkmq.broker.processor.pop import PopMessageProcessor
 from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull import PullProcessor
 from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
@@ -471,6 +472,7 @@ def _processors(
             ConsumerManageProcessor(context),
             LockProcessor(context, parts.locks),
             AssignmentProcessor(context, lambda: parts.find_routes),
+            PopMessageProcessor(context, parts.pop, parts.peer_clock),
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),
             SendBackProcessor(context, rng, stats),

@@ -190,6 +190,11 @@ def topic_of_delivery(topic: str, group: str, retry: str) -> str:
     return f"{RETRY_GROUP_TOPIC_PREFIX}{group}{separator}{topic}"
 
 
+def asked_topic(topic: str, group: str) -> str:
+    """Return the topic that the messages of a topic of retries were asked for by, else the same."""
+    return topic.removeprefix(f"{RETRY_GROUP_TOPIC_PREFIX}{group}_")
+
+
 def delivered(
     record: bytes | memoryview, queue_id: int, reconsume_times: int
 ) -> bytes | memoryview:

@@ -29,10 +29,14 @@ from skylarkmq.protocol.bodies.group import (
     LockBatchRequestBody,
     UnlockBatchRequestBody,
 )
-from skylarkmq.protocol.bodies.pop import QueryAssignmentRequestBody
+from skylarkmq.protocol.bodies.pop import (
+    BatchAckMessageRequestBody,
+    QueryAssignmentRequestBody,
+)
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.pop import asked_topic
 
 Need = tuple[Kind, str, int]
 RIGHT_NAMES: Final = {PUB: "PUB", SUB: "SUB"}
@@ -118,6 +122,18 @@ def _of_assignment(request: RemotingCommand) -> Iterable[Need]:
     yield need_of(Kind.TOPIC, body.topic, SUB)
 
 
+def _of_delivery(request: RemotingCommand) -> Iterable[Need]:
+    get = request.ext_fields.get
+    topic = asked_topic(get("topic") or "", get("consumerGroup") or "")
+    return (need_of(Kind.TOPIC, topic, SUB),)
+
+
+def _of_batch(request: RemotingCommand) -> Iterable[Need]:
+    for ack in decode_body(BatchAckMessageRequestBody, request.body).acks:
+        yield Kind.GROUP, ack.consumer_group, SUB
+        yield need_of(Kind.TOPIC, ack.topic, SUB)
+
+
 def _of_lock(request: RemotingCommand) -> Iterable[Need]:
     wanted = decode_body(LockBatchRequestBody, request.body)
     yield Kind.GROUP, wanted.consumer_group, SUB
@@ -130,6 +146,7 @@ def _of_unlock(request: RemotingCommand) -> Iterable[Need]:
 
 _TOPIC: Final = _topic(SUB)
 _GROUP: Final = _group()
+_DELIVERY: Final = Resource("topic SUB", _of_delivery, "topic")
 _SUBSCRIBED: Final = "group SUB, topic SUB"
 
 
@@ -173,6 +190,13 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _account(_C.LOCK_BATCH_MQ, Resource(_SUBSCRIBED, _of_lock)),
     _account(_C.UNLOCK_BATCH_MQ, Resource("group SUB", _of_unlock)),
     _account(_C.QUERY_ASSIGNMENT, Resource(_SUBSCRIBED, _of_assignment)),
+    _account(_C.POP_MESSAGE, _TOPIC, _GROUP),
+    _account(_C.PEEK_MESSAGE, _TOPIC, _GROUP),
+    _account(_C.NOTIFICATION, _TOPIC, _GROUP),
+    _account(_C.POLLING_INFO, _TOPIC, _GROUP),
+    _account(_C.ACK_MESSAGE, _DELIVERY, _GROUP),
+    _account(_C.CHANGE_MESSAGE_INVISIBLETIME, _DELIVERY, _GROUP),
+    _account(_C.BATCH_ACK_MESSAGE, Resource(_SUBSCRIBED, _of_batch)),
     _account(_C.SEARCH_OFFSET_BY_TIMESTAMP, _TOPIC),
     _account(_C.GET_MAX_OFFSET, _TOPIC),
     _account(_C.GET_MIN_OFFSET, _TOPIC),

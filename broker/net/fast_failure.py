@@ -53,6 +53,7 @@ KINDS: Final[dict[int, str]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: "send",
     RequestCode.PULL_MESSAGE: "pull",
     RequestCode.LITE_PULL_MESSAGE: "pull",
+    RequestCode.POP_MESSAGE: "pull",
     RequestCode.HEART_BEAT: "heartbeat",
     RequestCode.END_TRANSACTION: "transaction",
 }

@@ -115,6 +115,7 @@ class PopService:
         self.moves = Moves(context.store, context.topics, context.clock, self)
         self.waiting_count = 0
         self._is_running = False
+        self._may_wait = False
         self._has_begun = False
         self._listens = False
         self._loaded: PopState | None = None
@@ -155,7 +156,7 @@ class PopService:
         Raises:
             OSError: the disk refused that.
         """
-        self._is_running = True
+        self._is_running = self._may_wait = True
         self.moves.start()
         self.lapses.start()
         loaded, self._loaded = self._loaded, None
@@ -172,8 +173,8 @@ class PopService:
             self._relist(queue)
 
     def end_polls(self) -> None:
-        """Answer receives that wait, with nothing, and refuse further ones until `start`."""
-        self._is_running = False
+        """Answer receives that wait, and let none wait from now on; all else goes on."""
+        self._may_wait = False
         for consumption in list(self.registry.all()):
             consumption.line.wake_all()
 
@@ -182,6 +183,7 @@ class PopService:
 
         What is in flight stays known, for `start`.
         """
+        self._is_running = False
         self.end_polls()
         self.lapses.stop()
         await self.moves.stop()
@@ -208,7 +210,7 @@ class PopService:
                 topic, group or permission.
         """
         consumption = self._open(request, remote_address)
-        may_wait = request.until_s > self._peer_clock.monotonic()
+        may_wait = self._may_wait and request.until_s > self._peer_clock.monotonic()
         is_first = not consumption.line.count or request.attempt_id in consumption.attempts
         if is_first or not may_wait:
             popped = await self._take(consumption, request, None)
@@ -224,7 +226,7 @@ class PopService:
         consumption = self._open(request, remote_address)
         if consumption.has_ready(request):
             return True
-        if request.until_s <= self._peer_clock.monotonic():
+        if not self._may_wait or request.until_s <= self._peer_clock.monotonic():
             return False
         waiter = self._join_line(consumption, request)
         timer = self._peer_clock.call_at(request.until_s, waiter.tell, False)
@@ -278,9 +280,9 @@ class PopService:
         try:
             if consumption.has_ready(request):
                 consumption.line.wake()
-            while self._is_running and request.until_s > self._peer_clock.monotonic():
+            while self._may_wait and request.until_s > self._peer_clock.monotonic():
                 await waiter.wait()
-                if not self._is_running:
+                if not self._may_wait:
                     break
                 if self.registry.find(request.group, request.topic) is not consumption:
                     return await self.receive(request, remote_address)  # it was deleted

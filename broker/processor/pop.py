@@ -46,7 +46,7 @@ from skylarkmq.protocol.codes import (
     ResponseCode,
 )
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
+from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.headers.pop import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -63,6 +63,7 @@ from skylarkmq.protocol.pop import (
     NORMAL,
     ORDERED_QUEUE,
     OffsetKey,
+    asked_topic,
     delivered,
     msg_offset_info,
     offsets_of,
@@ -311,9 +312,8 @@ class PopMessageProcessor(Processor):
         """
         check_group(group)
         kind = MAIN
-        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            prefix = f"{RETRY_GROUP_TOPIC_PREFIX}{group}_"
-            kind, topic = RETRY, topic.removeprefix(prefix)
+        if is_retry_topic(topic):
+            kind, topic = RETRY, asked_topic(topic, group)
             if queue_id >= OLD_RETRY_QUEUE:
                 kind, queue_id = OLD_RETRY, queue_id - OLD_RETRY_QUEUE
         config = self._find_topic(topic)

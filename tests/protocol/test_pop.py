@@ -113,6 +113,9 @@ def test_bit_sets_go_there_and_back(offsets: tuple[int, ...]) -> None:
 
 
 def test_topics_of_deliveries() -> None:
+    assert [pop.asked_topic(topic, "G") for topic in ("T", "%RETRY%G_T", "%RETRY%H_T")] == [
+        "T", "T", "%RETRY%H_T",
+    ]  # fmt: skip
     assert [pop.topic_of_delivery("T", "G", retry) for retry in "012"] == [
         "T",
         "%RETRY%G_T",

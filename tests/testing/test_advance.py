@@ -14,7 +14,9 @@ from skylarkmq.client import (
     Consumer,
     HalfMessage,
     Message,
+    PoppedMessage,
     Producer,
+    SimpleConsumer,
     StartFrom,
     TransactionState,
 )
@@ -198,3 +200,43 @@ async def test_one_clock_for_several_brokers() -> None:
             await other.restart(kill=True)
         await broker.advance(10)
         assert [message.body for message in await broker.messages(TOPIC)] == [b"later"]
+
+
+async def test_invisible_times_end() -> None:
+    async with (
+        run_broker() as broker,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        SimpleConsumer(
+            TOPIC, group=GROUP, namesrv_addr=broker.namesrv_addr, await_duration=LIMIT_S
+        ) as consumer,
+    ):
+        await producer.send(Message(TOPIC, b"a"))
+        (first,) = await consumer.receive(invisible_duration=3600)
+        await broker.advance(3500)
+        assert await consumer.receive(timeout=0) == []
+        await broker.advance(200)
+        (again,) = await consumer.receive()
+        assert (again.msg_id, again.delivery_attempt) == (first.msg_id, 2)
+        await consumer.ack(again)
+
+
+async def test_a_handle_outlives_a_restart() -> None:
+    async with (
+        run_broker() as broker,
+        Producer(namesrv_addr=broker.namesrv_addr, send_timeout=LIMIT_S) as producer,
+        SimpleConsumer(
+            TOPIC, group=GROUP, namesrv_addr=broker.namesrv_addr, await_duration=LIMIT_S
+        ) as consumer,
+    ):
+        for body in (b"a", b"b"):
+            await producer.send(Message(TOPIC, body))
+        taken: dict[bytes, PoppedMessage] = {}
+        while len(taken) < 2:
+            for message in await consumer.receive(invisible_duration=3600):
+                taken[message.body] = message
+        await broker.restart()
+        assert await consumer.receive(timeout=0.2) == []
+        await consumer.ack(taken[b"a"])
+        await broker.advance(3700)
+        (again,) = await consumer.receive()
+        assert (again.body, again.delivery_attempt) == (b"b", 2)

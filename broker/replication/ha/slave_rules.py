@@ -1,6 +1,7 @@
 """What a slave serves and what it refuses, by request code.
 
     stores a message                 14   clients try another broker of the topic
+    hands messages out by pop        14   what is in hand is known at the master only
     ends a transaction               11   the producer's check at the master asks again
     changes topics, groups, offsets  1    the master's tables come to its slaves by themselves
 
@@ -32,6 +33,15 @@ STORES: Final = (
     _C.SEND_REPLY_MESSAGE_V2,
     _C.CONSUMER_SEND_MSG_BACK,
 )
+POPS: Final = (
+    _C.POP_MESSAGE,
+    _C.ACK_MESSAGE,
+    _C.PEEK_MESSAGE,
+    _C.CHANGE_MESSAGE_INVISIBLETIME,
+    _C.NOTIFICATION,
+    _C.POLLING_INFO,
+    _C.BATCH_ACK_MESSAGE,
+)
 _CHANGES: Final = (
     _C.UPDATE_AND_CREATE_TOPIC,
     _C.DELETE_TOPIC_IN_BROKER,
@@ -47,6 +57,7 @@ REFUSED: Final[Mapping[int, ResponseCode]] = MappingProxyType(
     {
         **{int(code): ResponseCode.SERVICE_NOT_AVAILABLE for code in STORES},
         int(_C.END_TRANSACTION): ResponseCode.SLAVE_NOT_AVAILABLE,
+        **{int(code): ResponseCode.SERVICE_NOT_AVAILABLE for code in POPS},
         **{int(code): ResponseCode.SYSTEM_ERROR for code in _CHANGES},
     }
 )

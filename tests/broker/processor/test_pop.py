@@ -310,6 +310,21 @@ async def test_a_client_is_told_that_there_is_something(rig: Rig) -> None:
     assert (await waiting).ext_fields["hasMsg"] in ("false", "true")
 
 
+async def test_a_broker_that_stops_answers_who_waits_and_takes_what_is_done(rig: Rig) -> None:
+    rig.send(b"body")
+    ((_, handle),) = await rig.take()
+    waiting = rig.begin_ask(POP, **rig.pop_fields(pollTime=15_000))
+    told = rig.begin_ask(
+        NOTIFY, consumerGroup=GROUP, topic=TOPIC, queueId=-1, pollTime=15_000, bornTime=0
+    )
+    await rig.rest()
+    rig.pop.end_polls()
+    assert (await rig.wait(waiting)).code == 210
+    assert (await rig.wait(told)).ext_fields["hasMsg"] == "false"
+    assert (await rig.ask(POP, **rig.pop_fields(pollTime=15_000))).code == 210
+    assert await rig.ack_message(handle) == 0
+
+
 async def test_too_many_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skylarkmq.broker.pop.service.WAITING_MAX", 1)
     waiting = rig.begin_ask(POP, **rig.pop_fields(pollTime=15_000))
@@ -332,23 +347,21 @@ async def test_too_many_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_look_takes_nothing(rig: Rig) -> None:
     rig.send_all(3)
     rig.send_all(2, queue_id=1)
-    fields: dict[str, Any] = {
-        "consumerGroup": GROUP,
-        "topic": TOPIC,
-        "queueId": -1,
-        "maxMsgNums": 4,
-    }
-    answer = await rig.ask(PEEK, **fields)
+
+    async def peek(**changes: Any) -> RemotingCommand:
+        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 4, **changes}
+        return await rig.ask(PEEK, **fields)
+
+    answer = await peek()
     assert [message.body for message in decode_messages(answer.body)] == [b"0", b"1", b"2", b"0"]
     assert answer.ext_fields["restNum"] == "5"
     assert len(await rig.take()) == 5
-    answer = await rig.ask(PEEK, **fields)
+    answer = await peek()
     assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
-    answer = await rig.ask(PEEK, **{**fields, "queueId": 1, "consumerGroup": "unknown"})
-    assert answer.code == 26
-    assert (await rig.ask(PEEK, **{**fields, "topic": "unknown"})).code == 17
-    assert (await rig.ask(PEEK, **{**fields, "queueId": 2})).code == 29
-    assert (await rig.ask(PEEK, **{**fields, "maxMsgNums": 0})).code == 29
+    assert (await peek(queueId=1, consumerGroup="unknown")).code == 26
+    assert (await peek(topic="unknown")).code == 17
+    assert (await peek(queueId=2)).code == 29
+    assert (await peek(maxMsgNums=0)).code == 29
 
 
 async def test_filters(rig: Rig) -> None:

@@ -21,12 +21,21 @@ from skylarkmq.client import (
     IllegalState,
     Message,
     MessageQueue,
+    ReceiptExpired,
     RequestTimeout,
     StartFrom,
     TooManyInFlight,
 )
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
-from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, ReceivedMessage
+from skylarkmq.client.sync import (
+    Admin,
+    Client,
+    Consumer,
+    PeekReader,
+    Producer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
 from tests.support.patience import LIMIT_S
 
 pytestmark = pytest.mark.timing
@@ -293,7 +302,7 @@ def test_ctrl_c_leaves_a_consumer_that_works(
         assert consumer.getone(LIMIT_S).body == b"after"
 
 
-@pytest.mark.parametrize("way", ["getone", "getmany", "PeekReader", "scan"])
+@pytest.mark.parametrize("way", ["getone", "getmany", "PeekReader", "scan", "receive"])
 def test_an_interruption_at_any_line_loses_no_message(namesrv: str, topic: str, way: str) -> None:
     """A signal handler may raise between any two lines: also when the message has come already."""
     count, taken, left = 60, [], 0
@@ -328,6 +337,7 @@ def test_an_interruption_at_any_line_loses_no_message(namesrv: str, topic: str, 
         with (
             Consumer(topic, namesrv_addr=namesrv, group=topic, start_from=FIRST) as consumer,
             PeekReader(topic, namesrv_addr=namesrv, stop="now") as reader,
+            SimpleConsumer(topic, namesrv_addr=namesrv, group=f"{topic}_simple") as simple,
         ):
             scan = admin.scan(topic)
             takes: dict[str, Callable[[], list[bytes]]] = {
@@ -339,6 +349,7 @@ def test_an_interruption_at_any_line_loses_no_message(namesrv: str, topic: str, 
                 ],
                 "PeekReader": lambda: [next(reader).body],
                 "scan": lambda: [next(scan).body],
+                "receive": lambda: [message.body for message in simple.receive(1, timeout=LIMIT_S)],
             }
             lines = 1
             while interrupted(lines, takes[way]):
@@ -346,7 +357,28 @@ def test_an_interruption_at_any_line_loses_no_message(namesrv: str, topic: str, 
             assert lines > 10
             while len(taken) < count:
                 taken.extend(takes[way]())
+    if way == "receive":  # what comes late comes after what was asked for meanwhile
+        taken.sort(key=int)
     assert taken == [b"%d" % n for n in range(count)]
+
+
+def test_messages_are_acknowledged_one_by_one(namesrv: str, topic: str) -> None:
+    with (
+        Client(namesrv) as shared,
+        Producer(client=shared) as producer,
+        SimpleConsumer(topic, client=shared, group=topic, await_duration=LIMIT_S) as consumer,
+    ):
+        producer.send(Message(topic, b"a"))
+        (message,) = consumer.receive()
+        consumer.change_invisible_duration(message, 0)
+        (again,) = consumer.receive()
+        assert (again.body, again.delivery_attempt, again.topic) == (b"a", 2, topic)
+        consumer.ack(again)
+        with pytest.raises(ReceiptExpired):
+            consumer.ack(message)
+        consumer.stop()
+        with pytest.raises(ConsumerClosed):
+            consumer.receive()
 
 
 def test_transactions_commit_and_roll_back(namesrv: str, topic: str) -> None:
