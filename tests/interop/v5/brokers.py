@@ -20,7 +20,7 @@ POLL_MS_MIN = 500
 """RocketMQ's proxy lets no receive wait for less than 5 s; tests have no time for that."""
 SOON = {
     "type": "EXPONENTIAL",
-    "exponentialRetryPolicy": {"initial": 1000, "max": 2000, "multiplier": 2.0},
+    "exponentialRetryPolicy": {"initial": 1000, "max": 2000, "multiplier": 2},
 }
 """When a group's messages come again. Node's client knows no lists of times."""
 
