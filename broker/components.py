@@ -101,6 +101,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers, Worker
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import MessageStore
@@ -117,10 +118,15 @@ BODY_MAX = 1 << 20
 """Bytes of a body that is no message: a heartbeat of a thousand subscriptions has a tenth."""
 
 
+def _as_it_is(topic: TopicConfig) -> TopicConfig:
+    return topic
+
+
 class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is."""
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
+    as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(_as_it_is)  # to clients
     find_routes: Routes | None = None  # asks the name servers, while this broker is registered
     send: SendProcessor  # of the server, once it is made
 

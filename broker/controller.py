@@ -278,6 +278,7 @@ class BrokerController:
             parts.master,
         )
         parts.find_routes = self.registration.routes
+        parts.as_told = self.registration.as_told
         await self.registration.start()
         if config.store.is_slave:
             self._slave_sync = SlaveSync(
@@ -304,7 +305,8 @@ class BrokerController:
             contexts.load()
             contexts.start()
             self._grpc_contexts = contexts
-        endpoint = self.parts.grpc = grpc_service.make_endpoint(self.parts, router)
+        own = HostAddress(self._host, port_of(self._grpc_socket))
+        endpoint = self.parts.grpc = grpc_service.make_endpoint(self.parts, router, str(own))
         endpoint.open(self._grpc_socket, gate)
         self.parts.tls_gates["grpc"] = gate
 

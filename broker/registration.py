@@ -612,6 +612,10 @@ class RegistrationService:
         self._registration.withheld = dict(permissions)
         self._topics.tell_again()
 
+    def as_told(self, topic: TopicConfig) -> TopicConfig:
+        """Return a topic with the permission that clients are told."""
+        return self._registration.as_told(topic)
+
     def not_told(self) -> list[str]:
         """Return the name servers that can be reached, and have not taken all topics yet."""
         return [link.address for link in self._links if link.is_behind]

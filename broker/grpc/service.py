@@ -11,8 +11,13 @@ from skylarkmq.broker.access import rpc_rights
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import RpcHandlers
 from skylarkmq.broker.grpc.endpoint import EndpointLimits, GrpcEndpoint
+from skylarkmq.broker.grpc.endpoints import OwnEndpoints
 from skylarkmq.broker.grpc.recall import RecallHandlers
+from skylarkmq.broker.grpc.receiving import Receiving
+from skylarkmq.broker.grpc.routes import RouteRpcs
 from skylarkmq.broker.grpc.sending import SendHandlers
+from skylarkmq.broker.grpc.sessions import Sessions
+from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.broker.grpc.transactions import TransactionHandlers
 from skylarkmq.broker.net.server import PeerLimits
 from skylarkmq.broker.transaction.verdicts import Verdicts
@@ -22,21 +27,31 @@ if TYPE_CHECKING:
     from skylarkmq.broker.net.router import Router
 
 
-def rpc_handlers(parts: BrokerParts) -> list[RpcHandlers]:
-    """Return what handles the calls of clients of RocketMQ 5."""
-    send, clock = parts.send, parts.context.clock
+def rpc_handlers(parts: BrokerParts, sessions: Sessions, own: OwnEndpoints) -> list[RpcHandlers]:
+    """Return what handles the calls of clients of RocketMQ 5.
+
+    Args:
+        sessions: has the clients.
+        own: where clients are told to find this broker.
+    """
+    send, clock, peer_clock = parts.send, parts.context.clock, parts.peer_clock
+    body_max = parts.config.store.max_message_size
     verdicts = Verdicts(parts.store, parts.transactions, clock, parts.stats)
     return [
+        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic)),
+        SessionRpcs(sessions, parts.groups, clock, peer_clock, body_max),
+        Receiving(parts.context, parts.pop, sessions.receives, peer_clock),
         SendHandlers(parts.context, send, parts.transactions),
         TransactionHandlers(verdicts),
         RecallHandlers(parts.context, send.store_host),
     ]
 
 
-def make_endpoint(parts: BrokerParts, router: Router) -> GrpcEndpoint:
+def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
     """Return the endpoint over the parts of a broker; it does not listen yet.
 
     Args:
+        own: `host:port` where it will listen, as the broker knows itself.
         router: says what the broker refuses just now, as a replica that begins to lead.
     """
     config = parts.config
@@ -44,8 +59,16 @@ def make_endpoint(parts: BrokerParts, router: Router) -> GrpcEndpoint:
     if parts.access_files is not None:
         access = RpcAccess(rpc_rights.RPCS, parts.stats, parts.peer_clock)
         parts.access_files.serve(access)
-    return GrpcEndpoint(
-        rpc_handlers(parts),
+    sessions = Sessions(
+        parts.consumers,
+        parts.producers,
+        parts.context.clock,
+        parts.peer_clock,
+        config.store.max_message_size,
+    )
+    sessions.release = parts.pop.release_client
+    endpoint = GrpcEndpoint(
+        rpc_handlers(parts, sessions, OwnEndpoints(own, config.grpc_advertised_address)),
         parts.peer_clock,
         parts.stats,
         limits=EndpointLimits(
@@ -61,3 +84,5 @@ def make_endpoint(parts: BrokerParts, router: Router) -> GrpcEndpoint:
         access=access,
         refusal=router.refusal,
     )
+    endpoint.services.append(sessions)
+    return endpoint

@@ -76,6 +76,7 @@ class Sessions:
             body_max: bytes of a body that the broker takes.
         """
         self.release: Release = lambda client_id, group: None
+        self._releases = True
         self._consumers = consumers
         self._producers = producers
         self._clock = clock
@@ -98,9 +99,10 @@ class Sessions:
     def stop(self) -> None:
         """End all clients' memberships; nothing they hold is given to others."""
         self._timer.stop()
-        self.release = lambda client_id, group: None
+        self._releases = False
         for peer in list(self._peers.values()):
             peer.close("shutdown")
+        self._releases = True
 
     def find(self, call: Call) -> GrpcPeer | None:
         """Return the client that makes a call, None when it is not known."""
@@ -237,7 +239,7 @@ class Sessions:
         if not self._hosts[host]:
             del self._hosts[host]
         self._size -= peer.wishes.size
-        if peer.wishes.group:
+        if peer.wishes.group and self._releases:
             self.release(peer.client_id, peer.wishes.group)
 
 
