@@ -183,8 +183,7 @@ class BrokerParts:
         self.master = MasterAddress(config)
         self.ha_client = self._ha_client()
         self.live_config = LiveConfig(config, files, workers.tables, clock)
-        self.live_config.listeners.append(self.topics.config_changed)
-        self.live_config.listeners.append(self._levels_changed)
+        self.live_config.listeners += (self.topics.config_changed, self._levels_changed)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
         self.windows = StatsWindows(
