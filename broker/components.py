@@ -190,16 +190,7 @@ class BrokerParts:
             self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock
         )
         self.info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
-        self.context = Context(
-            config,
-            clock,
-            self.store,
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.consumers,
-            self.producers,
-        )
+        self.context = self._context(clock)
         self.pop = PopService(self.context, self._pop_journal(files, workers), peers, self.stats)
         self.admin_broker = AdminBrokerProcessor(
             self.context, self.live_config, self.info, files, workers.tables
@@ -210,6 +201,18 @@ class BrokerParts:
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
         self.replica: Replicated | None = None  # among those that elect their master
+
+    def _context(self, clock: Clock) -> Context:
+        return Context(
+            self.config,
+            clock,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.consumers,
+            self.producers,
+        )
 
     def _pop_journal(self, files: Files, workers: StoreWorkers) -> PopJournal:
         store, config = self.store, self.config.store

@@ -15,7 +15,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from skylarkmq.broker.allowance import Allowance
@@ -50,6 +50,7 @@ class ConsumerOffsetManager(FollowingTable):
             one does.
         on_set: called with (topic, group, queue id, offset) for each offset that is set, whether it
             was the same before or not; not by `advance`. None: no one follows that.
+        before_write: returns when the file may be written with what was set so far.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ConsumerOffsetManager(FollowingTable):
         self.sources: list[Callable[[], None]] = []
         self.touched: set[tuple[str, str]] | None = None
         self.on_set: Callable[[str, str, int, int], None] | None = None
+        self.before_write: Callable[[], Awaitable[None]] | None = None
         self._files = files
         self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self.body = TableBody("offsetTable", lambda: self.changes, self.rows)
@@ -257,6 +259,11 @@ class ConsumerOffsetManager(FollowingTable):
             source()
         rows = self.rows()
         return lambda: table_text("offsetTable", dict(rows), None)
+
+    async def _write_text(self, text: Text) -> None:
+        if self.before_write is not None:
+            await self.before_write()
+        await super()._write_text(text)
 
     def rows(self) -> Iterator[tuple[str, dict[int, int]]]:
         """Return the rows as they are now, whatever is committed before they are read."""

@@ -20,10 +20,10 @@ from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, RETRY
 from skylarkmq.broker.pop.journal_records import Key
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.processor.read_checks import check_read
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.errors import shown
-from skylarkmq.protocol.flags import is_readable, retry_topic
+from skylarkmq.protocol.flags import retry_topic
 
 RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
 QUEUES_MAX: Final = 200_000
@@ -39,6 +39,7 @@ class PopRegistry:
     """
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._config = context.config
         self._store = context.store
         self._topics = context.topics
@@ -63,45 +64,21 @@ class PopRegistry:
         Raises:
             RemoteProtocolError: the receive is refused.
         """
-        config = self._config
-        if not is_readable(config.broker_permission):
-            raise refused(
-                f"the broker[{config.broker_name}] pop message is forbidden",
-                ResponseCode.NO_PERMISSION,
-            )
         found = self._consumptions.get((request.group, request.topic))
-        checked = self._topics.changes, self._groups.changes
+        checked = self._state()
         if found is None or found.checked != checked:
-            self._check(request, remote_address)
+            if self._store.follows:
+                raise refused("a slave hands out nothing by pop; ask its master")
+            check_read(self._context, request.group, request.topic, remote_address)
             if found is None:
                 found = self.make(request.group, request.topic)
             self.extend(found, from_min=request.from_min)
-            found.checked = self._topics.changes, self._groups.changes
+            found.checked = self._state()
         return found
 
-    def _check(self, request: PopRequest, remote_address: str) -> None:
-        group, topic = request.group, request.topic
-        if self._store.follows:
-            raise refused("a slave hands out nothing by pop; ask its master")
-        config = self._topics.get(topic)
-        if config is None:
-            raise refused(
-                f"topic[{shown(topic)}] not exist, apply first please!",
-                ResponseCode.TOPIC_NOT_EXIST,
-            )
-        if not is_readable(config.perm):
-            raise refused(
-                f"the topic[{topic}] peeking message is forbidden", ResponseCode.NO_PERMISSION
-            )
-        settings = self._groups.find(group, remote_address)
-        if settings is None:
-            raise refused(
-                f"subscription group [{shown(group)}] does not exist; create it, or let the broker "
-                "do so with autoCreateSubscriptionGroup=true",
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        if not settings.consume_enable:
-            raise refused(f"subscription group no permission, {group}", ResponseCode.NO_PERMISSION)
+    def _state(self) -> tuple[int, int, int]:
+        """Return what is another one when a receive may be refused that was not before."""
+        return self._topics.changes, self._groups.changes, self._config.broker_permission
 
     def attempts_max(self, group: str) -> int:
         """Return how often a message is handed out before it is a dead letter."""
@@ -201,7 +178,8 @@ class PopRegistry:
 
     def is_ordered(self, group: str) -> bool:
         """Return whether a group consumes in order."""
-        return bool(getattr(self._groups.table.get(group), "consume_message_orderly", False))
+        settings = self._groups.table.get(group)
+        return settings is not None and settings.is_orderly
 
     def add_queues(self, source: Source, count: int, *, from_min: bool) -> None:
         """Let a source have at least so many queues."""

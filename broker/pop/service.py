@@ -126,6 +126,8 @@ class PopService:
         context.topics.add_deletion_listener(self._topic_deleted)
         context.groups.deletion_listeners.append(self._group_deleted)
         context.offsets.on_set = self._offset_set
+        context.offsets.before_write = self._resets_kept
+        self._has_reset = False  # and the journal may not have it yet
 
     # Life cycle
 
@@ -715,7 +717,25 @@ class PopService:
         self._drop(queue)
         queue.reset(offset)
         self._journal.note(Moved(queue.key, offset))
+        self._has_reset = True
         self._relist(queue)
+
+    async def _resets_kept(self) -> None:
+        """Return when the journal has all resets on the disk, before the table of offsets has.
+
+        Else a start after a power cut would take the journal's older word for a newer one.
+
+        Raises:
+            OSError, StoreError: the disk does not take it.
+        """
+        if not self._has_reset:
+            return
+        self._has_reset, after = False, self._journal.after
+        try:
+            await result_of(lambda done: after(lambda error: done(None, error), is_synced=True))
+        except Exception:
+            self._has_reset = True
+            raise
 
     def _drop(self, queue: PopQueue) -> None:
         """Forget what is in flight of a queue."""

@@ -46,7 +46,7 @@ from skylarkmq.protocol.record import (
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 
-SIZE_MAX: Final = 4 << 20
+SIZE_MAX: Final = 256 << 10
 """Bytes of the records of one receive, of which one alone may have more."""
 INVISIBLE_MAX_MS: Final = 12 * 3_600_000
 LOOKS_MAX: Final = 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from skylarkmq.broker.pop.handles import OLD_RETRY
@@ -26,6 +28,25 @@ async def test_a_reset_wins_and_ends_what_is_in_hand(target: int) -> None:
     assert rig.mark() == 5  # what lapsed went on to the retries
     state = rig.journal.state().keys
     assert not any(found.rows for key, found in state.items() if key.kind == 0)
+
+
+async def test_a_reset_is_on_the_disk_when_the_journal_has_it() -> None:
+    """Else a start after a power cut would take the journal's older word for a newer one."""
+    rig = PopRig().start()
+    rig.send_all(5)
+    await rig.receive()
+    rig.journal.is_quick = False
+    rig.offsets.keep("admin", GROUP, TOPIC, 0, 0)
+    task = asyncio.create_task(rig.offsets.durable())
+    await rig.rest()
+    assert not task.done()
+    rig.journal.sync()
+    await rig.rest()
+    assert task.done()
+    rig.offsets.advance(GROUP, TOPIC, 0, 1)  # which the journal knows by itself
+    task = asyncio.create_task(rig.offsets.durable())
+    await rig.rest()
+    assert task.done()
 
 
 async def test_a_reset_wakes_who_waits() -> None:
