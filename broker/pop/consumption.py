@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
+from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.protocol.flags import retry_topic as old_retry_topic
@@ -293,3 +293,12 @@ class WaitingLine:
 def pop_retry_topic(group: str, topic: str) -> str:
     """Return where a group's messages of a topic wait for another try, as RocketMQ 5 names it."""
     return f"{old_retry_topic(group)}_{topic}"
+
+
+def let_go(delivery: Delivery) -> None:
+    """Have nobody hold a message: no handle ends it, no client has it."""
+    delivery.serial = NOBODY
+    delivery.renewals = -1
+    if delivery.client_id:
+        delivery.queue.source.group.let_go(delivery)
+        delivery.client_id = ""

@@ -27,12 +27,13 @@ from typing import Final, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import refused
-from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter
+from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
 from skylarkmq.broker.pop.journal_check import verified
 from skylarkmq.broker.pop.journal_records import Changed, Done, Forgot, Moved, PopState, Took
 from skylarkmq.broker.pop.moves import Moves
+from skylarkmq.broker.pop.outside import Outside
 from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.restoring import LiveState, StoredQueues, restore
@@ -40,9 +41,7 @@ from skylarkmq.broker.pop.taking import Limits, Take, Taker
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.store.results import GetMessageResult
 
 log = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class PopService:
         self._clock = context.clock
         self._peer_clock = peer_clock
         self._stats = stats
-        self._journal = journal
+        self.journal = journal
         config = context.config
         self.registry = PopRegistry(context)
         self.lapses = Lapses(context.clock, self._lapsed)
@@ -122,12 +121,7 @@ class PopService:
         self._forwarding: dict[tuple[str, str, Receipt], asyncio.Future[bool]] = {}
         self._to_wake: list[Consumption] = []
         self._is_waking = False
-        context.topics.add_change_listener(self._topic_changed)
-        context.topics.add_deletion_listener(self._topic_deleted)
-        context.groups.deletion_listeners.append(self._group_deleted)
-        context.offsets.on_set = self._offset_set
-        context.offsets.before_write = self._resets_kept
-        self._has_reset = False  # and the journal may not have it yet
+        self._outside = Outside(context, self)
 
     # Life cycle
 
@@ -140,11 +134,11 @@ class PopService:
         """
         store = self._store
         if store.follows:
-            self._journal.discard()  # its log may have been cut, and have grown anew
+            self.journal.discard()  # its log may have been cut, and have grown anew
             return
         recovery = store.recovery
         self._loaded = verified(
-            self._journal.load(),
+            self.journal.load(),
             StoredQueues(store, self._offsets),
             store.commit_log.max_offset,
             is_store_clean=recovery is not None and recovery.clean,
@@ -165,14 +159,14 @@ class PopService:
         if not self._has_begun:
             self._has_begun = True
             kept = restore(loaded or PopState(), self.registry, self.taker)
-            self._journal.begin(kept, LiveState(self.registry, self.taker, self._store))
+            self.journal.begin(kept, LiveState(self.registry, self.taker, self._store))
         if self.registry.groups:
             self._listen()
         for queue in self.registry.queues():
             for delivery in queue.in_flight.values():
                 if delivery.due_ms < 0 and delivery not in queue.again:  # a copy was under way
                     self.lapses.hold(delivery, self.lapses.now_ms())
-            self._relist(queue)
+            self.relist(queue)
 
     def end_polls(self) -> None:
         """Answer receives that wait, and let none wait from now on; all else goes on."""
@@ -192,7 +186,7 @@ class PopService:
 
     async def close(self) -> None:
         """End the journal, after `stop`. The store still writes, the offsets are written after."""
-        await self._journal.stop()
+        await self.journal.stop()
 
     # Receive
 
@@ -252,7 +246,7 @@ class PopService:
 
     def _open(self, request: PopRequest, remote_address: str) -> Consumption:
         self._check_running()
-        why = self._journal.refusal()
+        why = self.journal.refusal()
         if why is not None:
             raise refused(why, ResponseCode.SERVICE_NOT_AVAILABLE)
         self._listen()
@@ -339,7 +333,7 @@ class PopService:
         finally:
             if queue.life == life:
                 queue.is_reading = False
-                self._relist(queue)
+                self.relist(queue)
         if queue.life != life or not self._is_running:
             return
         if queue.again and queue.again[0].offset == offset:
@@ -491,7 +485,7 @@ class PopService:
             if not ended.done():
                 ended.set_result(error)
 
-        self._journal.after(told)
+        self.journal.after(told)
         error = await ended
         if error is not None:
             raise refused(
@@ -502,12 +496,12 @@ class PopService:
     def _done(self, consumption: Consumption | None, delivery: Delivery) -> None:
         queue = delivery.queue
         self.taker.end(delivery)
-        self._journal.note(Done(queue.key, delivery.offset))
+        self.journal.note(Done(queue.key, delivery.offset))
         if queue.is_fifo:
             if not queue.in_flight and consumption is not None:
                 self.taker.close_batch(queue, consumption)
             if not queue.is_blocked:
-                self._relist(queue)
+                self.relist(queue)
         elif self.taker.full:
             self._make_room(queue)
 
@@ -522,14 +516,15 @@ class PopService:
         elif queue.is_full and len(queue.in_flight) <= limits.per_queue * 3 // 4:
             again = [queue]
         for queue in again:
-            self._unblock(queue)
+            self.unblock(queue)
 
-    def _unblock(self, queue: PopQueue) -> None:
+    def unblock(self, queue: PopQueue) -> None:
+        """Take from a queue again that was full."""
         self.taker.full.discard(queue)
         queue.is_full = False
-        self._relist(queue)
+        self.relist(queue)
 
-    def _relist(self, queue: PopQueue) -> None:
+    def relist(self, queue: PopQueue) -> None:
         """Let receives look at a queue again, if it has something for them."""
         if not queue.is_listed and self.taker.has_more(queue):
             queue.source.list(queue)
@@ -541,7 +536,7 @@ class PopService:
         self._note_change(delivery, invisible_ms)
 
     def _note_change(self, delivery: Delivery, invisible_ms: int) -> None:
-        self._journal.note(
+        self.journal.note(
             Changed(
                 delivery.queue.key,
                 delivery.offset,
@@ -553,16 +548,8 @@ class PopService:
 
     def _rest(self, delivery: Delivery) -> None:
         """Take a message back from nobody: after a moment it comes again in place."""
-        self._let_go(delivery)
+        let_go(delivery)
         self._hold(delivery, REST_MS)
-
-    @staticmethod
-    def _let_go(delivery: Delivery) -> None:
-        delivery.serial = NOBODY
-        delivery.renewals = -1
-        if delivery.client_id:
-            delivery.queue.source.group.let_go(delivery)
-            delivery.client_id = ""
 
     # The clock
 
@@ -594,7 +581,7 @@ class PopService:
 
     def _lapse(self, delivery: Delivery) -> None:
         queue = delivery.queue
-        self._let_go(delivery)
+        let_go(delivery)
         if delivery.attempt >= self.registry.attempts_max(queue.source.group.name):
             delivery.to_dead_letters = True
             self.moves.add(delivery)
@@ -604,7 +591,7 @@ class PopService:
         else:
             self.moves.add(delivery)
         if queue.is_fifo:
-            self._relist(queue)
+            self.relist(queue)
 
     def _has_retries(self, delivery: Delivery) -> bool:
         consumption = delivery.queue.source.group.consumptions.get(delivery.topic)
@@ -617,7 +604,7 @@ class PopService:
             self._wake_topic(queue.source.group, delivery.topic)
         else:
             queue.again.append(delivery)
-            self._relist(queue)
+            self.relist(queue)
 
     # What `Moves` asks
 
@@ -680,109 +667,9 @@ class PopService:
         for consumption in dict.fromkeys(to_wake):
             consumption.line.wake()
 
-    def _topic_changed(self, config: TopicConfig) -> None:
-        """Read new queues, and a topic of retries that 4.x consumers have had made."""
-        topic = config.topic_name
-        group = self.registry.groups.get(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
-        grown = {source.group for source in self.registry.by_topic.get(topic, {}).values()}
-        if group is not None and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            grown.add(group)
-        for found in grown:
-            for consumption in found.consumptions.values():
-                self.registry.extend(consumption)
-
-    # What others change
-
     def _settle(self, queue: PopQueue) -> None:
         source = queue.source
         self._offsets.advance(source.group.name, source.topic, queue.queue_id, queue.mark)
-
-    def _offset_set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Follow an administrator, or whoever else, who moves a group."""
-        source = self.registry.by_topic.get(topic, {}).get(group)
-        if source is None or queue_id >= len(source.queues):
-            return
-        queue = source.queues[queue_id]
-        if offset == queue.next_offset and not queue.in_flight:
-            return
-        log.log(
-            logging.INFO if queue.in_flight else logging.DEBUG,
-            "group %s goes on at %d in queue %d of %s, with nothing in flight of %d",
-            group,
-            offset,
-            queue_id,
-            topic,
-            len(queue.in_flight),
-        )
-        self._drop(queue)
-        queue.reset(offset)
-        self._journal.note(Moved(queue.key, offset))
-        self._has_reset = True
-        self._relist(queue)
-
-    async def _resets_kept(self) -> None:
-        """Return when the journal has all resets on the disk, before the table of offsets has.
-
-        Else a start after a power cut would take the journal's older word for a newer one.
-
-        Raises:
-            OSError, StoreError: the disk does not take it.
-        """
-        if not self._has_reset:
-            return
-        self._has_reset, after = False, self._journal.after
-        try:
-            await result_of(lambda done: after(lambda error: done(None, error), is_synced=True))
-        except Exception:
-            self._has_reset = True
-            raise
-
-    def _drop(self, queue: PopQueue) -> None:
-        """Forget what is in flight of a queue."""
-        group = queue.source.group
-        for delivery in queue.in_flight.values():
-            self.lapses.release(delivery)
-            self._let_go(delivery)
-        group.in_flight -= len(queue.in_flight)
-        self.taker.in_flight -= len(queue.in_flight)
-        self.taker.full.discard(queue)
-        queue.reset(queue.next_offset)
-        if queue.source.kind == OLD_RETRY:
-            group.unpark(queue)
-        for full in list(self.taker.full):
-            self._unblock(full)
-
-    def _group_deleted(self, name: str) -> None:
-        group = self.registry.groups.get(name)
-        if group is None:
-            return
-        for consumption in list(group.consumptions.values()):
-            self._forget(consumption)
-        self._journal.note(Forgot(name, None))
-
-    def _topic_deleted(self, topic: str) -> None:
-        for group in self.registry.groups.values():
-            for delivery in group.parked.pop(topic, ()):
-                delivery.to_dead_letters = True
-                self.moves.add(delivery)
-        for source in list(self.registry.by_topic.get(topic, {}).values()):
-            group = source.group
-            if source.asked_topic == topic:
-                self._forget(group.consumptions[topic])
-                self._journal.note(Forgot(group.name, topic))
-                continue
-            for queue in source.queues:
-                self._drop(queue)
-                self._journal.note(Moved(queue.key, 0))
-            self.registry.forget_source(source)
-
-    def _forget(self, consumption: Consumption) -> None:
-        for source in consumption.sources():
-            if source.asked_topic or len(consumption.group.consumptions) == 1:
-                for queue in source.queues:
-                    self._drop(queue)
-        self.registry.forget(consumption)
-        consumption.line.wake_all()
 
 
 def _find(consumption: Consumption, receipt: Receipt) -> Delivery | None:
