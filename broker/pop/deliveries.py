@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.broker.pop.journal_records import Key
+from skylarkmq.broker.pop.journal_records import UNKNOWN, Key
 from skylarkmq.common.clock import Clock, TimerHandle
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ class Delivery:
         since_ms: when it was handed out, ms of the monotonic clock.
         topic: that a receive asked for, or must ask for.
         to_dead_letters: where it goes while it is moving.
+        copy_physical: where its copy lies, which is not on the disk yet; UNKNOWN: it has none.
     """
 
-    __slots__ = ("attempt", "client_id", "due_ms", "offset", "physical_offset", "queue", "renewals",
-                 "serial", "since_ms", "to_dead_letters", "topic")  # fmt: skip
+    __slots__ = ("attempt", "client_id", "copy_physical", "due_ms", "offset", "physical_offset",
+                 "queue", "renewals", "serial", "since_ms", "to_dead_letters",
+                 "topic")  # fmt: skip
 
     def __init__(
         self, queue: PopQueue, topic: str, offset: int, physical_offset: int, attempt: int
@@ -62,6 +64,7 @@ class Delivery:
         self.renewals = -1
         self.since_ms = 0
         self.to_dead_letters = False
+        self.copy_physical = UNKNOWN
 
 
 class PopQueue:

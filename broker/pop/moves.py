@@ -4,9 +4,11 @@
     after the last attempt     copy in `%DLQ%group`
 
 First the copy is as durable as the flush mode makes it, then the original is done: a crash in
-between repeats a message and loses none. A copy that is refused is tried again every second, the
-original pins the group's offset meanwhile. Where no topic of retries can be made, the message comes
-again in place. Copies are stored in batches, in the order in which messages were handed over.
+between repeats a message and loses none. Under ASYNC_FLUSH it is done when the log is synced; until
+then the journal says where the copy lies, so that neither is lost, and none comes twice. A copy
+that is refused is tried again every second, the original pins the group's offset meanwhile. Where
+no topic of retries can be made, the message comes again in place. Copies are stored in batches, in
+the order in which messages were handed over.
 
 A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME; a dead
 letter RETRY_TOPIC, ORIGIN_MESSAGE_ID and the topic and id that it came from (DLQ_ORIGIN_TOPIC,
@@ -30,7 +32,7 @@ from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.waiting import put, records, result_of
+from skylarkmq.broker.waiting import put, records, result_of, synced
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -77,8 +79,11 @@ class Owner(Protocol):
     def prepare(self, topic: str, group: str) -> None:
         """Read what is stored in a topic of retries from now on."""
 
+    def left(self, delivery: Delivery, copy_physical: int) -> None:
+        """Note where a copy lies that a power cut may still take."""
+
     def moved(self, delivery: Delivery) -> None:
-        """Note that a message is done: its copy is stored, or it cannot be read any more."""
+        """Note that a message is done: its copy is on the disk, or it cannot be read any more."""
 
     def stays(self, delivery: Delivery) -> None:
         """Let a message come again in place: there is no topic of retries for it."""
@@ -127,6 +132,10 @@ class Moves:
         self._timer: TimerHandle | None = None
         self._is_failing = False  # which was logged
         self._is_stopped = False
+        self._syncs = store.config.flush_disk_type == "SYNC_FLUSH"
+        self._leaving: deque[list[_Move]] = (
+            deque()
+        )  # they wait for the log's sync, each batch for one
 
     @property
     def count(self) -> int:
@@ -144,7 +153,7 @@ class Moves:
         self._begin()
 
     async def stop(self) -> None:
-        """Copy no more; what waits is forgotten. The batch under way ends."""
+        """Copy no more; what waits is forgotten. What is under way ends."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -154,6 +163,10 @@ class Moves:
         self._waiting.clear()
         if self._task is not None:
             await self._task
+        if self._leaving:
+            await result_of(synced(self._store))
+        while self._leaving:
+            self._synced()
 
     def start(self) -> None:
         """Copy again, after `stop`."""
@@ -204,8 +217,7 @@ class Moves:
                 (at for at, result in enumerate(results) if not self._is_kept(result.status)),
                 len(results),
             )
-            for move, _ in current[:kept]:
-                self._end(move)
+            self._stored([move for move, _ in current[:kept]], results)
             rest = current[kept:]
             if not rest:
                 self._is_failing = False
@@ -321,6 +333,28 @@ class Moves:
         if self._store.is_gated:
             return status is PutMessageStatus.PUT_OK
         return status in STORED
+
+    def _stored(self, moves: list[_Move], results: list[PutMessageResult]) -> None:
+        """Go on with messages whose copies are stored."""
+        leaving: list[_Move] = []
+        for move, result in zip(moves, results, strict=False):
+            if self._syncs and result.status is PutMessageStatus.PUT_OK:
+                self._end(move)
+                continue
+            if move.is_current:
+                self._owner.left(move.delivery, result.physical_offset)
+                leaving.append(move)
+            move.tell(True)
+        if leaving:
+            self._leaving.append(leaving)
+            synced(self._store, at_once=False)(lambda _, error: self._synced())
+
+    def _synced(self) -> None:
+        """Go on with those that waited for a sync the longest: their copies are on the disk."""
+        if self._leaving and self._store.failure is None:
+            for move in self._leaving.popleft():
+                if move.is_current:
+                    self._owner.moved(move.delivery)
 
     def _end(self, move: _Move) -> None:
         if move.is_current:

@@ -84,6 +84,7 @@ class LiveState:
                 delivery.serial,
                 delivery.due_ms + now_ms if delivery.due_ms >= 0 else 0,
                 delivery.attempt,
+                delivery.copy_physical,
             )
             for delivery in queue.in_flight.values()
         }

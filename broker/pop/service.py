@@ -31,7 +31,16 @@ from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Wait
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
 from skylarkmq.broker.pop.journal_check import verified
-from skylarkmq.broker.pop.journal_records import Changed, Done, Forgot, Moved, PopState, Took
+from skylarkmq.broker.pop.journal_records import (
+    UNKNOWN,
+    Changed,
+    Done,
+    Forgot,
+    Left,
+    Moved,
+    PopState,
+    Took,
+)
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.outside import Outside
 from skylarkmq.broker.pop.registry import PopRegistry
@@ -66,7 +75,7 @@ class Journal(Protocol):
 
     def begin(self, state: PopState, live: LiveState) -> None: ...
 
-    def note(self, record: Took | Done | Changed | Moved | Forgot) -> None: ...
+    def note(self, record: Took | Done | Left | Changed | Moved | Forgot) -> None: ...
 
     def after(self, done: Told, *, is_synced: bool = False) -> None: ...
 
@@ -164,7 +173,11 @@ class PopService:
             self._listen()
         for queue in self.registry.queues():
             for delivery in queue.in_flight.values():
-                if delivery.due_ms < 0 and delivery not in queue.again:  # a copy was under way
+                if (
+                    delivery.due_ms < 0
+                    and delivery.copy_physical == UNKNOWN
+                    and delivery not in queue.again
+                ):  # a copy was under way
                     self.lapses.hold(delivery, self.lapses.now_ms())
             self.relist(queue)
 
@@ -442,7 +455,10 @@ class PopService:
             consumption = self.registry.find(group, topic)
             delivery = None if consumption is None else _find(consumption, receipt)
             if consumption is None or delivery is None:
-                return consumption is not None and receipt in consumption.ended
+                if consumption is None or receipt not in consumption.ended:
+                    return False
+                await self._durable()  # it was acknowledged a moment ago
+                return True
             under_way = self._forward(consumption, delivery, receipt)
         if not await asyncio.shield(under_way):
             raise refused("the dead letter could not be stored, try again later")
@@ -614,8 +630,13 @@ class PopService:
         if consumption is not None and consumption.retry is None:
             self.registry.extend(consumption)
 
+    def left(self, delivery: Delivery, copy_physical: int) -> None:
+        """Note where a copy lies that a power cut may still take."""
+        delivery.copy_physical = copy_physical
+        self._journal.note(Left(delivery.queue.key, delivery.offset, copy_physical))
+
     def moved(self, delivery: Delivery) -> None:
-        """Note that a message is done: its copy is stored, or it cannot be read any more."""
+        """Note that a message is done: its copy is on the disk, or it cannot be read any more."""
         group = delivery.queue.source.group
         if delivery.to_dead_letters:
             self._stats.dead_letter(delivery.topic, group.name).count += 1

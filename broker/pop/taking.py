@@ -173,9 +173,10 @@ class Taker:
         if serial == NOBODY:
             queue.again.append(delivery)
             return
-        left_ms = min(max(visible_ms - self._clock.now_ms(), 0), INVISIBLE_MAX_MS)
+        # A delivery began at its serial, so it never has more left than that says.
+        left_ms = min(visible_ms - self._clock.now_ms(), visible_ms - serial, INVISIBLE_MAX_MS)
         delivery.since_ms = self._lapses.now_ms()
-        self._lapses.hold(delivery, delivery.since_ms + left_ms)
+        self._lapses.hold(delivery, delivery.since_ms + max(left_ms, 0))
 
     def take(self, take: Take) -> None:
         """Hand out what there is for a receive."""

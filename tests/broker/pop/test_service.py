@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from skylarkmq.broker.pop.handles import RETRY as RETRY_KIND
+from skylarkmq.broker.pop.journal_records import Key, Left
 from skylarkmq.broker.pop.requests import pop_filter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, message_of
+
+KEY = Key(GROUP, TOPIC, 0, 0)
 
 
 async def test_a_message_is_handed_out_once_and_done_when_it_is_acknowledged() -> None:
@@ -40,6 +43,8 @@ async def test_what_nobody_acknowledges_comes_again_through_the_topic_of_retries
     await rig.advance(0.3)
     (again,) = await rig.receive()
     assert (again.attempt, again.receipt.kind) == (2, RETRY_KIND)
+    assert rig.mark() == 0  # a power cut may take the copy
+    await rig.advance(0.5)
     assert rig.mark() == 1  # the copy is what waits
     message = message_of(again)
     assert (message.topic, message.body, message.reconsume_times) == (RETRY, b"body", 1)
@@ -244,7 +249,46 @@ async def test_a_message_is_forwarded_to_the_dead_letters_once() -> None:
     assert [task.result() for task in tasks] == [True, True]
     assert await rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt)
     assert [message.body for message in rig.stored(DEAD)] == [b"bad"]
+    await rig.advance(0.5)
     assert rig.mark() == 1
+
+
+async def test_until_the_log_is_synced_the_journal_says_where_a_copy_lies() -> None:
+    rig = PopRig().start()
+    rig.send_all(2)
+    await rig.receive(invisible_ms=1000)
+    await rig.advance(1.1)
+    state = rig.journal.state().keys[KEY]
+    copies = [row.copy_physical for row in state.rows.values()]
+    assert copies == [message.physical_offset for message in rig.stored(RETRY)]
+    live = rig.journal.live.state_of(KEY)
+    assert [row.copy_physical for row in live.rows.values()] == copies
+    rig.workers.flush.run_all()
+    await rig.advance(0.5)
+    assert rig.journal.state().keys[KEY].rows == {}
+
+
+async def test_a_stop_waits_until_copies_are_on_the_disk() -> None:
+    rig = PopRig().start()
+    rig.send_all(2)
+    await rig.receive(invisible_ms=1000)
+    await rig.advance(1.1)
+    assert rig.mark() == 0
+    stopping = asyncio.create_task(rig.pop.stop())
+    await rig.rest()
+    await stopping
+    assert rig.mark() == 2
+    await rig.advance(0.5)
+
+
+async def test_under_sync_flush_a_copy_is_on_the_disk_when_it_is_stored() -> None:
+    rig = PopRig(flush_disk_type="SYNC_FLUSH").start()
+    rig.put(TOPIC, 0, b"0")
+    await rig.rest()
+    await rig.receive(invisible_ms=1000)
+    await rig.advance(1.1)
+    assert rig.mark() == 1
+    assert not any(isinstance(record, Left) for record in rig.journal.records)
 
 
 async def test_filters_by_tag_are_exact() -> None:
