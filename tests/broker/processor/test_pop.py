@@ -224,6 +224,21 @@ async def test_both_topics_of_retries_in_one_answer(
     assert done == receipts
 
 
+async def test_what_a_4_x_consumer_gave_back_is_popped_too(rig: Rig) -> None:
+    rig.topic(OLD_RETRY, 1)
+    rig.topic("U")
+    rig.send(b"pulled", topic=OLD_RETRY, properties=b"RETRY_TOPIC\x01T\x02", reconsume_times=2)
+    rig.send(b"another", topic=OLD_RETRY, properties=b"RETRY_TOPIC\x01U\x02")
+    rig.send(b"new")
+    taken = {message.body: (message, handle) for message, handle in await rig.take()}
+    assert taken.keys() == {b"pulled", b"new"}
+    message, handle = taken[b"pulled"]
+    assert (message.topic, message.reconsume_times) == (OLD_RETRY, 2)
+    assert handle.queue_id == OLD_RETRY_QUEUE
+    assert await rig.ack_message(handle) == 0
+    assert rig.mark(topic=OLD_RETRY) == 1, "the other one waits for a pop of its own topic"
+
+
 async def test_another_invisible_time_gives_a_new_handle(rig: Rig) -> None:
     rig.send(b"body")
     ((_, old),) = await rig.take()
@@ -349,7 +364,13 @@ async def test_a_look_takes_nothing(rig: Rig) -> None:
     rig.send_all(2, queue_id=1)
 
     async def peek(**changes: Any) -> RemotingCommand:
-        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 4, **changes}
+        fields: dict[str, Any] = {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": -1,
+            "maxMsgNums": 4,
+            **changes,
+        }
         return await rig.ask(PEEK, **fields)
 
     answer = await peek()
