@@ -163,6 +163,10 @@ class Apache5Broker(ApacheBroker):
     def register(self) -> None:
         """Have the broker tell its name server all that it has, and wait until it has."""
         ask(self.port, RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6\n")
+        self.registered()
+
+    def registered(self) -> None:
+        """Wait until the name server knows the broker."""
         deadline = time.monotonic() + LIMIT_S
         name = self.name.encode()
         while name not in ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:

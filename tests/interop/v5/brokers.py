@@ -90,8 +90,10 @@ class ApacheProxy(Apache5Broker):
         self._write_configuration()
 
     def register(self) -> None:
-        """Wait until the name server knows the broker, which may not be told to say it at once."""
-        if "authenticationEnabled" not in self.keys:
+        """The same; one with accounts takes no such request, and is waited for."""
+        if "authenticationEnabled" in self.keys:
+            self.registered()
+        else:
             super().register()
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 'use strict';
 
 // Takes commands from standard input and prints events, a JSON object a line: see programs.py.
-// The certificate that signs the server's: environment NODE_EXTRA_CA_CERTS.
+// The certificate that signs the server's: environment GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 
 const readline = require('node:readline');
 const {
