@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from skylarkmq.broker.access import rights
@@ -118,6 +118,10 @@ BODY_MAX = 1 << 20
 """Bytes of a body that is no message: a heartbeat of a thousand subscriptions has a tenth."""
 
 
+async def _nowhere(address: str) -> str | None:
+    return None
+
+
 def _as_it_is(topic: TopicConfig) -> TopicConfig:
     return topic
 
@@ -127,6 +131,8 @@ class BrokerParts:
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
     as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(_as_it_is)  # to clients
+    find_endpoint: Callable[[str], Awaitable[str | None]] = staticmethod(_nowhere)
+    """Asks another broker where its clients of RocketMQ 5 find it."""
     find_routes: Routes | None = None  # asks the name servers, while this broker is registered
     send: SendProcessor  # of the server, once it is made
 

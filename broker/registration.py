@@ -44,6 +44,7 @@ import msgspec
 
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
+from skylarkmq.broker.metrics.runtime_info import GRPC_ENDPOINT
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.net.outgoing import outgoing_client
@@ -615,6 +616,20 @@ class RegistrationService:
     def as_told(self, topic: TopicConfig) -> TopicConfig:
         """Return a topic with the permission that clients are told."""
         return self._registration.as_told(topic)
+
+    async def endpoint_of(self, address: str) -> str | None:
+        """Return where another broker's clients of RocketMQ 5 find it; None: it has no endpoint.
+
+        Raises:
+            RocketMQError: it does not answer.
+            WireError: it answers nonsense.
+        """
+        asked = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        timeout_s = self._registration.config.register_broker_timeout_mills / 1000
+        answer = await self._remoting.call(address, asked, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return decode_body(KVTable, answer.body).table.get(GRPC_ENDPOINT)
 
     def not_told(self) -> list[str]:
         """Return the name servers that can be reached, and have not taken all topics yet."""

@@ -16,13 +16,14 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/route/RouteActivity
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.access.accounts import PUB, Kind, need_of
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, rpc
-from skylarkmq.broker.grpc.endpoints import OwnEndpoints
+from skylarkmq.broker.grpc.endpoints import OwnEndpoints, endpoints, place_of
 from skylarkmq.broker.grpc.names import group_of, topic_of
+from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -46,6 +47,11 @@ _TYPES: Final = {
     "TRANSACTION": schema_pb2.TRANSACTION,
 }
 Told = Callable[[TopicConfig], TopicConfig]
+Others = Callable[[str], Awaitable[list[Neighbour]]]
+
+
+async def _nobody(topic: str) -> list[Neighbour]:
+    return []
 
 
 class Place(NamedTuple):
@@ -71,11 +77,14 @@ class Place(NamedTuple):
 class RouteRpcs(RpcHandlers):
     """Answers where topics are. Loop thread."""
 
-    def __init__(self, context: Context, own: OwnEndpoints, told: Told) -> None:
+    def __init__(
+        self, context: Context, own: OwnEndpoints, told: Told, others: Others = _nobody
+    ) -> None:
         """Make it.
 
         Args:
             told: returns a topic as clients may be told of it: its permission may be withheld.
+            others: finds a topic's queues on other brokers.
         """
         self._config = context.config
         self._store = context.store
@@ -84,6 +93,7 @@ class RouteRpcs(RpcHandlers):
         self._consumers = context.consumers
         self._own = own
         self._told = told
+        self._others = others
 
     @rpc("QueryRoute", schema_pb2.QueryRouteRequest, schema_pb2.QueryRouteResponse)
     async def query_route(
@@ -150,18 +160,22 @@ class RouteRpcs(RpcHandlers):
         self, call: Call, topic: str, asked: schema_pb2.Endpoints, *, may_make: bool = False
     ) -> list[Place]:
         told = self._own.told(asked)
+        places = [_place(neighbour) for neighbour in await self._others(topic)]
         config = self._topics.get(topic)
-        if config is None and may_make:
+        if config is None and may_make and not places:
             config = self._made(call, topic)
-        if config is None:
+        if config is None and not places:
             raise RpcRefused(
                 Code.TOPIC_NOT_FOUND, f"there is no topic {topic}; create it, and ask again"
             )
+        if config is None:
+            return places
         if may_make and self._topics.pending:  # what is sent to it must not be there before
             await durable(self._topics)
         config = self._told(config)
         broker = schema_pb2.Broker(name=self._config.broker_name, id=MASTER_ID, endpoints=told)
-        return [Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)]
+        own = Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)
+        return [own, *places]
 
     def _made(self, call: Call, topic: str) -> TopicConfig | None:
         """Make a topic that is asked for, where that is wanted; None where it is not."""
@@ -181,3 +195,11 @@ class RouteRpcs(RpcHandlers):
         config = self._topics.get(topic)
         kinds = MESSAGE_TYPES if config is None else message_types_of(config.attributes_map)
         return [_TYPES[kind] for kind in kinds]
+
+
+def _place(neighbour: Neighbour) -> Place:
+    queues, address = neighbour
+    broker = schema_pb2.Broker(
+        name=queues.broker_name, id=MASTER_ID, endpoints=endpoints([place_of(address)])
+    )
+    return Place.of(broker, queues.perm, queues.read_queue_nums, queues.write_queue_nums)

@@ -12,6 +12,7 @@ from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import RpcHandlers
 from skylarkmq.broker.grpc.endpoint import EndpointLimits, GrpcEndpoint
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
+from skylarkmq.broker.grpc.neighbours import Neighbours
 from skylarkmq.broker.grpc.recall import RecallHandlers
 from skylarkmq.broker.grpc.receiving import Receiving
 from skylarkmq.broker.grpc.routes import RouteRpcs
@@ -27,18 +28,21 @@ if TYPE_CHECKING:
     from skylarkmq.broker.net.router import Router
 
 
-def rpc_handlers(parts: BrokerParts, sessions: Sessions, own: OwnEndpoints) -> list[RpcHandlers]:
+def rpc_handlers(
+    parts: BrokerParts, sessions: Sessions, own: OwnEndpoints, neighbours: Neighbours
+) -> list[RpcHandlers]:
     """Return what handles the calls of clients of RocketMQ 5.
 
     Args:
         sessions: has the clients.
         own: where clients are told to find this broker.
+        neighbours: knows where topics are beside.
     """
     send, clock, peer_clock = parts.send, parts.context.clock, parts.peer_clock
     body_max = parts.config.store.max_message_size
     verdicts = Verdicts(parts.store, parts.transactions, clock, parts.stats)
     return [
-        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic)),
+        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), neighbours.of),
         SessionRpcs(sessions, parts.groups, clock, peer_clock, body_max),
         Receiving(parts.context, parts.pop, sessions.receives, peer_clock),
         SendHandlers(parts.context, send, parts.transactions),
@@ -67,8 +71,16 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         config.store.max_message_size,
     )
     sessions.release = parts.pop.release_client
+    endpoints = OwnEndpoints(own, config.grpc_advertised_address)
+    parts.info.grpc_endpoint = endpoints.address
+    neighbours = Neighbours(
+        config.broker_name,
+        parts.peer_clock,
+        lambda: parts.find_routes,
+        lambda address: parts.find_endpoint(address),
+    )
     endpoint = GrpcEndpoint(
-        rpc_handlers(parts, sessions, OwnEndpoints(own, config.grpc_advertised_address)),
+        rpc_handlers(parts, sessions, endpoints, neighbours),
         parts.peer_clock,
         parts.stats,
         limits=EndpointLimits(
@@ -84,5 +96,5 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         access=access,
         refusal=router.refusal,
     )
-    endpoint.services.append(sessions)
+    endpoint.services += (sessions, neighbours)
     return endpoint

@@ -27,6 +27,7 @@ from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.upkeep.cleaning import Spaces, used_percent
 
+GRPC_ENDPOINT: Final = "skylarkmqGrpcEndpoint"
 NO_POOL_BUFFERS: Final = 2_147_483_647
 END_TRANSACTION_CAPACITY: Final = 100_000
 # Upper bounds in seconds and their names, RocketMQ's.
@@ -38,7 +39,12 @@ TIME_BINS: Final = (
 
 
 class RuntimeInfo:
-    """Gathers the figures. Loop thread."""
+    """Gathers the figures. Loop thread.
+
+    Attributes:
+        grpc_endpoint: where clients of RocketMQ 5 find this broker, `host:port`; empty: nowhere.
+            Ours, for other brokers of its topics.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class RuntimeInfo:
         self.earliest = EarliestMessage(store)
         self._clock = clock
         self._boot_ms = clock.now_ms()
+        self.grpc_endpoint = ""
 
     def table(self, spaces: Spaces, earliest_ms: int) -> dict[str, str]:
         """Return every key with its text.
@@ -99,7 +106,9 @@ class RuntimeInfo:
     def _process(self) -> dict[str, str]:
         seconds = max(0, self._clock.now_ms() - self._boot_ms) // 1000
         minutes, hours = seconds // 60, seconds // 3600
+        endpoint = {GRPC_ENDPOINT: self.grpc_endpoint} if self.grpc_endpoint else {}
         return {
+            **endpoint,
             "bootTimestamp": str(self._boot_ms),
             "brokerVersion": str(CURRENT_VERSION),
             "brokerVersionDesc": MQVersion(CURRENT_VERSION).name,
