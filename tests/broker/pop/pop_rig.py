@@ -10,7 +10,7 @@ import msgspec
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.journal_records import Clean, PopState, Record, State
+from skylarkmq.broker.pop.journal_records import Clean, PopState, Record, State, Whole
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.service import PopService
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
@@ -47,6 +47,7 @@ class MemoryJournal:
 
     def begin(self, state: PopState, live: Any) -> None:
         self.records = [State(key, found) for key, found in state.keys.items()]
+        self.records.append(Whole(state.last_serial))
         self.live = live
 
     async def stop(self) -> None:

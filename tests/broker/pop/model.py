@@ -1,0 +1,198 @@
+"""A client that does anything in any order, and what must hold whatever it does.
+
+nothing is lost            what is not acknowledged is there at the end
+nothing comes back         what is acknowledged is never handed out again
+one handle a message       an older handle than the last one ends nothing
+no sooner than its time    what is in hand is handed out to nobody else
+the attempts are counted   one more for each delivery that was not given back
+the mark passes nothing    the group's offset is not above a message of its queue that is
+                           neither acknowledged nor copied to the retries
+in order                   an ordered group gets a queue's messages in their order, and none
+                           while an earlier one is in somebody's hand
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from skylarkmq.broker.pop.handles import MAIN, Receipt
+from skylarkmq.broker.pop.requests import Popped
+from tests.broker.pop.pop_rig import GROUP, TOPIC, PopRig, message_of
+
+QUEUES = 2
+INVISIBLE_S = 10
+SLACK_S = 0.3
+
+
+@dataclass
+class Known:
+    """One message as the client knows it."""
+
+    queue_id: int
+    offset: int
+    deliveries: int = 0  # that count
+    receipt: Receipt | None = None  # the last one
+    kind: int = MAIN  # of the last one
+    until_s: float = 0.0  # nobody else gets it before
+    is_done: bool = False
+    is_in_hand: bool = False
+
+
+class Client:
+    """Does things and checks what comes of them."""
+
+    def __init__(self, rig: PopRig, seed: int, *, is_fifo: bool) -> None:
+        self.rig = rig
+        self.rng = random.Random(seed)
+        self.is_fifo = is_fifo
+        self.known: dict[bytes, Known] = {}
+        self.stale: list[Receipt] = []
+        self.attempts = 0
+
+    async def step(self) -> None:
+        """Do one thing."""
+        steps = [self.send, self.receive, self.receive, self.receive, self.ack, self.ack,
+                 self.ack_stale, self.change, self.renew, self.give_back, self.wait,
+                 self.restart]  # fmt: skip
+        await self.rng.choice(steps)()
+        self.check_marks()
+
+    async def send(self) -> None:
+        for _ in range(self.rng.randrange(1, 5)):
+            body, queue_id = b"%d" % len(self.known), self.rng.randrange(QUEUES)
+            offset = self.rig.store.max_offset(TOPIC, queue_id)
+            self.rig.send(body, queue_id=queue_id)
+            self.known[body] = Known(queue_id, offset)
+
+    async def receive(self) -> None:
+        count = self.rng.randrange(1, 6)
+        self.got(await self._receive(count))
+
+    async def _receive(self, count: int) -> list[Popped]:
+        self.attempts += 1
+        return await self.rig.receive(
+            count,
+            is_fifo=self.is_fifo,
+            attempt_id=f"a{self.attempts}",
+            invisible_ms=INVISIBLE_S * 1000,
+        )
+
+    def got(self, popped: list[Popped]) -> None:
+        now = self.rig.clock.monotonic()
+        for one in popped:
+            known = self.known[message_of(one).body]
+            assert not known.is_done, "what is acknowledged comes back"
+            assert now >= known.until_s, "it is in hand"
+            known.deliveries += 1
+            assert one.attempt == known.deliveries, "attempts"
+            if self.is_fifo:
+                self.check_order(known)
+            if known.receipt is not None:
+                self.stale.append(known.receipt)
+            known.receipt, known.kind = one.receipt, one.receipt.kind
+            known.until_s, known.is_in_hand = now + INVISIBLE_S, True
+
+    def check_order(self, known: Known) -> None:
+        for other in self.known.values():
+            if other.queue_id == known.queue_id and other.offset < known.offset:
+                assert other.is_done or other.until_s > self.rig.clock.monotonic(), "order"
+
+    def in_hand(self) -> Known | None:
+        held = [known for known in self.known.values() if known.is_in_hand and not known.is_done]
+        return self.rng.choice(held) if held else None
+
+    def is_over(self, known: Known) -> bool:
+        return self.rig.clock.monotonic() >= known.until_s
+
+    async def ack(self) -> None:
+        known = self.in_hand()
+        if known is None or known.receipt is None:
+            return
+        may_be_over = self.is_over(known)
+        is_done = await self.rig.ack(known.receipt)
+        assert is_done or may_be_over, "a handle ends before its time"
+        known.is_done = is_done
+
+    async def ack_stale(self) -> None:
+        if self.stale:
+            assert not await self.rig.ack(self.rng.choice(self.stale)), "an old handle"
+
+    async def change(self) -> None:
+        known = self.in_hand()
+        if known is None or known.receipt is None:
+            return
+        may_be_over, seconds = self.is_over(known), self.rng.choice([0, 2, 30])
+        changed = await self.rig.pop.change_invisible(GROUP, TOPIC, known.receipt, seconds * 1000)
+        assert changed is not None or may_be_over, "a handle ends before its time"
+        if changed is not None:
+            self.stale.append(known.receipt)
+            known.receipt = changed
+            known.until_s = self.rig.clock.monotonic() + seconds
+
+    async def renew(self) -> None:
+        known = self.in_hand()
+        if known is not None and known.receipt is not None:
+            may_be_over = self.is_over(known)
+            is_renewed = self.rig.pop.renew(GROUP, TOPIC, known.receipt, INVISIBLE_S * 1000)
+            assert is_renewed or may_be_over, "a handle ends before its time"
+            if is_renewed:
+                known.until_s = self.rig.clock.monotonic() + INVISIBLE_S
+
+    async def give_back(self) -> None:
+        known = self.in_hand()
+        if known is None or known.receipt is None or self.is_over(known):
+            return
+        self.rig.pop.give_back(GROUP, TOPIC, [known.receipt])
+        self.stale.append(known.receipt)
+        known.is_in_hand = False
+        known.deliveries -= 1
+        known.until_s = self.rig.clock.monotonic() + 1
+
+    async def wait(self) -> None:
+        await self.rig.advance(self.rng.choice([0.2, 1, 3, 11]))
+
+    async def restart(self) -> None:
+        if self.rng.random() < 0.3:
+            await self.rig.rest()
+            self.rig.restart()
+            for known in self.known.values():  # rest after giving back is not kept
+                if not known.is_in_hand:
+                    known.until_s = 0
+
+    def check_marks(self) -> None:
+        marks = {queue_id: self.rig.mark(queue_id) for queue_id in range(QUEUES)}
+        for known in self.known.values():
+            copied = known.kind != MAIN or (known.is_in_hand and self.is_over(known))
+            if not known.is_done and not copied:
+                assert marks[known.queue_id] <= known.offset, "the mark passes a message"
+
+    async def finish(self) -> None:
+        """Receive and acknowledge until nothing comes."""
+        for _ in range(40):
+            await self.rig.advance(31)
+            popped = await self._receive(32)
+            self.got(popped)
+            for one in popped:
+                assert await self.rig.ack(one.receipt)
+                self.known[message_of(one).body].is_done = True
+            if not popped and all(known.is_done for known in self.known.values()):
+                break
+        lost = [body for body, known in self.known.items() if not known.is_done]
+        assert not lost, "messages are lost"
+        assert self.rig.pop.taker.in_flight == 0
+        for queue_id in range(QUEUES):
+            assert self.rig.mark(queue_id) in (-1, self.rig.store.max_offset(TOPIC, queue_id))
+        state: Any = self.rig.journal.state()
+        assert not any(found.rows for found in state.keys.values())
+
+
+async def run(seed: int, steps: int, *, is_fifo: bool) -> None:
+    """Let a client do so many things."""
+    rig = PopRig().start(queues=QUEUES, retry_max_times=1000)
+    rig.group(retry_max_times=1000, consume_message_orderly=is_fifo)
+    client = Client(rig, seed, is_fifo=is_fifo)
+    for _ in range(steps):
+        await client.step()
+    await client.finish()
