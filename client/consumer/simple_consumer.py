@@ -41,6 +41,7 @@ from skylarkmq.client.errors import (
     NOT_STARTED,
     ConsumerClosed,
     IllegalState,
+    NoPermission,
     RocketMQError,
     RouteNotFound,
 )
@@ -310,7 +311,7 @@ class SimpleConsumer(OnClient):
                 self._empty_count = 0
                 return found
             left_s = until_s - services.clock.monotonic()
-            if failure is not None and (left_s <= 0 or not failure.retryable):
+            if failure is not None and (left_s <= 0 or not _may_pass(failure)):
                 raise failure
             if left_s <= 0:
                 return []
@@ -635,6 +636,11 @@ class _Member:
             count, size = held.get(message._known_topic, (0, 0))
             held[message._known_topic] = count + 1, size + message.size
         return held
+
+
+def _may_pass(failure: RocketMQError) -> bool:
+    """Return whether a receive is to try again: not where somebody has to change something."""
+    return failure.retryable and not isinstance(failure, NoPermission)
 
 
 def _master(services: Services, topic: str, broker_name: str) -> str:

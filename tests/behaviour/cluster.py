@@ -39,6 +39,8 @@ FEATURES: Final = {
     "big_pulls": {SKYLARKMQ, APACHE_5},
     # Pop consumption, for SimpleConsumer; RocketMQ has it since 5.0.
     "pop": {SKYLARKMQ, APACHE_5},
+    # Members of a group pull, or they pop.
+    "one_mode": {SKYLARKMQ},
     # What every cluster of the suite has, so that a test can name what it is about.
     "sql92": {SKYLARKMQ, APACHE_4, APACHE_5},
     "transactions": {SKYLARKMQ, APACHE_4, APACHE_5},

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import (
+    BrokerError,
     Client,
+    Consumer,
     Message,
+    NoPermission,
     NotSupported,
     PoppedMessage,
     Producer,
@@ -169,6 +172,28 @@ async def test_a_cancelled_receive_loses_nothing(
             found = outcome if isinstance(outcome, list) else await take(consumer, 1)
             assert bodies(found) == [b"m-%d" % number]
             await consumer.ack(found[0])
+
+
+async def test_a_group_is_consumed_in_one_way_at_a_time(
+    cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
+) -> None:
+    cluster.needs("one_mode")
+    await send(producer, topic, 1)
+    async with cluster.client() as other:
+        async with Consumer(topic, client=other, group=group) as consumer:
+            assert (await consumer.getone(LIMIT_S)).body == b"m-0"
+            async with simple(client, topic, group) as refused:
+                with pytest.raises(NoPermission, match="members that pull"):
+                    await refused.receive()
+        await send(producer, topic, 1)
+        async with simple(client, topic, group) as popping:
+            (message,) = await take(popping, 1)
+            assert message.body == b"m-0"
+            pulling = Consumer(topic, client=other, group=group)
+            await pulling.start()
+            with pytest.raises(BrokerError, match="members that pop"):
+                await pulling.getone(LIMIT_S)
+            await pulling.stop()
 
 
 async def test_a_broker_of_4_9_is_refused_plainly(

@@ -109,3 +109,26 @@ def test_what_a_lost_client_had_goes_to_another_one(
                 consumer.ack(message)
                 found.append(message.body.decode())
     assert sorted(found) == ["m-0", "m-1"]
+
+
+def test_it_goes_on_after_a_restart_of_the_broker(
+    maven: None, own_broker: Broker, children: Children
+) -> None:
+    """The mode is the group's, and what was in hand before is acknowledged after."""
+    admin = JavaAdmin(own_broker.children, own_broker, of_5=True)
+    topic, group = "PopTopic_restart", "PopGroup_restart"
+    with Admin(namesrv_addr=own_broker.namesrv) as ours:
+        ours.create_topic(topic, queues=QUEUES)
+    words = ("-b", admin.address, "-t", topic, "-g", group, "-m", "POP", "-q", "0")
+    assert "success" in admin.run("setConsumeMode", *words)
+    admin.finish()
+    wanted = send(own_broker, topic, 20)
+    consumer = JavaTools(children, own_broker).pop(topic, group)
+    consumer.count("message", 20)
+    own_broker.stop()
+    own_broker.start()
+    send(own_broker, topic, 20)
+    consumer.wait_for(
+        "40 messages", lambda: bodies(consumer.named("message")) == sorted([*wanted, *wanted])
+    )
+    consumer.finish()
