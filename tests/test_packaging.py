@@ -73,6 +73,8 @@ def test_what_is_packed(built: tuple[set[str], set[str], str]) -> None:
     assert packed == modules | pages | {
         "skylarkmq/py.typed",
         "skylarkmq/client/sync/__init__.pyi",
+        "skylarkmq/protocol/v5/schema.proto",
+        "skylarkmq/protocol/v5/schema_pb2.pyi",
         "skylarkmq/spark/log4j2.properties",
     }
     is_compiled = find_spec("skylarkmq.kernel.compiled") is not None
