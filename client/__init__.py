@@ -82,7 +82,7 @@ from skylarkmq.client.producer.transaction import (
 )
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import HostAddress, Message, MessageExt, MessageQueue
-from skylarkmq.protocol.topic_attributes import DeduplicationWindow
+from skylarkmq.protocol.topic_attributes import DeduplicationWindow, MessageType
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
@@ -122,6 +122,7 @@ __all__ = [
     "MessageIllegal",
     "MessageQueue",
     "MessageTooLarge",
+    "MessageType",
     "MessageView",
     "Model",
     "NearbyRooms",

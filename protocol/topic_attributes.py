@@ -25,11 +25,12 @@ TopicAttributes.java
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 DEDUPLICATION_SECONDS: Final = "skylarkmq.deduplication.seconds"
 DEDUPLICATION_KEYS: Final = "skylarkmq.deduplication.keys"
 MESSAGE_TYPE: Final = "message.type"
+MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 ANY_MESSAGE_TYPE: Final = "MIXED"
 _NAMES: Final = frozenset({DEDUPLICATION_SECONDS, DEDUPLICATION_KEYS, MESSAGE_TYPE})
@@ -90,6 +91,11 @@ def message_types_of(attributes: Mapping[str, str]) -> tuple[str, ...]:
     """
     kind = attributes.get(MESSAGE_TYPE)
     return (kind,) if kind in MESSAGE_TYPES else MESSAGE_TYPES
+
+
+def message_type_change(kind: MessageType) -> str:
+    """Return the change that has a topic take messages of a type, or of any."""
+    return f"+{MESSAGE_TYPE}={kind}"
 
 
 def deduplication_of(attributes: Mapping[str, str]) -> DeduplicationWindow | None:

@@ -353,6 +353,9 @@ def _settings_options(command: Command) -> Command:
                      help="Kept and told; RocketMQ's brokers do not look at it."),
         click.option("--notify/--no-notify", "notify_members", default=None,
                      help="Whether members hear at once who comes and goes."),
+        click.option("--orderly/--no-orderly", "orderly", default=None,
+                     help="Whether those who pop, as clients of RocketMQ 5, get a queue's messages "
+                     "one batch after the other."),
         click.option("--read-from", "broker_id", type=click.IntRange(0),
                      help="Broker id to read from; 0 is the master."),
         click.option("--read-from-when-slow", "broker_id_when_slow", type=click.IntRange(0),

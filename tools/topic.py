@@ -10,6 +10,7 @@ import click
 from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.admin import Admin, Statistic, TopicSettings
 from skylarkmq.client.errors import NotFound
+from skylarkmq.protocol.topic_attributes import ANY_MESSAGE_TYPE, MESSAGE_TYPES, MessageType
 from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
 from skylarkmq.tools.output import Columns, Output, ProgressBar, Row, moment
 from skylarkmq.tools.running import EXIT_CODES
@@ -52,6 +53,11 @@ def _window_text(window: Any) -> str | None:
     return None if window is None else f"{window['seconds']} s, {window['keys']} keys"
 
 
+_message_type: Final = click.option(
+    "--message-type",
+    type=click.Choice([*MESSAGE_TYPES, ANY_MESSAGE_TYPE]),
+    help="What clients of RocketMQ 5 may send; MIXED, the default, is anything.",
+)
 _DEDUPLICATE: Final = "--deduplicate"
 _DEDUPLICATE_HELP: Final = (
     "Store a message of the same unique key once within so many seconds; each broker remembers "
@@ -180,6 +186,7 @@ def _rate(what: str, group: str | None, found: Statistic) -> Row:
     metavar="SECONDS[:KEYS]",
     help=_DEDUPLICATE_HELP,
 )
+@_message_type
 @click.option("--exist-ok", is_flag=True, help="Leave a topic that is there as it is.")
 @targeted
 @changes
@@ -194,6 +201,7 @@ def create(
     perm: str,
     order: bool,
     deduplication: DeduplicationWindow | Literal[False] | None,
+    message_type: MessageType | None,
     exist_ok: bool,
 ) -> None:
     """Create a topic and wait until the name servers tell clients of it."""
@@ -208,6 +216,7 @@ def create(
             perm=perm,
             order=order,
             deduplication=deduplication or None,
+            message_type=message_type,
             cluster=where.cluster,
             brokers=where.brokers,
             exist_ok=exist_ok,
@@ -233,6 +242,7 @@ def create(
     metavar="SECONDS[:KEYS]",
     help=f"{_DEDUPLICATE_HELP} 0: no more.",
 )
+@_message_type
 @targeted
 @changes
 @online
@@ -244,7 +254,7 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     if not wanted:
-        options = "--queues, --read-queues, --perm, --order or --deduplicate"
+        options = "--queues, --read-queues, --perm, --order, --deduplicate or --message-type"
         raise click.UsageError(f"nothing to change: give {options}")
 
     async def work(admin: Admin) -> None:

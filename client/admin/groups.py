@@ -134,6 +134,7 @@ class GroupAdmin(TopicAdmin):
         broadcast_enabled: bool = True,
         from_min_enabled: bool = True,
         notify_members: bool = True,
+        orderly: bool = False,
         broker_id: int = 0,
         broker_id_when_slow: int = 1,
         cluster: str | None = None,
@@ -146,6 +147,7 @@ class GroupAdmin(TopicAdmin):
             retry_queues: of its retry topic; 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
             notify_members: tell them at once who comes and goes.
+            orderly: those who pop get a queue's messages one batch after the other.
             broker_id, broker_id_when_slow: where members read: as long as they keep up, and when
                 they are behind; 0 is the master.
             cluster, brokers: where; see `create_topic`.
@@ -170,6 +172,7 @@ class GroupAdmin(TopicAdmin):
             consume_broadcast_enable=broadcast_enabled,
             consume_from_min_enable=from_min_enabled,
             notify_consumer_ids_changed_enable=notify_members,
+            consume_message_orderly=orderly or msgspec.UNSET,
             broker_id=broker_id,
             which_broker_when_consume_slowly=broker_id_when_slow,
         )
@@ -186,6 +189,7 @@ class GroupAdmin(TopicAdmin):
         broadcast_enabled: bool | None = None,
         from_min_enabled: bool | None = None,
         notify_members: bool | None = None,
+        orderly: bool | None = None,
         broker_id: int | None = None,
         broker_id_when_slow: int | None = None,
         cluster: str | None = None,
@@ -209,6 +213,7 @@ class GroupAdmin(TopicAdmin):
             "consume_broadcast_enable": broadcast_enabled,
             "consume_from_min_enable": from_min_enabled,
             "notify_consumer_ids_changed_enable": notify_members,
+            "consume_message_orderly": orderly,
             "broker_id": broker_id,
             "which_broker_when_consume_slowly": broker_id_when_slow,
         }
@@ -765,6 +770,7 @@ def _settings(broker: str, config: SubscriptionGroupConfig) -> GroupSettings:
         retry_queues=config.retry_queue_nums,
         max_retries=config.retry_max_times,
         notify_members=config.notify_consumer_ids_changed_enable,
+        orderly=config.is_orderly,
         broker_id=config.broker_id,
         broker_id_when_slow=config.which_broker_when_consume_slowly,
     )

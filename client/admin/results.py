@@ -522,6 +522,7 @@ class GroupSettings(Result):
     notify_members: bool = True
     broker_id: int = 0
     broker_id_when_slow: int = 1
+    orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,10 @@ from skylarkmq.protocol.headers.topic import (
 )
 from skylarkmq.protocol.topic_attributes import (
     DeduplicationWindow,
+    MessageType,
     deduplication_changes,
     deduplication_of,
+    message_type_change,
 )
 from skylarkmq.remoting.waiting import sleep
 
@@ -88,6 +90,7 @@ class TopicAdmin(AdminBase):
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
         deduplication: DeduplicationWindow | None = None,
+        message_type: MessageType | None = None,
     ) -> None:
         """Create a topic and wait until the name servers tell clients of it.
 
@@ -101,6 +104,7 @@ class TopicAdmin(AdminBase):
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
             deduplication: each broker stores a message of the same unique key once within it.
+            message_type: what clients of RocketMQ 5 may send; SkylarkMQ's default is any.
 
         Raises:
             AlreadyExists: there is such a topic on one of the brokers.
@@ -126,7 +130,7 @@ class TopicAdmin(AdminBase):
             order=order,
             topic_sys_flag=sys_flag,
         )
-        changes = None if deduplication is None else deduplication_changes(deduplication)
+        changes = _changes(deduplication, message_type)
         await self._put_topic(dict.fromkeys(absent, wanted), absent, attributes=changes)
         await self._routed(name, set(targets))
 
@@ -141,6 +145,7 @@ class TopicAdmin(AdminBase):
         sys_flag: int | None = None,
         brokers: Sequence[str] | None = None,
         deduplication: DeduplicationWindow | Literal[False] | None = None,
+        message_type: MessageType | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named.
 
@@ -152,6 +157,7 @@ class TopicAdmin(AdminBase):
 
         Args:
             deduplication: False takes the window away.
+            message_type: what clients of RocketMQ 5 may send; MIXED is anything.
 
         Raises:
             RouteNotFound: there is no such topic.
@@ -160,9 +166,8 @@ class TopicAdmin(AdminBase):
         """
         name = self._topic(topic)
         place = await self._place(name)
-        changes = None
+        changes = _changes(deduplication, message_type)
         if deduplication is not None:
-            changes = deduplication_changes(deduplication or None)
             chosen = place.masters if brokers is None else brokers
             await self._require_windows(
                 place.masters[each] for each in chosen if each in place.masters
@@ -467,3 +472,15 @@ def _settings(data: QueueData, place: TopicPlace) -> TopicSettings:
         order=place.data.order_topic_conf is not None,
         sys_flag=data.topic_sys_flag,
     )
+
+
+def _changes(
+    window: DeduplicationWindow | Literal[False] | None, message_type: MessageType | None
+) -> str | None:
+    """Return the changes of a topic's attributes; None: there is none."""
+    changes: list[str] = []
+    if window is not None:
+        changes.append(deduplication_changes(window or None))
+    if message_type is not None:
+        changes.append(message_type_change(message_type))
+    return ",".join(changes) or None

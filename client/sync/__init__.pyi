@@ -56,7 +56,7 @@ from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
-from skylarkmq.protocol.topic_attributes import DeduplicationWindow
+from skylarkmq.protocol.topic_attributes import DeduplicationWindow, MessageType
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
@@ -188,6 +188,7 @@ class Admin:
         broadcast_enabled: bool = True,
         from_min_enabled: bool = True,
         notify_members: bool = True,
+        orderly: bool = False,
         broker_id: int = 0,
         broker_id_when_slow: int = 1,
         cluster: str | None = None,
@@ -200,6 +201,7 @@ class Admin:
             retry_queues: of its retry topic; 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
             notify_members: tell them at once who comes and goes.
+            orderly: those who pop get a queue's messages one batch after the other.
             broker_id, broker_id_when_slow: where members read: as long as they keep up, and when
                 they are behind; 0 is the master.
             cluster, brokers: where; see `create_topic`.
@@ -222,6 +224,7 @@ class Admin:
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
         deduplication: DeduplicationWindow | None = None,
+        message_type: MessageType | None = None,
     ) -> None:
         """Create a topic and wait until the name servers tell clients of it.
 
@@ -235,6 +238,7 @@ class Admin:
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
             deduplication: each broker stores a message of the same unique key once within it.
+            message_type: what clients of RocketMQ 5 may send; SkylarkMQ's default is any.
 
         Raises:
             AlreadyExists: there is such a topic on one of the brokers.
@@ -700,6 +704,7 @@ class Admin:
         broadcast_enabled: bool | None = None,
         from_min_enabled: bool | None = None,
         notify_members: bool | None = None,
+        orderly: bool | None = None,
         broker_id: int | None = None,
         broker_id_when_slow: int | None = None,
         cluster: str | None = None,
@@ -722,11 +727,13 @@ class Admin:
         sys_flag: int | None = None,
         brokers: Sequence[str] | None = None,
         deduplication: DeduplicationWindow | Literal[False] | None = None,
+        message_type: MessageType | None = None,
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named.
 
         Args:
             deduplication: False takes the window away.
+            message_type: what clients of RocketMQ 5 may send; MIXED is anything.
 
         Raises:
             RouteNotFound: there is no such topic.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from skylarkmq.client import BrokerError, NotFound
+from skylarkmq.client import BrokerError, DeduplicationWindow, NotFound
 from skylarkmq.protocol.bodies.stats import ReadConsumeStatsList
 from skylarkmq.protocol.bodies.text import decode_body
 from tests.client.admin.support import site
@@ -69,6 +70,20 @@ async def test_brokers_by_address(tmp_path: Path) -> None:
             await admin.broker_runtime("127.0.0.1:1")
 
 
+async def test_what_clients_of_rocketmq_5_may_send(tmp_path: Path) -> None:
+    def kept() -> str:
+        table = json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]
+        return str(table["orders"]["attributes"]["message.type"])
+
+    async with site(tmp_path) as cluster:
+        admin, window = cluster.admin, DeduplicationWindow(60, 1000)
+        await admin.create_topic("orders", message_type="FIFO", deduplication=window)
+        assert kept() == "FIFO"
+        await admin.update_topic("orders", message_type="MIXED")
+        assert kept() == "MIXED"
+        assert await admin.deduplication_windows("orders") == {"broker-a": window}
+
+
 async def test_all_settings_of_a_group_and_its_end_on_one_broker(tmp_path: Path) -> None:
     async with site(tmp_path) as cluster:
         admin = cluster.admin
@@ -77,6 +92,11 @@ async def test_all_settings_of_a_group_and_its_end_on_one_broker(tmp_path: Path)
         (settings,) = (await admin.describe_group("billing")).settings
         assert (settings.from_min_enabled, settings.notify_members) == (False, False)
         assert (settings.broker_id, settings.broker_id_when_slow) == (1, 2)
+        assert not settings.orderly
+        await admin.update_group("billing", orderly=True)
+        (settings,) = (await admin.describe_group("billing")).settings
+        assert settings.orderly
+        assert not settings.notify_members
         await admin.delete_group("billing", brokers=["broker-a"])
         with pytest.raises(NotFound):
             await admin.describe_group("billing")

@@ -18,7 +18,7 @@ from tests.tools.admin.support import GROUP, TOPIC, Shell, paths
 QUEUE = "queue.broker queue.queue_id queue.topic"
 GROUP_SETTINGS = (
     "broker broker_id broker_id_when_slow broadcast_enabled consume_enabled from_min_enabled"
-    " max_retries notify_members retry_queues"
+    " max_retries notify_members orderly retry_queues"
 )
 CONNECTION = "address brokers[] client_id language version"
 MEMBERS = (
