@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import (
+    Admin,
     BrokerError,
     Client,
     Consumer,
@@ -172,6 +173,30 @@ async def test_a_cancelled_receive_loses_nothing(
             found = outcome if isinstance(outcome, list) else await take(consumer, 1)
             assert bodies(found) == [b"m-%d" % number]
             await consumer.ack(found[0])
+
+
+async def test_an_ordered_group_gets_one_message_after_the_other(
+    cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
+) -> None:
+    cluster.needs("pop")
+    async with Admin(client=client) as admin:
+        await admin.create_group(group, orderly=True)
+    (queue, *_) = await producer.queues(topic)
+    for number in range(3):
+        await producer.send(Message(topic, b"m-%d" % number), queue=queue)
+    async with simple(client, topic, group, orderly=True) as consumer:
+        (first,) = await consumer.receive(1, invisible_duration=LIMIT_S)
+        assert first.body == b"m-0"
+        assert await consumer.receive(1, timeout=0.5) == [], "its batch is open"
+        await consumer.ack(first)
+        (second,) = await consumer.receive(1, invisible_duration=SHORT_S)
+        (again,) = await consumer.receive(1, invisible_duration=LIMIT_S)
+        assert (second.body, again.body) == (b"m-1", b"m-1")
+        assert (second.delivery_attempt, again.delivery_attempt) == (1, 2)
+        await consumer.ack(again)
+        (third,) = await consumer.receive(1)
+        assert third.body == b"m-2"
+        await consumer.ack(third)
 
 
 async def test_a_group_is_consumed_in_one_way_at_a_time(
