@@ -72,7 +72,7 @@ class Applications:
         queue_id = entry.number % QUEUES
 
         def done(answer: RemotingCommand) -> None:
-            if not _stored(answer):
+            if not stored(answer):
                 return
             entry.acked = True
             self.ledger.touch(entry, durable=self.sync)
@@ -92,7 +92,7 @@ class Applications:
         )
 
         def done(answer: RemotingCommand) -> None:
-            if not _stored(answer):
+            if not stored(answer):
                 return
             if self.clock.now_ms() < due_ms:  # a late one promises nothing
                 entry.cancel_acked = True
@@ -111,7 +111,7 @@ class Applications:
         )
 
         def done(answer: RemotingCommand) -> None:
-            if not _stored(answer):
+            if not stored(answer):
                 return
             _, physical_offset = decode_offset_message_id(answer.ext_fields["msgId"])
             entry.half_at = int(answer.ext_fields["queueOffset"]), physical_offset
@@ -204,7 +204,7 @@ class Applications:
         )  # fmt: skip
 
 
-def _stored(answer: RemotingCommand) -> bool:
+def stored(answer: RemotingCommand) -> bool:
     """Whether it is as durable as the flush mode promises.
 
     A late sync leaves that open, and a refusal for a slow disk promises nothing.

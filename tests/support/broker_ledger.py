@@ -21,6 +21,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt
 from tests.support.invariants import require
+from tests.support.pop_ledger import PopLedger
 
 LEVEL_MS = (0, 1000, 2000, 4000, 8000)
 
@@ -89,6 +90,7 @@ class Ledger:
         self.topics: dict[str, bool] = {}
         self.offsets: dict[tuple[str, int], list[int]] = {}
         self.power: Counter[str] = Counter()
+        self.pops = PopLedger()
         self._facts: list[tuple[int, Fact]] = []  # in the order of the acknowledgements
         self._kept: set[tuple[int, Fact]] = set()
         self._asked: Counter[tuple[str, int]] = Counter()  # the last commit of each
@@ -110,13 +112,14 @@ class Ledger:
                 self._kept.add((entry.number, fact))
             self.power[f"{entry.kind} {fact.value}"] += 1
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """This moment, for `keep`."""
-        return len(self._facts), len(self._committed)
+        return len(self._facts), len(self._committed), self.pops.mark()
 
-    def keep(self, mark: tuple[int, int], *, offsets: bool = True) -> None:
+    def keep(self, mark: tuple[int, int, int], *, offsets: bool = True) -> None:
         """What was acknowledged before the mark outlasts a power cut from now on."""
         self._kept.update(self._facts[: mark[0]])
+        self.pops.keep(mark[2])
         if offsets:
             counts = Counter(self._committed[: mark[1]])
             self._offsets_kept.update(counts)

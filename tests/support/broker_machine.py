@@ -100,6 +100,7 @@ class BrokerMachine(Applications):
         self.disk = disk or CrashDisk(rng.choice((Names.STRICT, Names.ORDERED)))
         self.ledger = ledger or Ledger()
         self.crash_point: CrashPoint | None = None
+        self.failures: list[Exception] = []
         self._start_ms = start_ms
         self._steps = 0
         self._waiting: dict[int, Callable[[RemotingCommand], None]] = {}
@@ -222,7 +223,20 @@ class BrokerMachine(Applications):
 
     async def run(self, count: int) -> None:
         """Do `count` random things."""
-        choices: list[tuple[int, Callable[[], Awaitable[None] | None]]] = [
+        choices = self.choices()
+        weights = [weight for weight, _ in choices]
+        for action in self.rng.choices([action for _, action in choices], weights, k=count):
+            self._lazy = self.rng.random() < 0.7
+            self._stalled = [w for w in self.workers.all() if self.rng.random() < 0.3]
+            result = action()
+            if result is not None:
+                await result
+            self.raise_failures()
+        self._lazy = False
+
+    def choices(self) -> list[tuple[int, Callable[[], Awaitable[None] | None]]]:
+        """What happens, and how often."""
+        return [
             (3, self.send_plain),
             (5, self.send_delayed),
             (5, self.send_timed),
@@ -237,14 +251,11 @@ class BrokerMachine(Applications):
             (6, self.lag),
             (1, self.restart),
         ]
-        weights = [weight for weight, _ in choices]
-        for action in self.rng.choices([action for _, action in choices], weights, k=count):
-            self._lazy = self.rng.random() < 0.7
-            self._stalled = [w for w in self.workers.all() if self.rng.random() < 0.3]
-            result = action()
-            if result is not None:
-                await result
-        self._lazy = False
+
+    def raise_failures(self) -> None:
+        """Raise what went wrong in a task of an application."""
+        for failure in self.failures:
+            raise failure
 
     async def lag(self) -> None:
         """Let the log's sync stand still, and it alone, while messages fall due."""

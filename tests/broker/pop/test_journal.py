@@ -91,6 +91,21 @@ async def test_what_was_noted_is_loaded(sync: bool) -> None:
     assert same(again.loaded(), rig.memory.state)
 
 
+async def test_what_is_dropped_at_a_start_does_not_come_back(sync: bool) -> None:
+    rig = JournalRig(sync=sync)
+    rig.start()
+    await rig.keep(took(KEY, 0, 5), took(OTHER, 0, 2))
+    again = JournalRig(rig.files, sync=sync)
+    loaded = again.journal.load()
+    del loaded.keys[KEY]
+    again.journal.begin(loaded, again.memory)
+    assert again.loaded().keys.keys() == {OTHER}
+    assert isinstance(again.files, CrashDisk)
+    for state in again.files.crash_states(Random(1), 8):
+        left = JournalRig(again.files.crash(state, Random(1))).journal.load()
+        assert left.keys.keys() == {OTHER}
+
+
 async def test_a_turn_is_one_frame() -> None:
     rig = JournalRig()
     rig.start()
