@@ -633,7 +633,7 @@ class PopService:
     def left(self, delivery: Delivery, copy_physical: int) -> None:
         """Note where a copy lies that a power cut may still take."""
         delivery.copy_physical = copy_physical
-        self._journal.note(Left(delivery.queue.key, delivery.offset, copy_physical))
+        self.journal.note(Left(delivery.queue.key, delivery.offset, copy_physical))
 
     def moved(self, delivery: Delivery) -> None:
         """Note that a message is done: its copy is on the disk, or it cannot be read any more."""
