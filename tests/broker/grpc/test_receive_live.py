@@ -33,7 +33,7 @@ GROUP, TOPIC = "group", "orders"
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1))
 """A client that does not read lets the broker send 64 KiB."""
 SOON_S = 300
-"""On the test's clock: how often it is looked whether a thread is ready, not how long that takes."""
+"""On the test's clock: how often it looks whether a thread is ready, not how long that takes."""
 
 
 class Rig:
