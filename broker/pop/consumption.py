@@ -169,6 +169,17 @@ class Consumption:
         return request.queue_id < len(queues) and queues[request.queue_id].is_listed
 
     @property
+    def in_flight(self) -> int:
+        """How many messages are not done, of the topic and of its retries."""
+        sources = (self.main, self.retry)
+        return sum(
+            len(queue.in_flight)
+            for source in sources
+            if source is not None
+            for queue in source.queues
+        )
+
+    @property
     def is_idle(self) -> bool:
         """True when nothing is in flight and nobody waits: it may be forgotten."""
         if self.line.count:

@@ -119,6 +119,7 @@ class PopService:
             journal,
             context.topics,
             self._settle,
+            stats,
         )
         self.moves = Moves(context.store, context.topics, context.clock, self)
         self.waiting_count = 0
@@ -250,6 +251,20 @@ class PopService:
         """Return how many receives wait for messages of a group and topic."""
         consumption = self.registry.find(group, topic)
         return 0 if consumption is None else consumption.line.count
+
+    def ready(self, group: str, topic: str) -> int:
+        """Return about how many messages receives of a group and topic may get now."""
+        consumption = self.registry.find(group, topic)
+        return 0 if consumption is None else self.ready_of(consumption)
+
+    def ready_of(self, consumption: Consumption) -> int:
+        """Return the same of a group in a topic."""
+        count = len(consumption.group.parked.get(consumption.topic, ()))
+        for source in (consumption.main, consumption.retry):
+            for queue in () if source is None else source.queues:
+                end = self._store.max_offset(queue.source.topic, queue.queue_id)
+                count += max(0, end - queue.next_offset) + len(queue.again)
+        return count
 
     def _check_running(self) -> None:
         if not self._is_running:
@@ -480,6 +495,7 @@ class PopService:
             del self._forwarding[key]
             if is_kept:
                 consumption.ended.append(receipt)
+                self.relist(delivery.queue)
             elif delivery.queue.life == life:
                 delivery.serial = receipt.serial
                 delivery.to_dead_letters = False

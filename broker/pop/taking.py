@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
@@ -133,6 +134,7 @@ class Taker:
         journal: Notes,
         topics: TopicConfigManager,
         settle: Callable[[PopQueue], None],
+        stats: BrokerStats,
     ) -> None:
         """Begin with nothing in flight.
 
@@ -146,6 +148,7 @@ class Taker:
         self._journal = journal
         self._topics = topics
         self.settle = settle
+        self._stats = stats
         self.in_flight = 0
         self.full: set[PopQueue] = set()
         self.last_serial = 0
@@ -294,6 +297,8 @@ class Taker:
                 rows.append(self._row(delivery, take))
         queue.next_offset = max(result.next_begin_offset, before)
         if queue.next_offset > before:
+            pulled = self._stats.pulled_by(queue.source.topic, queue.source.group.name)
+            pulled[queue.queue_id] = queue.next_offset
             self.in_flight += len(rows)
             queue.source.group.in_flight += len(rows)
             end = last[1] if last[0] == queue.next_offset - 1 else self._end_of(queue)
