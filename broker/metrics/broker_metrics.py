@@ -35,6 +35,7 @@ from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.grpc_families import grpc_families
 from skylarkmq.broker.metrics.master_families import master_families
+from skylarkmq.broker.metrics.pop_families import pop_families
 from skylarkmq.broker.metrics.replica_families import replica_families
 from skylarkmq.broker.metrics.replication_families import replication_families
 from skylarkmq.broker.metrics.rocketmq5 import (
@@ -117,6 +118,7 @@ def registry_of(
             partial(deduplication_families, parts.store.deduplication.windows),
             partial(access_families, config, parts.tls_gates),
             partial(_copy_families, parts),
+            partial(pop_families, parts.pop, parts.stats.series_limit),
             lambda maker: grpc_families(parts.grpc, maker),  # made after this
         ),
         half_messages=lambda: parts.transactions.pending_count,

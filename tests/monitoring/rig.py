@@ -27,7 +27,16 @@ from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.fleet.pages import fleet_families
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.client import Client, Consumer, Message, Producer, ReceivedMessage, StartFrom, Tag
+from skylarkmq.client import (
+    Client,
+    Consumer,
+    Message,
+    Producer,
+    ReceivedMessage,
+    SimpleConsumer,
+    StartFrom,
+    Tag,
+)
 from skylarkmq.client.observe.metrics import families_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
@@ -274,6 +283,9 @@ async def _load(stack: AsyncExitStack, site: Site, application: CollectorRegistr
     worker = Consumer(TOPIC, group="shipping", client=clients[2], start_from=StartFrom.FIRST)
     await stack.enter_async_context(worker)
     running = asyncio.ensure_future(worker.run(handle))
+    simple = SimpleConsumer(TOPIC, group="collecting", client=clients[1])
+    await stack.enter_async_context(simple)
+    await simple.receive(1)
     stack.callback(running.cancel)
     async with asyncio.timeout(LIMIT_S):
         await handled.wait()

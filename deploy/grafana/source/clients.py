@@ -126,6 +126,39 @@ STATE = [
         ),
     ),
     graph(
+        "Pop: messages in hand", "Handed out and not acknowledged, by topic and group.", COUNT,
+        (
+            "sum by (topic, consumer_group) "
+            f"({ours('skylarkmq_pop_in_flight_messages')})", "{{topic}} {{consumer_group}}",
+        ),
+    ),
+    graph(
+        "Pop: messages that wait", "That a receive would get, by topic and group.", COUNT,
+        (
+            "sum by (topic, consumer_group) "
+            f"({ours('skylarkmq_pop_ready_messages')})", "{{topic}} {{consumer_group}}",
+        ),
+        (
+            f"sum by (broker) ({ours('skylarkmq_pop_moving_messages')})",
+            "{{broker}}: to be copied to retries",
+        ),
+    ),
+    graph(
+        "Pop: receives that wait", "For a message, by topic and group.", COUNT,
+        (
+            "sum by (topic, consumer_group) "
+            f"({ours('skylarkmq_pop_waiting_receives')})", "{{topic}} {{consumer_group}}",
+        ),
+    ),
+    graph(
+        "Pop: handed out again", "Messages a second, by topic and group.", PER_SECOND,
+        (
+            "sum by (topic, consumer_group) "
+            f"({rate(ours('skylarkmq_pop_redelivered_messages_total'))})",
+            "{{topic}} {{consumer_group}}",
+        ),
+    ),
+    graph(
         "Queue locks", "Queues that ordered consumers have locked.", COUNT,
         (ours("skylarkmq_queue_locks"), HERE),
     ),

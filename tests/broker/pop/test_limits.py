@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.metrics.pop_families import pop_families
 from skylarkmq.broker.pop import service, taking
 from skylarkmq.broker.pop.handles import Receipt, parse
 from skylarkmq.protocol.codes import ResponseCode
@@ -333,3 +335,37 @@ async def test_retries_are_looked_at_first_by_one_of_five() -> None:
     found = [(await rig.receive(count=1))[0] for _ in range(5)]
     assert [message_of(one).body for one in found].count(b"again") == 1
     assert RETRY in rig.topics.table
+
+
+async def test_the_figures_of_a_group() -> None:
+    rig = PopRig().start()
+    rig.send_all(5)
+    popped = await rig.receive(count=3, invisible_ms=10_000)
+    await rig.ack(popped[0].receipt)
+    rig.topic("U", 1)
+    waits = rig.begin(topic="U")
+    await rig.rest()
+    found = {
+        (metric.name, sample.labels.get("topic")): sample.value
+        for metric in pop_families(rig.pop, 10, FamilyMaker({}))
+        for sample in metric.samples
+    }
+    assert found == {
+        ("skylarkmq_pop_in_flight_messages", TOPIC): 2,
+        ("skylarkmq_pop_ready_messages", TOPIC): 2,
+        ("skylarkmq_pop_waiting_receives", TOPIC): 0,
+        ("skylarkmq_pop_redelivered_messages", TOPIC): 0,
+        ("skylarkmq_pop_in_flight_messages", "U"): 0,
+        ("skylarkmq_pop_ready_messages", "U"): 0,
+        ("skylarkmq_pop_waiting_receives", "U"): 1,
+        ("skylarkmq_pop_redelivered_messages", "U"): 0,
+        ("skylarkmq_pop_moving_messages", None): 0,
+    }
+    waits.cancel()
+    await rig.advance(11)
+    assert rig.pop.ready(GROUP, TOPIC) == 4
+    await rig.receive()
+    (main, _) = rig.pop.registry.all()
+    assert (main.in_flight, main.redelivered, rig.pop.ready(GROUP, TOPIC)) == (4, 2, 0)
+    assert rig.stats.pulled_by(TOPIC, GROUP) == {0: 5}
+    assert rig.pop.ready("none", TOPIC) == rig.pop.waiting("none", TOPIC) == 0
