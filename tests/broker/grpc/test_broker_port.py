@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,18 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 
 from skylarkmq.broker.access.rpc_rights import RPCS
 from skylarkmq.broker.banner import banner, ready_fields
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.grpc import needs
 from skylarkmq.broker.grpc.calls import SERVICE
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.common.config_fields import ConfigError
-from tests.broker.grpc.rig import Client
+from skylarkmq.protocol.v5 import schema_pb2
+from skylarkmq.protocol.v5.codes import Code
+from tests.broker.access.test_control import ACCOUNTS
+from tests.broker.access.test_rpc_control import signed
+from tests.broker.grpc.rig import METADATA, Client
+from tests.support.certificates import Authority
 from tests.support.live_broker import broker_config, live_broker
 
 pytestmark = pytest.mark.timing
@@ -94,3 +102,54 @@ def test_what_is_not_there_at_all_is_not_installed() -> None:
 def test_an_address_to_tell_clients_has_a_port(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         broker_config(tmp_path, grpc_advertised_address="example.com")
+
+
+async def alpn_of(address: tuple[str, int] | None) -> str | None:
+    """The protocol that a listener chooses of those that browsers and gRPC offer."""
+    assert address is not None
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    _, writer = await asyncio.open_connection(*address, ssl=context)
+    chosen: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    writer.close()
+    return chosen.selected_alpn_protocol()
+
+
+@pytest.mark.parametrize("has_file", [True, False], ids=["file", "made"])
+async def test_tls_by_the_broker_s_certificate(tmp_path: Path, has_file: bool) -> None:
+    """HTTP/2 is chosen on this port alone: a browser at the metrics page speaks HTTP/1.1."""
+    authority = Authority(tmp_path)
+    certificate = authority.certificate_file("localhost") if has_file else None
+    tls = TlsConfig(tls_server_cert_path=certificate)
+    async with live_broker(tmp_path / "store", grpc_listen_port=0, tls=tls) as broker:
+        assert await alpn_of(broker.grpc_address) == "h2"
+        assert await alpn_of(broker.listen_address) is None
+        assert await alpn_of(broker.metrics_address) is None
+        if has_file:
+            assert broker.grpc_address is not None
+            credentials = grpc.ssl_channel_credentials(authority.ca_file.read_bytes())
+            target = f"localhost:{broker.grpc_address[1]}"
+            async with grpc.aio.secure_channel(target, credentials) as channel:
+                answer = await Client(channel).call("NotifyClientTermination")
+                assert answer.status.code == Code.OK
+        assert broker.parts.tls_gates["grpc"].results["tls"] == 1 + has_file
+
+
+async def test_the_accounts_of_the_broker_count(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    changes = {"acl_enable": True, "rocketmq_home": tmp_path, "grpc_listen_port": 0}
+    async with live_broker(tmp_path / "store", **changes) as broker:
+        assert broker.grpc_address is not None
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{broker.grpc_address[1]}") as channel:
+            client = Client(channel)
+            answer = await client.call("NotifyClientTermination")
+            assert answer.status.code == Code.UNAUTHORIZED
+            client.metadata = (*METADATA, *signed("publisher").items())
+            answer = await client.call("NotifyClientTermination")
+            assert answer.status.code == Code.OK
+            request = schema_pb2.QueryRouteRequest(topic=schema_pb2.Resource(name="Other"))
+            assert (await client.call("QueryRoute", request)).status.code == Code.FORBIDDEN
+        assert broker.parts.stats.auth_failures["no_access_key"] == 1
