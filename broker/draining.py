@@ -32,9 +32,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from skylarkmq.broker.groups.consumer_manager import BROADCASTING, ConsumerManager
+from skylarkmq.broker.groups.consumer_manager import (
+    BROADCASTING,
+    ConsumerGroupInfo,
+    ConsumerManager,
+)
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.metrics.stats import OTHER, BrokerStats, Traffic
+from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.broker.replication.failover.replica_status import Replicated
@@ -324,11 +329,10 @@ class Draining:
         for (topic, group), offsets in sources.offsets.table.items():
             info = sources.consumers.group(group)
             if (
-                topic not in self._moving
-                or info is None
+                info is None
                 or not info.channels
                 or info.message_model == BROADCASTING
-                or topic not in info.subscriptions
+                or not self._reads(info, topic)
             ):
                 continue
             config = sources.topics.get(topic)
@@ -340,6 +344,16 @@ class Draining:
             if missing:
                 behind.append(f"group {group} has not confirmed {missing} messages of {topic}")
         return behind
+
+    def _reads(self, info: ConsumerGroupInfo, topic: str) -> bool:
+        """Return whether a group's members get messages of a topic that moves, or tries of it."""
+        if topic in info.subscriptions:
+            return topic in self._moving
+        return info.pops and any(
+            topic == pop_retry_topic(info.group, each)
+            for each in info.subscriptions
+            if each in self._moving
+        )
 
     @staticmethod
     def _time_left(until_s: float, now_s: float) -> list[str]:

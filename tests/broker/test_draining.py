@@ -156,10 +156,28 @@ async def test_whoever_still_sends_is_waited_for(rig: Rig) -> None:
     assert await rig.after(5.0) is Phase.CONSUMERS
 
 
+def group_member(**changes: Any) -> SimpleNamespace:
+    """The group `g` with a member, which subscribes to `orders`."""
+    values = {"channels": {1: 1}, "message_model": "CLUSTERING", "subscriptions": {"orders": 1}}
+    return SimpleNamespace(**{"group": "g", "pops": False, **values, **changes})
+
+
+@pytest.mark.parametrize("pops", [True, False])
+async def test_what_waits_for_another_try_is_waited_for(rig: Rig, pops: bool) -> None:
+    """By a group that pops: the topic of its tries is no other broker's."""
+    rig.members["g"] = group_member(pops=pops)
+    retries = "%RETRY%g_orders"
+    rig.topics[retries] = TopicConfig(topic_name=retries, read_queue_nums=1, write_queue_nums=1)
+    rig.offsets["orders", "g"] = {0: 1}
+    rig.offsets[retries, "g"] = {0: 0}
+    rig.ends[0] = 1
+    await rig.start(refresh_s=1.0)
+    assert await rig.after(60.0) is (Phase.PRODUCERS if pops else Phase.DRAINED)
+    assert rig.waits == (f"group g has not confirmed 1 messages of {retries}" if pops else "")
+
+
 async def test_what_groups_have_not_confirmed_is_waited_for(rig: Rig) -> None:
-    member = SimpleNamespace(
-        channels={1: 1}, message_model="CLUSTERING", subscriptions={"orders": 1}
-    )
+    member = group_member()
     rig.members["g"] = member
     rig.offsets["orders", "g"] = {0: 3}
     rig.ends.update({0: 5, 1: 1})
@@ -177,8 +195,7 @@ async def test_what_groups_have_not_confirmed_is_waited_for(rig: Rig) -> None:
 async def test_a_group_that_reads_nothing_here_is_not_waited_for(
     rig: Rig, changes: dict[str, Any]
 ) -> None:
-    member = {"channels": {1: 1}, "message_model": "CLUSTERING", "subscriptions": {"orders": 1}}
-    rig.members["g"] = SimpleNamespace(**{**member, **changes})
+    rig.members["g"] = group_member(**changes)
     rig.offsets["orders", "g"] = {0: 3}
     rig.ends[0] = 5
     await rig.start(refresh_s=1.0)
