@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
+
+from google.protobuf.message import DecodeError
 
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.broker.grpc.settings import (
@@ -204,3 +209,31 @@ def test_a_namespace_is_given_back() -> None:
         resource_namespace="NS", name="T"
     )
     assert resource("T").resource_namespace == ""
+
+
+def test_damaged_settings_are_refused_or_answered() -> None:
+    """Never anything else: what is wrong with them is the client's to know."""
+    rng = random.Random(7)
+    sound = [
+        publishing("T", "U").SerializeToString(),
+        subscription("T", "U", expression="A || B").SerializeToString(),
+    ]
+    outcomes: Counter[str] = Counter()
+    for _ in range(4000):
+        text = bytearray(rng.choice(sound))
+        for _ in range(rng.randint(1, 6)):
+            text[rng.randrange(len(text))] = rng.randrange(256)
+        try:
+            settings = schema_pb2.Settings.FromString(bytes(text))
+        except DecodeError:
+            continue
+        try:
+            wishes = read_settings(settings, NOW_MS)
+        except RpcRefused as error:
+            assert error.ends_stream
+            outcomes["refused"] += 1
+            continue
+        group = SubscriptionGroupConfig(group_name=wishes.group) if wishes.group else None
+        merged(settings, group, 1).SerializeToString()
+        outcomes["answered"] += 1
+    assert min(outcomes["refused"], outcomes["answered"]) > 100
