@@ -149,7 +149,7 @@ class Consumption:
             source = self.retry
         elif kind == OLD_RETRY:
             source = self.group.old_retry
-        if source is None or queue_id >= len(source.queues):
+        if source is None or not 0 <= queue_id < len(source.queues):
             return None
         return source.queues[queue_id]
 

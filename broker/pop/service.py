@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 WAITING_MAX: Final = 1024
 """Receives that wait for messages of one group and topic."""
 WAITING_IN_ALL_MAX: Final = 100_000
+ID_SIZE_MAX: Final = 255
 REST_MS: Final = 1000
 """After so long a message comes again that was not handed over, or whose client is gone."""
 RENEWALS_MS: Final = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)
@@ -277,6 +278,11 @@ class PopService:
         why = self.journal.refusal()
         if why is not None:
             raise refused(why, ResponseCode.SERVICE_NOT_AVAILABLE)
+        if max(len(request.attempt_id), len(request.client_id)) > ID_SIZE_MAX:
+            raise refused(
+                f"an attempt id or client id has more than {ID_SIZE_MAX} characters",
+                ResponseCode.MESSAGE_ILLEGAL,
+            )
         self._listen()
         return self.registry.open(request, remote_address)
 

@@ -45,6 +45,7 @@ from skylarkmq.protocol.record import (
     record_properties,
 )
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult
 
 SIZE_MAX: Final = 256 << 10
@@ -100,7 +101,8 @@ class Take:
         self.size = 0
         self.serial = 0
         self.now_ms = self.due_ms = self.visible_ms = 0
-        self.looks = LOOKS_MAX
+        by_properties = isinstance(request.matches.stored, RecordFilter)
+        self.looks = 1 if by_properties else LOOKS_MAX  # one of those may cost as much as all
         self.cold: tuple[PopQueue, int, int] | None = None
         self.is_unfinished = False
 

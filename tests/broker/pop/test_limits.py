@@ -369,3 +369,42 @@ async def test_the_figures_of_a_group() -> None:
     assert (main.in_flight, main.redelivered, rig.pop.ready(GROUP, TOPIC)) == (4, 2, 0)
     assert rig.stats.pulled_by(TOPIC, GROUP) == {0: 5}
     assert rig.pop.ready("none", TOPIC) == rig.pop.waiting("none", TOPIC) == 0
+
+
+async def test_long_ids_are_refused_and_places_below_zero_are_none() -> None:
+    rig = PopRig().start()
+    rig.send(b"x")
+    for changes in ({"attempt_id": "a" * 256}, {"client_id": "a" * 256}):
+        with pytest.raises(RemoteProtocolError) as caught:
+            await rig.pop.receive(rig.request(1, 0, **changes))
+        assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
+    (one,) = await rig.receive()
+    assert not await rig.ack(one.receipt._replace(queue_id=-1))
+    assert not await rig.ack(one.receipt._replace(offset=-1))
+    assert not await rig.ack(one.receipt._replace(kind=7, queue_id=9))
+    assert await rig.ack(one.receipt)
+
+
+async def test_a_thousand_waiting_receives_cost_an_arrival_one_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = PopRig().start()
+    tasks = [rig.begin(count=1) for _ in range(1000)]
+    await rig.rest()
+    looks = 0
+    take = taking.Taker.take
+
+    def counted(taker: taking.Taker, one: taking.Take) -> None:
+        nonlocal looks
+        looks += 1
+        take(taker, one)
+
+    monkeypatch.setattr(taking.Taker, "take", counted)
+    rig.send_all(3)
+    await rig.rest()
+    assert [task.done() for task in tasks[:4]] == [True, True, True, False]
+    assert looks == 3
+    for task in tasks:
+        task.cancel()
+    await rig.rest()
+    assert rig.pop.waiting_count == 0
