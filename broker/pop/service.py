@@ -653,9 +653,12 @@ class PopService:
             self.registry.extend(consumption)
 
     def left(self, delivery: Delivery, copy_physical: int) -> None:
-        """Note where a copy lies that a power cut may still take."""
+        """Note where a copy lies that a power cut may still take; an ordered queue goes on."""
+        queue = delivery.queue
         delivery.copy_physical = copy_physical
-        self.journal.note(Left(delivery.queue.key, delivery.offset, copy_physical))
+        self.journal.note(Left(queue.key, delivery.offset, copy_physical))
+        if queue.is_fifo and not queue.is_blocked:
+            self.relist(queue)
 
     def moved(self, delivery: Delivery) -> None:
         """Note that a message is done: its copy is on the disk, or it cannot be read any more."""
