@@ -32,7 +32,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import quote
 
 from skylarkmq.broker.net.buffers import BEHIND_SIZE
-from skylarkmq.broker.net.connection import OUTBOUND_MAX, PAUSE_SIZE, PROGRESS_SIZE
+from skylarkmq.broker.net.connection import (
+    OUTBOUND_MAX,
+    PAUSE_SIZE,
+    PROGRESS_SIZE,
+    Gate,
+    socket_silence_s,
+)
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.http2.connection import (
     Data,
@@ -115,6 +121,7 @@ class GrpcStream:
         metadata: names in lower case; of several values of a name the last one.
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
         heard_s: when something of the request came last.
+        waited_s: how long its end had waited for the loop; 0 while the loop is not late.
         too_large: the bytes of a message that was not taken, because it is larger than the
             method's limit; 0 without one.
     """
@@ -122,7 +129,7 @@ class GrpcStream:
     __slots__ = (
         "_connection", "_has_begun", "_is_over", "_messages", "_method", "_part", "_part_size",
         "_reader", "_skip", "_writer", "deadline_s", "heard_s", "is_received", "metadata",
-        "stream_id", "task", "too_large",
+        "stream_id", "task", "too_large", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +146,7 @@ class GrpcStream:
         self.metadata = metadata
         self.deadline_s = deadline_s
         self.heard_s = connection.last_active_s
+        self.waited_s = 0.0
         self.is_received = False
         self.too_large = 0
         self.task: asyncio.Task[None] | None = None
@@ -212,6 +220,7 @@ class GrpcStream:
     def start(self) -> None:
         """Have the call served, once there is what its method begins with."""
         if self.task is None and (self.is_received or self._method.takes_many):
+            self.waited_s = self._connection.waited_s
             self.task = asyncio.ensure_future(self._connection.serve(self))
 
     def serve(self) -> Coroutine[Any, Any, None]:
@@ -304,6 +313,7 @@ class GrpcConnection(asyncio.Protocol):
     Attributes:
         http2: what is sent goes through it, then `write_soon`.
         is_behind: the client has enough unread.
+        waited_s: how long what was read last had waited for the loop; 0 while it is not late.
     """
 
     def __init__(
@@ -311,13 +321,17 @@ class GrpcConnection(asyncio.Protocol):
         methods: Mapping[str, Method],
         server: PeerServer,
         open_calls: OpenCalls | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """Make what stands for a client.
 
         Args:
             methods: by their paths.
             open_calls: of all clients together; None: of this one alone.
+            gate: says when it is to be known how long calls have waited; None: never.
         """
+        self._gate = gate or Gate()
+        self.waited_s = 0.0
         self._open_calls = open_calls or OpenCalls()
         self.http2 = Http2Connection()
         self._methods = methods
@@ -373,6 +387,7 @@ class GrpcConnection(asyncio.Protocol):
         if self.closed:
             return
         now_s = self.last_active_s = self._clock.monotonic()
+        self.waited_s = self._silence_s() if now_s > self._gate.watch_after_s else 0.0
         if now_s >= self._calm_at_s:
             self._calm_at_s = now_s + CALM_INTERVAL_S
             self.http2.calm()
@@ -390,6 +405,10 @@ class GrpcConnection(asyncio.Protocol):
             self.close("protocol_error")
             return
         self._note_unfinished(has_progress=bool(events))
+
+    def _silence_s(self) -> float:
+        raw = self._transport.get_extra_info("socket")
+        return 0.0 if raw is None else socket_silence_s(raw)
 
     def eof_received(self) -> bool:
         return False

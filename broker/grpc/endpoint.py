@@ -53,6 +53,7 @@ from skylarkmq.broker.net.buffers import (
     InboundBuffers,
     OutboundBuffers,
 )
+from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.server import SCAN_INTERVAL_S, PeerLimits, PeerServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.process import give_memory_back
@@ -143,7 +144,7 @@ class _Method:
             call.account = access.account(self._rpc.name, stream.metadata, peer)
         return call
 
-    def _read(self, call: Call, data: bytes) -> Any:
+    def _read(self, call: Call, data: bytes, waited_s: float = 0.0) -> Any:
         """Return a message of the client, which it may send.
 
         Raises:
@@ -157,7 +158,10 @@ class _Method:
             raise RpcRefused(
                 Code.BAD_REQUEST, f"the request is no {self._rpc.request.DESCRIPTOR.name}"
             ) from None
-        refusal = self._endpoint.refusal(_REMOTING_CODES.get(self._rpc.name, 0))
+        code = _REMOTING_CODES.get(self._rpc.name, 0)
+        refusal = self._endpoint.refusal(code)
+        if refusal is None and waited_s:
+            refusal = self._endpoint.gate.late(code, waited_s)
         if refusal is not None:
             raise refusal
         if call.account is not None:
@@ -177,7 +181,7 @@ class _Method:
             code = Code.MESSAGE_BODY_TOO_LARGE if self._rpc.name == SEND else Code.PAYLOAD_TOO_LARGE
             why = f"the request has {stream.too_large} bytes: the largest has {self.size_max}"
             raise RpcRefused(code, why)
-        return self._read(call, data or b"")
+        return self._read(call, data or b"", stream.waited_s)
 
     def _failed(self, error: Exception, call: Call | None, stream: GrpcStream) -> Message:
         """Return the answer to a call that failed."""
@@ -333,7 +337,7 @@ class GrpcEndpoint:
 
     Attributes:
         access: checks who calls; None: access control is off.
-        refusal: as given.
+        refusal, gate: as given.
         answered: calls by name and status code.
         open_calls: of all clients.
         services: start and stop with it.
@@ -348,18 +352,21 @@ class GrpcEndpoint:
         limits: EndpointLimits,
         access: RpcAccess | None = None,
         refusal: Refusal = _nothing,
+        gate: Gate | None = None,
     ) -> None:
         """Put the handlers together; nothing listens yet.
 
         Args:
             clock: of peers.
             refusal: tells by a request code of remoting what the broker refuses just now.
+            gate: tells what has waited too long while there is too much to do.
 
         Raises:
             ValueError: two handle the same call.
         """
         self.access = access
         self.refusal = refusal
+        self.gate = gate or Gate()
         self.answered: Counter[tuple[str, int]] = Counter()
         self._methods: dict[str, _Method] = {}
         for name, rpc in rpc_table(handlers).items():
@@ -466,7 +473,7 @@ class GrpcEndpoint:
             self._idle.set()
 
     def _connect(self) -> GrpcConnection:
-        return GrpcConnection(self._methods, self.server, self.open_calls)
+        return GrpcConnection(self._methods, self.server, self.open_calls, self.gate)
 
     def _scan(self) -> None:
         now_s = self._clock.monotonic()

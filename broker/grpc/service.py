@@ -95,6 +95,7 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         ),
         access=access,
         refusal=router.refusal,
+        gate=parts.fast_failure,
     )
     endpoint.services += (sessions, neighbours)
     return endpoint

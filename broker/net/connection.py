@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from skylarkmq.broker.net.buffers import BEHIND_SIZE
 from skylarkmq.protocol.command import RemotingCommand, encode_command
-from skylarkmq.protocol.errors import LocalProtocolError
+from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.remoting.errors import ConnectionFailed, RequestTimeout
@@ -81,6 +81,10 @@ class Gate:
     def sift(self, connection: Connection, frames: list[RawFrame]) -> list[RawFrame]:
         """Answer what is refused and return the rest."""
         return frames
+
+    def late(self, code: int, waited_s: float) -> RemoteProtocolError | None:
+        """Return the error for a request of another protocol that has waited too long."""
+        return None
 
 
 class LateWriter(Protocol):

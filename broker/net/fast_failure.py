@@ -35,7 +35,7 @@ from skylarkmq.broker.metrics.loop_lag import TICK_S
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import RemotingCommand, decode_command
+from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, RawFrame
 
@@ -123,7 +123,8 @@ class FastFailure(Gate):
             except BadFrameError:
                 kept.append(frame)
                 continue
-            remark = "" if command.is_response else self._remark(command, waited_ms, len(frames))
+            is_asked = not command.is_response
+            remark = self._remark(command.code, waited_ms, len(frames)) if is_asked else ""
             if remark:
                 self._count(frame)
                 connection.reply(command, command.reply(ResponseCode.SYSTEM_BUSY, remark))
@@ -131,9 +132,20 @@ class FastFailure(Gate):
                 kept.append(frame)
         return kept
 
-    def _remark(self, command: RemotingCommand, waited_ms: int, count: int) -> str:
+    def late(self, code: int, waited_s: float) -> RemoteProtocolError | None:
+        """Return the error for a request of another protocol that has waited too long.
+
+        Args:
+            code: of the request that does the same here.
+        """
+        if self._late_count < LATE_TICKS:
+            return None
+        remark = self._remark(code, int(waited_s * 1000), 1)
+        return RemoteProtocolError(ResponseCode.SYSTEM_BUSY, remark) if remark else None
+
+    def _remark(self, code: int, waited_ms: int, count: int) -> str:
         """Why a request is refused; empty when it is not."""
-        kind = KINDS.get(command.code, "other")
+        kind = KINDS.get(code, "other")
         limit = self._limits.get(kind)
         if limit is not None and waited_ms > limit[0]:
             self._stats.rejected(kind, "queue_wait")

@@ -147,3 +147,14 @@ def test_without_fast_failure_nothing_is_refused_for_its_waiting(tmp_path: Any) 
     rig.transport.silence_ms = PAST_ALL_MS
     assert rig.read(SEND, PULL) == {}
     assert rig.gate.watch_after_s == math.inf
+
+
+def test_calls_of_another_protocol_are_judged_by_the_same_rules(rig: Rig) -> None:
+    assert rig.gate.late(SEND, 60.0) is None
+    rig.late(LATE_TICKS)
+    error = rig.gate.late(SEND, 0.5)
+    assert error is not None and error.response_code == 2
+    assert "500ms" in error.remark and "waitTimeMillsInSendQueue=200" in error.remark
+    assert rig.gate.late(SEND, 0.1) is None
+    assert rig.gate.late(TOPIC, 60.0) is None
+    assert rig.stats.rejections == {("send", "queue_wait"): 1}

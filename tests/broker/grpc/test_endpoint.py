@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.access.rpc_rights import RPCS
+from skylarkmq.broker.grpc import connection
 from skylarkmq.broker.grpc.calls import SERVICE
+from skylarkmq.broker.net.connection import Gate
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import ACCOUNTS
@@ -250,6 +255,32 @@ async def test_tls_and_plain_text_on_one_port(tmp_path: Path, mode: str) -> None
             else:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await client.call("Heartbeat", timeout=2)
+
+
+class Late(Gate):
+    """Finds that sends have waited too long, and keeps what it is asked."""
+
+    watch_after_s = 0.0
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, float]] = []
+
+    def late(self, code: int, waited_s: float) -> RemoteProtocolError | None:
+        self.asked.append((code, waited_s))
+        is_send = code == RequestCode.SEND_MESSAGE_V2
+        return RemoteProtocolError(ResponseCode.SYSTEM_BUSY, "too late") if is_send else None
+
+
+async def test_a_send_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "socket_silence_s", lambda raw: 7.5)
+    gate = Late()
+    async with open_rig(gate=gate) as rig, open_client(rig) as client:
+        answer = await client.call("SendMessage", message(b""))
+        assert (answer.status.code, answer.status.message) == (Code.TOO_MANY_REQUESTS, "too late")
+        assert (await client.call("Heartbeat")).status.code == Code.OK
+        assert gate.asked == [(RequestCode.SEND_MESSAGE_V2, 7.5), (0, 7.5)]
+        gate.watch_after_s = math.inf
+        assert (await client.call("SendMessage", message(b""))).status.code == Code.OK
 
 
 async def test_a_call_without_a_right_gets_a_status() -> None:
