@@ -51,6 +51,8 @@ FLIGHTS = (1, 32)
 BATCH = 32
 WARM_S, WARM_RUNS, STILL_FALLING = 3.0, 20, 0.93
 OPENING_AT_A_TIME = 20
+STOCK_PER_S = 3000
+"""More messages than a server hands out in a second."""
 KEYS: dict[str, object] = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 300_000 * 20,
@@ -220,6 +222,7 @@ class Load:
         self.server = server
         self._body = body
         self._number = 0
+        self._stock = 0  # messages that nobody has received
 
     async def open(self) -> None:
         self._client = Client(self.server.port, 0, TOPIC, GROUP)
@@ -245,14 +248,16 @@ class Load:
                 assert answer.status.code == OK, answer.status
                 return 1
 
+            self._stock = 0  # what is sent here is drained before anything is received
             return send
-        await self._fill(int(4000 * seconds))
+        await self._fill(int(STOCK_PER_S * seconds) - self._stock)
         request = client.receive_request(row.batch, 5)
 
         async def receive() -> int:
             found = await client.receive(request, 20)
             for one in found:
                 await client.acknowledge(*one)
+            self._stock -= len(found)
             if not found:
                 raise RuntimeError("nothing is left to receive: fill more, or measure shorter")
             return len(found)
@@ -268,6 +273,7 @@ class Load:
                 await self._client.call("SendMessage", request)
 
         await asyncio.gather(*(some() for _ in range(32)))
+        self._stock += max(0, count)
 
     def _next(self) -> int:
         self._number += 1
@@ -290,6 +296,7 @@ class Load:
                     await self._client.acknowledge(*one)
 
         await asyncio.gather(*(some() for _ in range(8)))
+        self._stock = 0
 
     async def close(self) -> None:
         await self._client.stop()
