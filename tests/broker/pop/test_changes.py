@@ -232,6 +232,21 @@ async def test_handles_outlast_a_restart_and_what_was_acknowledged_stays_away() 
     assert new.receipt.serial > max(*serials, changed.serial)
 
 
+async def test_serials_grow_whatever_the_clock_says() -> None:
+    rig = PopRig().start()
+    rig.send_all(2)
+    (one,) = await rig.receive(count=1)
+    rig.clock.step_wall(-3600)
+    (second,) = await rig.receive(count=1)
+    assert second.receipt.serial > one.receipt.serial
+    for popped in (one, second):
+        await rig.ack(popped.receipt)
+    rig.restart()
+    rig.send(b"new")
+    (third,) = await rig.receive()
+    assert third.receipt.serial > second.receipt.serial
+
+
 async def test_what_was_given_back_comes_again_after_a_restart_not_counted() -> None:
     rig = PopRig().start()
     rig.send_all(2)

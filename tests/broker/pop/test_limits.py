@@ -9,8 +9,11 @@ import pytest
 
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.pop_families import pop_families
-from skylarkmq.broker.pop import service, taking
+from skylarkmq.broker.pop import moves, service, taking
+from skylarkmq.broker.pop.consumption import PopGroup, Source
+from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import Receipt, parse
+from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.read.cold_reads import ColdReads
@@ -327,14 +330,102 @@ def test_a_changed_handle_is_none() -> None:
 
 
 async def test_retries_are_looked_at_first_by_one_of_five() -> None:
-    rig = PopRig().start(queues=1)
-    rig.send(b"again")
+    rig = PopRig().start()
+    rig.send_all(5)
     await rig.receive(invisible_ms=10_000)
     await rig.advance(11)
-    rig.send_all(10)
-    found = [(await rig.receive(count=1))[0] for _ in range(5)]
-    assert [message_of(one).body for one in found].count(b"again") == 1
-    assert RETRY in rig.topics.table
+    rig.send_all(20)
+    found = [(await rig.receive(count=1))[0] for _ in range(10)]
+    assert [one.attempt for one in found].count(2) == 2
+
+
+async def test_a_dead_letter_needs_no_receive() -> None:
+    rig = PopRig().start(retry_max_times=0)
+    rig.send(b"x")
+    await rig.receive(invisible_ms=10_000)
+    await rig.advance(10.2)
+    assert [message.body for message in rig.stored(DEAD)] == [b"x"]
+    assert RETRY not in rig.topics.table
+
+
+async def test_a_copy_waits_for_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = PopRig().start()
+    rig.send(b"x")
+    await rig.receive(invisible_ms=10_000)
+    steps: list[str] = []
+    durable, put = moves.durable, rig.store.put_messages
+
+    async def made(*tables: TableFile) -> None:
+        steps.append("topic")
+        await durable(*tables)
+
+    def stored(*given: Any) -> None:
+        steps.append("copy")
+        put(*given)
+
+    monkeypatch.setattr(moves, "durable", made)
+    monkeypatch.setattr(rig.store, "put_messages", stored)
+    await rig.advance(10.2)
+    assert steps == ["topic", "copy"]
+
+
+def test_a_pinned_mark_takes_no_room_for_what_is_done() -> None:
+    queue = PopQueue(Source(PopGroup(GROUP), TOPIC, 0, TOPIC), 0, 0)
+    for offset in range(10_000):
+        queue.add(Delivery(queue, TOPIC, offset, offset, 1))
+        if offset:
+            assert not queue.remove(queue.in_flight[offset])
+    assert queue.mark == 0
+    assert len(getattr(queue, "_order")) < 200  # noqa: B009
+    assert queue.remove(queue.in_flight[0])
+    queue.next_offset = 10_000
+    assert queue.mark == 10_000
+
+
+@pytest.mark.usefixtures("_cold")
+async def test_one_reads_of_a_queue_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = PopRig().start()
+    rig.send_all(3)
+    reads = 0
+    read = rig.store.get_message_cold
+
+    def counted(*given: Any) -> None:
+        nonlocal reads
+        reads += 1
+        read(*given)
+
+    monkeypatch.setattr(rig.store, "get_message_cold", counted)
+    tasks = [rig.begin(from_min=True, wait_s=2) for _ in range(3)]
+    await rig.rest()
+    assert sorted(len(task.result()) for task in tasks if task.done()) == [3]
+    assert reads == 1
+    await rig.advance(2.1)
+
+
+@pytest.mark.usefixtures("_cold")
+@pytest.mark.parametrize("target", [0, 2])
+async def test_a_reset_while_the_disk_is_read_wins(target: int) -> None:
+    rig = PopRig().start()
+    rig.send_all(3)
+    task = rig.begin(from_min=True)
+    await asyncio.sleep(0)
+    rig.offsets.keep("admin", GROUP, TOPIC, 0, target)
+    await rig.rest()
+    assert [message_of(one).body for one in task.result()] == [b"0", b"1", b"2"][target:]
+
+
+@pytest.mark.usefixtures("_cold")
+async def test_who_parks_an_old_retry_wakes_who_waits_for_it() -> None:
+    rig = PopRig().start()
+    rig.topic("U", 1)
+    rig.topic("%RETRY%G", 1)
+    rig.send(b"U1", topic="%RETRY%G", properties=b"RETRY_TOPIC\x01U", reconsume_times=1)
+    one = rig.begin(wait_s=2)
+    await asyncio.sleep(0)
+    other = rig.begin(topic="U")
+    await rig.rest()
+    assert [message_of(popped).body for popped in other.result()] == [b"U1"]
+    one.cancel()
 
 
 async def test_the_figures_of_a_group() -> None:

@@ -215,6 +215,16 @@ async def test_what_a_client_has_in_hand_comes_again_when_it_is_gone() -> None:
     assert await rig.bodies() == [b"0"]
 
 
+async def test_what_has_a_time_of_its_own_keeps_it_when_its_client_is_gone() -> None:
+    rig = PopRig().start()
+    rig.send(b"x")
+    (one,) = await rig.receive(client_id="a", invisible_ms=30_000)
+    rig.pop.release_client("a", GROUP)
+    await rig.advance(20)
+    assert await rig.receive() == []
+    assert await rig.ack(one.receipt)
+
+
 async def test_renewed_deliveries_are_prolonged_while_the_client_is_there() -> None:
     rig = PopRig().start()
     rig.send(b"long")
