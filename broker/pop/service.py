@@ -339,8 +339,6 @@ class PopService:
                 await self._take_cold(take, *take.cold)
             for delivery in take.dead:
                 self.moves.add(delivery)
-            for topic in take.parked:
-                self._wake_topic(consumption.group, topic)
             if take.popped:
                 traffic = self._stats.topic_out(consumption.topic, request.group)
                 traffic.count += len(take.popped)

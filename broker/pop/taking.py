@@ -83,11 +83,10 @@ class Take:
         cold: a queue, offset and number of messages to read off the loop.
         is_unfinished: it has looked at enough for one turn and found nothing.
         dead: messages without another attempt.
-        parked: topics for whose receives something was found.
     """
 
     __slots__ = ("attempts_max", "cold", "consumption", "count_max", "dead", "due_ms",
-                 "is_unfinished", "looks", "now_ms", "parked", "popped", "request", "serial",
+                 "is_unfinished", "looks", "now_ms", "popped", "request", "serial",
                  "size", "visible_ms")  # fmt: skip
 
     def __init__(self, consumption: Consumption, request: PopRequest, attempts_max: int) -> None:
@@ -97,7 +96,6 @@ class Take:
         self.count_max = min(max(request.count, 1), COUNT_MAX)
         self.popped: list[Popped] = []
         self.dead: list[Delivery] = []
-        self.parked: set[str] = set()
         self.size = 0
         self.serial = 0
         self.now_ms = self.due_ms = self.visible_ms = 0
@@ -422,7 +420,6 @@ class Taker:
         """Leave a message to receives of its own topic."""
         if delivery.topic in self._topics.table:
             delivery.queue.source.group.park(delivery)
-            take.parked.add(delivery.topic)
         else:
             self._bury(delivery, take)
 
