@@ -94,6 +94,7 @@ bench-broker: $(VENV)/.core
 
 bench-peers: $(VENV)/.core
 	$(BIN)/python -m tests.bench.rocketmq $(ARGS)
+	$(BIN)/python -m tests.bench.v5
 
 bench-failover: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.failover $(ARGS)
