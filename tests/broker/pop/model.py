@@ -155,7 +155,7 @@ class Client:
 
     async def restart(self) -> None:
         if self.rng.random() < 0.3:
-            await self.rig.rest()
+            await self.rig.stop_pop()
             self.rig.restart()
             for known in self.known.values():  # rest after giving back is not kept
                 if not known.is_in_hand:

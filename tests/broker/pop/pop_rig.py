@@ -94,8 +94,15 @@ class PopRig(GroupRig):
         self.pop.start()
         return self
 
+    async def stop_pop(self) -> None:
+        """Stop pop consumption cleanly."""
+        stopping = asyncio.create_task(self.pop.stop())
+        await self.rest()
+        assert stopping.done()
+        await self.pop.close()
+
     def restart(self) -> None:
-        """Begin anew with what the journal and the tables say, as after a stop."""
+        """Begin anew with what the journal and the tables say."""
         self.pop.lapses.stop()
         self.pop.registry.clear()
         self.pop = PopService(self.context, self.journal, self.clock, self.stats)
