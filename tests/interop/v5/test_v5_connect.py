@@ -103,9 +103,11 @@ def test_accounts(own_broker: Grpc, connect: Connect, children: Children) -> Non
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_broker_that_starts_again(
-    own_broker: Grpc, connect: Connect, topic: str, group: str, how: str
+    own_broker: Grpc, connect: Connect, language: str, topic: str, group: str, how: str
 ) -> None:
     """Clients go on; what was not acknowledged comes again, what was does not."""
+    if isinstance(own_broker, ApacheProxy) and language == "python":
+        pytest.skip("RocketMQ's proxy wants settings, which Python sends every five minutes")
     own_broker.start()
     make_topic(own_broker, topic)
     program = connect(own_broker, Place(""))
