@@ -433,6 +433,8 @@ async def test_no_code_does_anything_for_a_peer_without_an_account(
     before = broker.parts.store.commit_log.max_offset, dict(broker.parts.topics.table)
     for peer, rows in ((client, BROKER), (name_server, NAME_SERVER)):
         for code in rows:
+            if kind == SerializeType.ROCKETMQ and code >= 1 << 15:
+                continue  # its codes have two bytes
             for body in (b"", b"{}"):
                 answer = await peer.call(code, fields, body, serialize_type=kind)
                 assert (answer.code, answer.body) == (1, b""), code
