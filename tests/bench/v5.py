@@ -51,7 +51,7 @@ FLIGHTS = (1, 32)
 BATCH = 32
 WARM_S, WARM_RUNS, STILL_FALLING = 3.0, 20, 0.93
 OPENING_AT_A_TIME = 20
-STOCK_PER_S = 6000
+STOCK_PER_S = 20_000
 """More messages than a server hands out in a second."""
 KEYS: dict[str, object] = {
     "mappedFileSizeCommitLog": 1 << 30,
@@ -157,6 +157,10 @@ class Client:
         await self._stream.write(pb.TelemetryCommand(settings=settings).SerializeToString())
         answer = pb.TelemetryCommand.FromString(await self._stream.read())
         assert answer.status.code in (0, OK), answer
+        await self.beat()
+
+    async def beat(self) -> None:
+        """Give a sign of life: the proxy forgets settings two minutes after the last one."""
         await self.call("Heartbeat", pb.HeartbeatRequest(group=self._group, client_type=3))
 
     async def call(self, name: str, request: Any) -> bytes:
@@ -230,6 +234,7 @@ class Load:
 
     async def measure(self, row: Row, seconds: float) -> tuple[float, float]:
         """Return CPU seconds of the server for each message, and messages in a second."""
+        await self._client.beat()
         step = await self._prepared(row, seconds)
         before, started = cpu_s(self.server.pid), time.perf_counter()
         end = started + seconds
