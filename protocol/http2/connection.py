@@ -137,14 +137,12 @@ class Http2Connection:
     Attributes:
         failed: why the connection has ended; empty while it has not.
         unsent_size: bytes of bodies that wait for the peer's windows.
-        is_leaving: the peer has said that it sends no more requests.
     """
 
     def __init__(self, streams_max: int = STREAMS_MAX) -> None:
         """Begin, with our settings as the first thing to be written."""
         self.failed = ""
         self.unsent_size = 0
-        self.is_leaving = False
         self._streams_max = streams_max
         self._decoder = HpackDecoder(HEADER_SIZE_MAX)
         self._rest = bytearray()  # a frame of which more is to come
@@ -476,7 +474,6 @@ class Http2Connection:
         if stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the peer's leave is not a stream's")
         self._note_useless()
-        self.is_leaving = True
 
     def _window_update(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if len(payload) != UINT32.size:
@@ -567,10 +564,6 @@ class Http2Connection:
         """End a stream before its time."""
         if stream_id in self._streams:
             self._reset(stream_id, code, [])
-
-    def ping(self) -> None:
-        """Ask the peer for a sign of life."""
-        self._out.append(frame(FrameType.PING, 0, 0, bytes(_PING_SIZE)))
 
     def go_away(self) -> None:
         """Tell the peer that no new stream is taken; those under way go on."""
