@@ -30,7 +30,7 @@ from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.logs import set_levels
 from skylarkmq.broker.metrics.lag import ConsumerLag
 from skylarkmq.broker.metrics.rates import BrokerRates
-from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
+from skylarkmq.broker.metrics.runtime_info import GrpcPlaces, RuntimeInfo
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
@@ -118,7 +118,7 @@ BODY_MAX = 1 << 20
 """Bytes of a body that is no message: a heartbeat of a thousand subscriptions has a tenth."""
 
 
-async def _nowhere(address: str) -> str | None:
+async def _nowhere(address: str) -> GrpcPlaces | None:
     return None
 
 
@@ -131,8 +131,8 @@ class BrokerParts:
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
     as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(_as_it_is)  # to clients
-    find_endpoint: Callable[[str], Awaitable[str | None]] = staticmethod(_nowhere)
-    """Asks another broker where its clients of RocketMQ 5 find it."""
+    find_grpc: Callable[[str], Awaitable[GrpcPlaces | None]] = staticmethod(_nowhere)
+    """Asks another broker where it is found by gRPC."""
     find_routes: Routes | None = None  # asks the name servers, while this broker is registered
     send: SendProcessor  # of the server, once it is made
 

@@ -279,7 +279,7 @@ class BrokerController:
         )
         parts.find_routes = self.registration.routes
         parts.as_told = self.registration.as_told
-        parts.find_endpoint = self.registration.endpoint_of
+        parts.find_grpc = self.registration.grpc_places
         await self.registration.start()
         if config.store.is_slave:
             self._slave_sync = SlaveSync(

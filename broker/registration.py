@@ -44,7 +44,7 @@ import msgspec
 
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
-from skylarkmq.broker.metrics.runtime_info import GRPC_ENDPOINT
+from skylarkmq.broker.metrics.runtime_info import GRPC_ADDRESS, GRPC_ENDPOINT, GrpcPlaces
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.net.outgoing import outgoing_client
@@ -617,8 +617,8 @@ class RegistrationService:
         """Return a topic with the permission that clients are told."""
         return self._registration.as_told(topic)
 
-    async def endpoint_of(self, address: str) -> str | None:
-        """Return where another broker's clients of RocketMQ 5 find it; None: it has no endpoint.
+    async def grpc_places(self, address: str) -> GrpcPlaces | None:
+        """Return where another broker is found by gRPC; None: it has no endpoint.
 
         Raises:
             RocketMQError: it does not answer.
@@ -629,7 +629,9 @@ class RegistrationService:
         answer = await self._remoting.call(address, asked, timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             return None
-        return decode_body(KVTable, answer.body).table.get(GRPC_ENDPOINT)
+        table = decode_body(KVTable, answer.body).table
+        endpoint = table.get(GRPC_ENDPOINT)
+        return None if endpoint is None else GrpcPlaces(endpoint, table.get(GRPC_ADDRESS, endpoint))
 
     def not_told(self) -> list[str]:
         """Return the name servers that can be reached, and have not taken all topics yet."""

@@ -58,6 +58,7 @@ HA_PORT_DISTANCE: Final = 1
 """The port for slaves is this much above the listen port, unless haListenPort says another."""
 
 MetricsCompat = Literal["rocketmq5", "exporter", "both", "none"]
+ProxyMode = Literal["LOCAL", "CLUSTER"]
 _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
 
@@ -182,6 +183,7 @@ class BrokerConfig(ServerConfig):
     namesrv_listen_port: Port = 9876  # of the built-in name server
     grpc_listen_port: Port | None = None  # for clients of RocketMQ 5, 8081 there; None: nowhere
     grpc_advertised_address: str | None = None  # ours; host:port; None: as clients reached it
+    grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are handed on
     metrics_prom_exporter_port: Port = 5557
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines

@@ -23,8 +23,8 @@ proxy/.../grpc/v2/common/ResponseBuilder.java
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -56,6 +56,7 @@ class Call:
         peer: `host:port` of the client.
         account: whose call it is; None when access control is off, or the address is let in.
         deadline_s: when the client stops waiting, on the clock of peers; None: it does not say.
+        metadata: as it was sent, names in lower case.
     """
 
     client_id: str
@@ -65,6 +66,7 @@ class Call:
     peer: str = ""
     account: Account | None = None
     deadline_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class RpcRefused(Exception):

@@ -113,6 +113,7 @@ def call_of(metadata: Mapping[str, str], peer: str, deadline_s: float | None) ->
         peer,
         None,
         deadline_s,
+        metadata,
     )
 
 

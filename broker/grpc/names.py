@@ -1,6 +1,11 @@
-"""Names that a call brings: of topics and of consumer groups.
+"""Names that a call brings: of topics, of consumer groups, of transactions.
 
 The part of a `Resource` that names a namespace is not looked at, as in RocketMQ, and given back.
+
+    transaction id = <message id>@<broker name>
+
+What ends a transaction names no broker, and an endpoint may have several. Unlike RocketMQ, where it
+is the message's id alone.
 Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/common/GrpcValidator.java
 """
 
@@ -45,3 +50,14 @@ def group_of(resource: schema_pb2.Resource) -> str:
     if why is not None:
         raise RpcRefused(Code.ILLEGAL_CONSUMER_GROUP, why)
     return name
+
+
+def transaction_id(message_id: str, broker_name: str) -> str:
+    """Return how a producer knows a transaction."""
+    return f"{message_id}@{broker_name}"
+
+
+def split_transaction_id(text: str) -> tuple[str, str]:
+    """Return the message id of a transaction and its broker's name; empty: it names none."""
+    message_id, _, broker_name = text.partition("@")
+    return message_id, broker_name

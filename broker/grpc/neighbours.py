@@ -1,19 +1,19 @@
 """Other brokers of a topic, and where their gRPC endpoints are.
 
 A client has one access point and needs each broker of its topic. So a route names the queues of all
-of them, each broker's with its own endpoints, to which the client then goes by itself: nothing is
-handed on from broker to broker, and a broker that fails takes nobody's messages but its own along.
+of them. With grpcProxyMode=LOCAL each broker's have its own endpoints, to which the client then
+goes by itself: a broker that fails takes nobody's messages but its own along. With CLUSTER, as of
+RocketMQ's proxy, all have this endpoint, which hands calls on (`cluster.py`).
 
     which brokers    the name servers say, as to any client of RocketMQ 4: the present master of
                      each, also after another replica was elected
-    which endpoint   the broker itself says, among its figures (28): grpcAdvertisedAddress, else
-                     brokerIP1 and grpcListenPort
+    which endpoint   the broker itself says, among its figures (28): for clients
+                     grpcAdvertisedAddress, else brokerIP1 and grpcListenPort; for brokers always
+                     these two
 
 A broker without an endpoint, or one of RocketMQ's, has no queues in the route. What was learned is
-kept for a while, and beyond that when nobody answers. This broker itself is not asked about here: a
-replica that does not lead has no open endpoint, so who answers is the one that clients look for.
-
-Unlike RocketMQ's proxy, which is one endpoint for a whole cluster and calls the brokers itself.
+kept for a while, and beyond that when nobody answers. This broker itself is not asked about, but a
+replica that follows has its master among its neighbours.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.metrics.runtime_info import GrpcPlaces
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
 from skylarkmq.protocol.errors import WireError
@@ -40,14 +41,25 @@ ROUTES_MAX: Final = 10_000
 ENDPOINTS_MAX: Final = 1_000
 
 FindRoutes = Callable[[str], Awaitable[list[TopicRouteData | None]]]
-FindEndpoint = Callable[[str], Awaitable[str | None]]
+FindGrpc = Callable[[str], Awaitable[GrpcPlaces | None]]
 
 
 class Neighbour(NamedTuple):
-    """A topic's queues on another broker, and where clients find it, `host:port`."""
+    """A topic's queues on another broker, and where it is found, `host:port`.
+
+    Attributes:
+        endpoint: by clients.
+        address: by brokers.
+    """
 
     queues: QueueData
     endpoint: str
+    address: str
+
+    @property
+    def name(self) -> str:
+        """The broker's."""
+        return self.queues.broker_name
 
 
 class _Known(NamedTuple):
@@ -60,26 +72,27 @@ class Neighbours:
 
     def __init__(
         self,
-        broker_name: str,
+        is_own: Callable[[str], bool],
         clock: Clock,
         find_routes: Callable[[], FindRoutes | None],
-        find_endpoint: FindEndpoint,
+        find_grpc: FindGrpc,
     ) -> None:
         """Begin without knowledge.
 
         Args:
-            broker_name: this broker's.
+            is_own: tells whether a broker's name is this one's, and it leads.
             clock: of peers.
             find_routes: returns what asks the name servers for a topic's route; None while this
                 broker is registered nowhere.
-            find_endpoint: asks a broker for its endpoint; None: it has none.
+            find_grpc: asks a broker where it is found by gRPC; None: nowhere.
         """
-        self._broker_name = broker_name
+        self._is_own = is_own
         self._clock = clock
         self._find_routes = find_routes
-        self._find_endpoint = find_endpoint
+        self._find_grpc = find_grpc
         self._routes: dict[str, _Known] = {}
-        self._endpoints: dict[str, tuple[float, str | None]] = {}
+        self._places: dict[str, tuple[float, GrpcPlaces | None]] = {}
+        self._found: dict[str, tuple[float, list[Neighbour]]] = {}  # with when it was looked for
         self._asking: dict[str, asyncio.Task[list[Neighbour]]] = {}
 
     def start(self) -> None:
@@ -95,22 +108,50 @@ class Neighbours:
 
         Those who ask for one topic at a time share the answers.
         """
+        return await asyncio.shield(self._asked(topic))
+
+    def known(self, topic: str) -> list[Neighbour] | None:
+        """Return the same as it was found last, and look again when that is a while ago.
+
+        None: it was not looked for yet, `of` is to be asked.
+        """
+        found = self._found.get(topic)
+        if found is None:
+            return None
+        asked_s, neighbours = found
+        if asked_s + ROUTE_KEPT_S <= self._clock.monotonic():
+            self._asked(topic)
+        return neighbours
+
+    async def address_of(self, broker_name: str, topic: str) -> str | None:
+        """Return where brokers find another one that has a topic; None: there is no such broker."""
+        neighbours = self.known(topic)
+        if neighbours is None or all(each.name != broker_name for each in neighbours):
+            neighbours = await self.of(topic)
+        return next((each.address for each in neighbours if each.name == broker_name), None)
+
+    def _asked(self, topic: str) -> asyncio.Task[list[Neighbour]]:
         task = self._asking.get(topic)
         if task is None:
             task = self._asking[topic] = asyncio.ensure_future(self._look(topic))
             task.add_done_callback(lambda done: self._asking.pop(topic, None))
-        return await asyncio.shield(task)
+        return task
 
     async def _look(self, topic: str) -> list[Neighbour]:
+        asked_s = self._clock.monotonic()
         known = self._routes.get(topic)
-        if known is None or known.until_s <= self._clock.monotonic():
+        if known is None or known.until_s <= asked_s:
             known = await self._ask_name_servers(topic, known)
-        endpoints = await asyncio.gather(*(self._endpoint(address) for _, address in known.rows))
-        return [
-            Neighbour(queues, endpoint)
-            for (queues, _), endpoint in zip(known.rows, endpoints, strict=True)
-            if endpoint is not None
+        places = await asyncio.gather(*(self._place(address) for _, address in known.rows))
+        found = [
+            Neighbour(queues, *place)
+            for (queues, _), place in zip(known.rows, places, strict=True)
+            if place is not None
         ]
+        if len(self._found) >= ROUTES_MAX:
+            self._found.clear()
+        self._found[topic] = asked_s, found
+        return found
 
     async def _ask_name_servers(self, topic: str, known: _Known | None) -> _Known:
         find = self._find_routes()
@@ -137,21 +178,21 @@ class Neighbours:
             }
             for queues in route.queue_datas:
                 name = queues.broker_name
-                if name != self._broker_name and name in masters:
+                if name in masters and not self._is_own(name):
                     rows.setdefault(name, (queues, masters[name]))
         return [rows[name] for name in sorted(rows)]
 
-    async def _endpoint(self, address: str) -> str | None:
-        until_s, endpoint = self._endpoints.get(address, (0.0, None))
+    async def _place(self, address: str) -> GrpcPlaces | None:
+        until_s, place = self._places.get(address, (0.0, None))
         if until_s > self._clock.monotonic():
-            return endpoint
+            return place
         try:
-            endpoint = await within(self._clock, ANSWER_LIMIT_S, self._find_endpoint(address))
+            place = await within(self._clock, ANSWER_LIMIT_S, self._find_grpc(address))
             kept_s = ENDPOINT_KEPT_S
         except (TimeoutError, RocketMQError, WireError) as error:
             log.info("the broker at %s does not tell its gRPC endpoint: %s", address, error)
             kept_s = ROUTE_KEPT_S  # with the last answer
-        if len(self._endpoints) >= ENDPOINTS_MAX:
-            self._endpoints.clear()
-        self._endpoints[address] = self._clock.monotonic() + kept_s, endpoint
-        return endpoint
+        if len(self._places) >= ENDPOINTS_MAX:
+            self._places.clear()
+        self._places[address] = self._clock.monotonic() + kept_s, place
+        return place

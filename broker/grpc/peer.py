@@ -28,6 +28,7 @@ from typing import Final
 
 from skylarkmq.broker.grpc.calls import Call, TelemetryStream
 from skylarkmq.broker.grpc.messages import fill_message
+from skylarkmq.broker.grpc.names import transaction_id
 from skylarkmq.broker.grpc.settings import Wishes
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -141,7 +142,9 @@ class GrpcPeer(PendingCalls):
         is_told: that its group is consumed in another way was logged.
     """
 
-    def __init__(self, call: Call, wishes: Wishes, clock: Clock, body_max: int) -> None:
+    def __init__(
+        self, call: Call, wishes: Wishes, clock: Clock, body_max: int, broker_name: str
+    ) -> None:
         super().__init__(clock)
         self.client_id = call.client_id
         self.remote_address = call.peer
@@ -153,6 +156,7 @@ class GrpcPeer(PendingCalls):
         self._started_s = self.last_s
         self._call = call
         self._body_max = body_max
+        self._broker_name = broker_name
         self._outbox: Outbox | None = None
         self._lost_since_s = self.last_s
         self._close_listeners: list[Callable[[GrpcPeer], None]] = []
@@ -194,7 +198,7 @@ class GrpcPeer(PendingCalls):
         header = decode_fields(CheckTransactionStateRequestHeader, command.ext_fields)
         asked = schema_pb2.TelemetryCommand()
         question = asked.recover_orphaned_transaction_command
-        question.transaction_id = header.transaction_id or ""
+        question.transaction_id = transaction_id(header.transaction_id or "", self._broker_name)
         self._fill(question.message, command.body)
         self._put(asked)
 

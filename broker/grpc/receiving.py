@@ -12,7 +12,7 @@ and a call that breaks off gives all its messages back: clients throw away what 
 answer, and their messages would be stuck for the invisible time.
 
 As in 5.3.3, the queue that a receive names does not matter, and neither does its broker. A handle
-that is over, made up, or of another group or topic is answered with 40013.
+that is over, made up, or of another group, topic or broker is answered with 40013.
 
 Unlike RocketMQ: a receive needs no settings from the telemetry stream, the poll may be shorter than
 5 s, and a message that was acknowledged cannot be made visible again.
@@ -89,8 +89,8 @@ _EMPTY: Final = ReceiveMessageResponse(
 )
 _ENDED: Final = status(
     Code.INVALID_RECEIPT_HANDLE,
-    "the receipt handle has expired, or is not of this group and topic: the message comes again "
-    "with a new one, unless it is done",
+    "the receipt handle has expired, or is not of this group, topic and broker: the message comes "
+    "again with a new one, unless it is done",
 )
 
 _FILTERS: Final[dict[int, str]] = {
@@ -128,6 +128,7 @@ class Receiving(RpcHandlers):
         self._note_receive = note_receive
         self._peer_clock = peer_clock
         self._body_max = context.config.store.max_message_size
+        self._broker_name = context.config.broker_name
 
     @rpc("ReceiveMessage", ReceiveMessageRequest, ReceiveMessageResponse)
     async def receive_message(self, call: Call, request: ReceiveMessageRequest, send: Send) -> None:
@@ -156,7 +157,7 @@ class Receiving(RpcHandlers):
                     wanted.topic,
                     self._body_max,
                     namespace=namespace,
-                    handle=receipt.to_text(),
+                    handle=receipt.to_text(self._broker_name),
                     attempt=attempt,
                 )
             except RemoteProtocolError as error:  # it comes again when its time is over
@@ -235,7 +236,7 @@ class Receiving(RpcHandlers):
                 Code.BAD_REQUEST,
                 f"{len(entries)} messages are acknowledged at once: 1 to {ENTRIES_MAX} may be",
             )
-        receipts = [_parsed(entry.receipt_handle) for entry in entries]
+        receipts = [self._parsed(entry.receipt_handle) for entry in entries]
         statuses = await self._ack(call, group, topic, receipts)
         response = AckMessageResponse(status=_overall(statuses))
         for entry, result in zip(entries, statuses, strict=True):
@@ -251,11 +252,13 @@ class Receiving(RpcHandlers):
         """Let a message come again after another time."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = _invisible_ms(request.invisible_duration, 0)
-        receipt = _receipt(request.receipt_handle)
+        receipt = self._receipt(request.receipt_handle)
         changed = await self._pop.change_invisible(group, topic, receipt, invisible_ms)
         if changed is None:
             raise _ended()
-        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.to_text())
+        return ChangeInvisibleDurationResponse(
+            status=OK, receipt_handle=changed.to_text(self._broker_name)
+        )
 
     @rpc(
         "ForwardMessageToDeadLetterQueue",
@@ -267,11 +270,24 @@ class Receiving(RpcHandlers):
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Move a message to the group's dead letters."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        receipt = _receipt(request.receipt_handle)
+        receipt = self._receipt(request.receipt_handle)
         is_moved = await self._pop.forward_to_dlq(group, topic, receipt)
         if not is_moved:
             raise _ended()
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _parsed(self, handle: str) -> Receipt | None:
+        try:
+            receipt, broker_name = parse(handle)
+        except ValueError:
+            return None
+        return receipt if broker_name == self._broker_name else None
+
+    def _receipt(self, handle: str) -> Receipt:
+        receipt = self._parsed(handle)
+        if receipt is None:
+            raise _ended()
+        return receipt
 
     async def _ack(
         self, call: Call, group: str, topic: str, receipts: Sequence[Receipt | None]
@@ -283,20 +299,6 @@ class Receiving(RpcHandlers):
             failed = failure(error, "AckMessage", call)
             return [_ENDED if receipt is None else failed for receipt in receipts]
         return [OK if receipt is not None and next(results) else _ENDED for receipt in receipts]
-
-
-def _parsed(handle: str) -> Receipt | None:
-    try:
-        return parse(handle)
-    except ValueError:
-        return None
-
-
-def _receipt(handle: str) -> Receipt:
-    receipt = _parsed(handle)
-    if receipt is None:
-        raise _ended()
-    return receipt
 
 
 def _ended() -> RpcRefused:

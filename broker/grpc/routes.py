@@ -4,7 +4,8 @@ push consumer is to receive from (QueryAssignment).
     queues        those with an id below both counts may be read and written; the rest of the larger
                   count follows
     types         what the topic's attribute `message.type` says; all without it
-    endpoints     of this broker's queues see `endpoints.py`, of other brokers' `neighbours.py`
+    endpoints     of this broker's queues see `endpoints.py`, of other brokers' `neighbours.py`;
+                  with grpcProxyMode=CLUSTER this broker's for all
     assignments   of an orderly group each queue; of others one for each broker, with the id -1,
                   which is any queue of it: nothing is divided among clients
 
@@ -160,8 +161,12 @@ class RouteRpcs(RpcHandlers):
         self, call: Call, topic: str, asked: schema_pb2.Endpoints, *, may_make: bool = False
     ) -> list[Place]:
         told = self._own.told(asked)
-        places = [_place(neighbour) for neighbour in await self._others(topic)]
-        config = self._topics.get(topic)
+        are_handed_on = self._config.grpc_proxy_mode == "CLUSTER"
+        places = [
+            _place(other, told if are_handed_on else endpoints([place_of(other.endpoint)]))
+            for other in await self._others(topic)
+        ]
+        config = None if self._store.follows else self._topics.get(topic)
         if config is None and may_make and not places:
             config = self._made(call, topic)
         if config is None and not places:
@@ -197,9 +202,7 @@ class RouteRpcs(RpcHandlers):
         return [_TYPES[kind] for kind in kinds]
 
 
-def _place(neighbour: Neighbour) -> Place:
-    queues, address = neighbour
-    broker = schema_pb2.Broker(
-        name=queues.broker_name, id=MASTER_ID, endpoints=endpoints([place_of(address)])
-    )
+def _place(neighbour: Neighbour, told: schema_pb2.Endpoints) -> Place:
+    queues = neighbour.queues
+    broker = schema_pb2.Broker(name=neighbour.name, id=MASTER_ID, endpoints=told)
     return Place.of(broker, queues.perm, queues.read_queue_nums, queues.write_queue_nums)

@@ -5,7 +5,7 @@ After that each has an answer of its own, sent when it is as durable as the flus
 
     status           OK; MASTER_PERSISTENCE_TIMEOUT, SLAVE_PERSISTENCE_TIMEOUT, HA_NOT_AVAILABLE
                      for a message that is stored, but not as safely as the broker promises
-    message id       as it was sent; also the transaction's id
+    message id       as it was sent; the transaction's id names the broker, too
     offset           of its queue, of the half topic, or of where delayed messages wait
     recall handle    of a message that waits for its delivery time (`recall.py`)
 
@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, failure, rpc, status
-from skylarkmq.broker.grpc.names import topic_of
+from skylarkmq.broker.grpc.names import topic_of, transaction_id
 from skylarkmq.broker.grpc.queue_choice import QueueChoice
 from skylarkmq.broker.grpc.recall import recall_handle
 from skylarkmq.broker.grpc.validation import Checked, MessageRules
@@ -156,7 +156,7 @@ class SendHandlers(RpcHandlers):
         entry = SendResultEntry(
             status=OK if put is PutMessageStatus.PUT_OK else status(status_code(CODES[put]), _LATE),
             message_id=checked.message_id,
-            transaction_id=checked.message_id,
+            transaction_id=transaction_id(checked.message_id, self._config.broker_name),
             offset=placed.queue_offset,
         )
         if placed.inner.topic == RMQ_SYS_WHEEL_TIMER_TOPIC:

@@ -20,6 +20,7 @@ from skylarkmq.broker.grpc.sending import SendHandlers
 from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.broker.grpc.transactions import TransactionHandlers
+from skylarkmq.broker.metrics.runtime_info import GrpcPlaces
 from skylarkmq.broker.net.server import PeerLimits
 from skylarkmq.broker.transaction.verdicts import Verdicts
 
@@ -46,7 +47,7 @@ def rpc_handlers(
         SessionRpcs(sessions, parts.groups, clock, peer_clock, body_max),
         Receiving(parts.context, parts.pop, sessions.receives, peer_clock),
         SendHandlers(parts.context, send, parts.transactions),
-        TransactionHandlers(verdicts),
+        TransactionHandlers(verdicts, parts.config.broker_name),
         RecallHandlers(parts.context, send.store_host),
     ]
 
@@ -69,15 +70,16 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         parts.context.clock,
         parts.peer_clock,
         config.store.max_message_size,
+        config.broker_name,
     )
     sessions.release = parts.pop.release_client
     endpoints = OwnEndpoints(own, config.grpc_advertised_address)
-    parts.info.grpc_endpoint = endpoints.address
+    parts.info.grpc = GrpcPlaces(endpoints.address, own)
     neighbours = Neighbours(
-        config.broker_name,
+        lambda name: name == config.broker_name and not parts.store.follows,
         parts.peer_clock,
         lambda: parts.find_routes,
-        lambda address: parts.find_endpoint(address),
+        lambda address: parts.find_grpc(address),
     )
     endpoint = GrpcEndpoint(
         rpc_handlers(parts, sessions, endpoints, neighbours),

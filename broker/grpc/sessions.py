@@ -67,6 +67,7 @@ class Sessions:
         clock: Clock,
         peer_clock: Clock,
         body_max: int,
+        broker_name: str,
     ) -> None:
         """Begin without a client.
 
@@ -82,6 +83,7 @@ class Sessions:
         self._clock = clock
         self._peer_clock = peer_clock
         self._body_max = body_max
+        self._broker_name = broker_name
         self._peers: dict[Key, GrpcPeer] = {}
         self._hosts: Counter[str] = Counter()  # clients by the host that they came from first
         self._host_of: dict[GrpcPeer, str] = {}
@@ -192,7 +194,7 @@ class Sessions:
         host = call.peer.rpartition(":")[0]
         if len(self._peers) >= CLIENTS_MAX or self._hosts[host] >= CLIENTS_PER_HOST_MAX:
             raise _no_room(f"there are {len(self._peers)} clients, {self._hosts[host]} of {host}")
-        peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max)
+        peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max, self._broker_name)
         self._peers[_key(call.client_id, call.account)] = peer
         self._hosts[host] += 1
         self._host_of[peer] = host

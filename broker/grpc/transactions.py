@@ -1,10 +1,11 @@
-"""EndTransaction: commits or rolls back the half message of a unique key.
+"""EndTransaction: commits or rolls back the half message of a transaction id.
 
-Rights were checked for the topic that the call names, and a half message of another one is not
-found. The answer comes when the end is as durable as the flush mode makes it. A verdict that is
-repeated is answered with OK; one that contradicts the first, or whose transaction nobody knows,
-with INVALID_TRANSACTION_ID. Without a verdict nothing happens, as in RocketMQ: the producer will be
-asked. Whether the client speaks for itself or answers a check makes no difference.
+The id names this broker, or is the message's alone. Rights were checked for the topic that the call
+names, and a half message of another one is not found. The answer comes when the end is as durable
+as the flush mode makes it. A verdict that is repeated is answered with OK; one that contradicts the
+first, or whose transaction nobody knows, with INVALID_TRANSACTION_ID. Without a verdict nothing
+happens, as in RocketMQ: the producer will be asked. Whether the client speaks for itself or answers
+a check makes no difference.
 
 Unlike RocketMQ: see `transaction/verdicts.py`.
 Source: apache/rocketmq@rocketmq-all-5.3.3
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, rpc, status
-from skylarkmq.broker.grpc.names import topic_of
+from skylarkmq.broker.grpc.names import topic_of, transaction_id
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
 from skylarkmq.broker.transaction.verdicts import UnknownTransactionError, Verdicts
 from skylarkmq.protocol.codes import ResponseCode
@@ -35,15 +36,17 @@ ID_SIZE_MAX: Final = 1024
 class TransactionHandlers(RpcHandlers):
     """Ends transactions. Loop thread."""
 
-    def __init__(self, verdicts: Verdicts) -> None:
+    def __init__(self, verdicts: Verdicts, broker_name: str) -> None:
         self._verdicts = verdicts
+        self._broker_name = broker_name
 
     @rpc("EndTransaction", EndTransactionRequest, EndTransactionResponse)
     async def end_transaction(
         self, _call: Call, request: EndTransactionRequest
     ) -> EndTransactionResponse:
         """End one, or do nothing."""
-        topic, key = topic_of(request.topic), request.transaction_id
+        topic = topic_of(request.topic)
+        key = request.transaction_id.removesuffix(transaction_id("", self._broker_name))
         if not key.strip() or len(key) > ID_SIZE_MAX:
             raise RpcRefused(
                 Code.INVALID_TRANSACTION_ID,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
@@ -28,6 +28,7 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.upkeep.cleaning import Spaces, used_percent
 
 GRPC_ENDPOINT: Final = "skylarkmqGrpcEndpoint"
+GRPC_ADDRESS: Final = "skylarkmqGrpcAddress"
 NO_POOL_BUFFERS: Final = 2_147_483_647
 END_TRANSACTION_CAPACITY: Final = 100_000
 # Upper bounds in seconds and their names, RocketMQ's.
@@ -38,12 +39,23 @@ TIME_BINS: Final = (
 )  # fmt: skip
 
 
+class GrpcPlaces(NamedTuple):
+    """Where a broker is found by gRPC, each `host:port`; for other brokers of its topics.
+
+    Attributes:
+        endpoint: where its clients of RocketMQ 5 find it.
+        address: of its own port, without what may stand before it.
+    """
+
+    endpoint: str
+    address: str
+
+
 class RuntimeInfo:
     """Gathers the figures. Loop thread.
 
     Attributes:
-        grpc_endpoint: where clients of RocketMQ 5 find this broker, `host:port`; empty: nowhere.
-            Ours, for other brokers of its topics.
+        grpc: where this broker is found by gRPC; None: nowhere. Ours.
     """
 
     def __init__(
@@ -61,7 +73,7 @@ class RuntimeInfo:
         self.earliest = EarliestMessage(store)
         self._clock = clock
         self._boot_ms = clock.now_ms()
-        self.grpc_endpoint = ""
+        self.grpc: GrpcPlaces | None = None
 
     def table(self, spaces: Spaces, earliest_ms: int) -> dict[str, str]:
         """Return every key with its text.
@@ -106,9 +118,9 @@ class RuntimeInfo:
     def _process(self) -> dict[str, str]:
         seconds = max(0, self._clock.now_ms() - self._boot_ms) // 1000
         minutes, hours = seconds // 60, seconds // 3600
-        endpoint = {GRPC_ENDPOINT: self.grpc_endpoint} if self.grpc_endpoint else {}
+        grpc = dict(zip((GRPC_ENDPOINT, GRPC_ADDRESS), self.grpc or (), strict=False))
         return {
-            **endpoint,
+            **grpc,
             "bootTimestamp": str(self._boot_ms),
             "brokerVersion": str(CURRENT_VERSION),
             "brokerVersionDesc": MQVersion(CURRENT_VERSION).name,

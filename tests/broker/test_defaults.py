@@ -147,6 +147,9 @@ BROKER: dict[str, Any] = {
     "namesrvListenPort": Other(None, 9876, "RocketMQ's name server is a process of its own"),
     "grpcListenPort": None,  # ours, as RocketMQ 5's proxy is a process of its own
     "grpcAdvertisedAddress": None,
+    "grpcProxyMode": Other(
+        None, "LOCAL", "proxyMode of RocketMQ 5's proxy, which is CLUSTER there"
+    ),
     "metricsPromExporterPort": 5557,  # of RocketMQ 5
     "metricsPromExporterHost": None,
     "maxInboundBuffered": Other(None, 256 * MIB, "every buffer has a limit"),

@@ -41,6 +41,7 @@ from tests.support.crash_disk import CrashDisk
 TOPIC = "orders"
 PEER = "192.0.2.7:4711"
 ID = "01AABBCCDDEEFF0001020304050000000001"
+TRANSACTION_ID = f"{ID}@broker-a"
 
 
 def message(
@@ -97,7 +98,7 @@ class SendingRig(TransactionRig):
         self.rpcs = rpc_table(
             [
                 SendHandlers(self.context, self.send, self.ledger),
-                TransactionHandlers(self.verdicts),
+                TransactionHandlers(self.verdicts, self.config.broker_name),
                 RecallHandlers(self.context, HOST),
             ]
         )

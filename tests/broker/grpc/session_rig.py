@@ -16,6 +16,7 @@ from tests.support.manual_clock import settle
 
 GROUP, TOPIC = "g", "T"
 BODY_MAX = 4 << 20
+BROKER = "broker-a"
 
 
 def a_call(client_id: str = "c@1", **changes: Any) -> Call:
@@ -85,7 +86,9 @@ class SessionRig(GroupRig):
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        self.sessions = Sessions(self.consumers, self.producers, self.clock, self.clock, BODY_MAX)
+        self.sessions = Sessions(
+            self.consumers, self.producers, self.clock, self.clock, BODY_MAX, BROKER
+        )
         self.rpcs = SessionRpcs(self.sessions, self.groups, self.clock, self.clock, BODY_MAX)
         self.housekeeping = ClientHousekeepingService(
             self.clock, self.consumers, self.producers, self.locks

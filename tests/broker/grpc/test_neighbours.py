@@ -15,6 +15,7 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.grpc import neighbours as limits
 from skylarkmq.broker.grpc.neighbours import Neighbours
+from skylarkmq.broker.metrics.runtime_info import GrpcPlaces
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.v5 import schema_pb2
@@ -51,8 +52,12 @@ class Rig:
         self.asked: list[str] = []
         self.are_silent = False
         self.is_registered = True
+        self.leads = True
         self.neighbours = Neighbours(
-            "own", self.clock, lambda: self._routes if self.is_registered else None, self._endpoint
+            lambda name: name == "own" and self.leads,
+            self.clock,
+            lambda: self._routes if self.is_registered else None,
+            self._grpc,
         )
 
     async def _routes(self, topic: str) -> list[TopicRouteData | None]:
@@ -61,13 +66,14 @@ class Rig:
             await asyncio.sleep(3600)
         return self.routes
 
-    async def _endpoint(self, address: str) -> str | None:
+    async def _grpc(self, address: str) -> GrpcPlaces | None:
         self.asked.append(address)
         if self.are_silent:
             await asyncio.sleep(3600)
         if address not in self.endpoints:
             raise ConnectionFailed(address, "nobody is there")
-        return self.endpoints[address]
+        endpoint = self.endpoints[address]
+        return None if endpoint is None else GrpcPlaces(endpoint, f"grpc-{address}")
 
     async def of(self, topic: str = "T") -> dict[str, str]:
         """The endpoint of each neighbour."""
@@ -100,6 +106,48 @@ async def test_what_was_learned_is_kept_for_a_while() -> None:
     rig.routes = [None]
     rig.clock.advance(6)
     assert await rig.of() == {}, "the topic was deleted there"
+
+
+async def test_brokers_find_another_one_by_its_own_port() -> None:
+    rig = Rig()
+    rig.routes, rig.endpoints = [route(b="b:1", c="c:1")], {"b:1": "lb:1", "c:1": "lb:1"}
+    assert rig.neighbours.known("T") is None
+    assert await rig.neighbours.address_of("c", "T") == "grpc-c:1"
+    assert rig.were_asked() == ["T", "b:1", "c:1"]
+    assert await rig.neighbours.address_of("b", "T") == "grpc-b:1"
+    assert await rig.neighbours.address_of("nobody", "T") is None
+    assert await rig.neighbours.address_of("own", "T") is None
+    assert rig.were_asked() == []
+
+
+async def test_a_replica_that_follows_has_its_master_for_a_neighbour() -> None:
+    rig = Rig()
+    rig.routes, rig.endpoints = [route(own="m:1")], {"m:1": "m:8081"}
+    rig.leads = False
+    assert await rig.neighbours.address_of("own", "T") == "grpc-m:1"
+    rig.leads = True
+    rig.clock.advance(6)
+    assert await rig.of() == {}
+
+
+async def test_what_is_known_is_looked_for_again_behind_its_users() -> None:
+    rig = Rig()
+    rig.routes, rig.endpoints = [route(b="b:1")], {"b:1": "b:8081"}
+    await rig.of()
+    rig.were_asked()
+
+    def names() -> list[str]:
+        return [each.name for each in rig.neighbours.known("T") or ()]
+
+    assert names() == ["b"]
+    assert rig.were_asked() == []
+    rig.routes = [route(c="c:1")]
+    rig.endpoints["c:1"] = "c:8081"
+    rig.clock.advance(6)
+    assert names() == ["b"], "nobody waits"
+    await settle(20)
+    assert names() == ["c"]
+    assert rig.were_asked() == ["T", "c:1"]
 
 
 async def test_who_does_not_answer_is_believed_to_be_as_before() -> None:
@@ -156,7 +204,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         rig.endpoints = {f"b:{number}": "b.example:1"}
         assert await rig.of(f"T{number}") == {"b": "b.example:1"}
     kept: Any = rig.neighbours
-    assert len(kept._routes) <= 3 >= len(kept._endpoints)
+    assert len(kept._routes) <= 3 >= len(kept._places)
     assert not kept._asking
 
 
@@ -179,7 +227,7 @@ async def query(broker: BrokerController, name: str, request: Any) -> Any:
         return await Client(channel).call(name, request)
 
 
-async def places(broker: BrokerController, topic: str) -> dict[str, tuple[int, int]]:
+async def places(broker: BrokerController, topic: str = "T") -> dict[str, tuple[int, int]]:
     """The port and the number of queues of each broker in a route."""
     answer = await query(broker, "QueryRoute", schema_pb2.QueryRouteRequest(topic=resource(topic)))
     found: dict[str, tuple[int, int]] = {}
@@ -232,3 +280,32 @@ async def test_each_broker_knows_the_others(tmp_path: Path) -> None:
         assert [
             (each.message_queue.broker.name, each.message_queue.id) for each in answer.assignments
         ] == [("broker-a", -1), ("broker-b", -1)]
+
+
+@pytest.mark.timing
+async def test_one_endpoint_stands_for_all_brokers(tmp_path: Path) -> None:
+    first_config = {"grpc_listen_port": 0, "grpc_proxy_mode": "CLUSTER"}
+    async with (
+        live_broker(tmp_path / "a", **first_config) as first,
+        live_broker(
+            tmp_path / "b",
+            broker_name="broker-b",
+            namesrv_addr=namesrv_of(first),
+            grpc_listen_port=0,
+        ) as second,
+    ):
+        assert first.grpc_address is not None
+        assert second.grpc_address is not None
+        for broker, count in ((first, 2), (second, 3)):
+            broker.parts.topics.update(
+                TopicConfig(topic_name="T", read_queue_nums=count, write_queue_nums=count)
+            )
+        assert first.namesrv is not None
+        routes = first.namesrv.routes
+        await until(lambda: len((routes.topic_route("T") or route()).queue_datas) == 2)
+        one = first.grpc_address[1]
+        assert await places(first) == {"broker-a": (one, 2), "broker-b": (one, 3)}
+        assert await places(second) == {
+            "broker-a": (one, 2),
+            "broker-b": (second.grpc_address[1], 3),
+        }

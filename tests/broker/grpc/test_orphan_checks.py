@@ -10,7 +10,7 @@ from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
-from tests.broker.grpc.sending_rig import ID, TOPIC, SendingRig, half, sending_rig
+from tests.broker.grpc.sending_rig import ID, TOPIC, TRANSACTION_ID, SendingRig, half, sending_rig
 from tests.broker.grpc.session_rig import Stream, publishing
 from tests.support.manual_clock import settle
 
@@ -45,7 +45,9 @@ async def rig_with_sessions(**config: Any) -> tuple[SendingRig, Sessions]:
     values = {"transaction_check_interval": 2000, "transaction_time_out": 1000}
     rig = await sending_rig(**values | config)
     rig.add_topic()
-    return rig, Sessions(rig.consumers, rig.producers, rig.clock, rig.clock, BODY_MAX)
+    return rig, Sessions(
+        rig.consumers, rig.producers, rig.clock, rig.clock, BODY_MAX, rig.config.broker_name
+    )
 
 
 async def test_the_question_brings_the_whole_message_and_its_answer_ends_it() -> None:
@@ -56,7 +58,7 @@ async def test_the_question_brings_the_whole_message_and_its_answer_ends_it() ->
     await rig.send_one(sent)
     await rig.advance(3)
     (question,) = client.asked()
-    assert (question.transaction_id, other.asked()) == (ID, [])
+    assert (question.transaction_id, other.asked()) == (TRANSACTION_ID, [])
     message, system = question.message, question.message.system_properties
     assert (message.topic.name, message.body, dict(message.user_properties)) == (
         TOPIC,
@@ -97,7 +99,7 @@ async def test_a_question_that_nobody_can_hear_is_not_counted() -> None:
     assert (rig.given_up(), rig.ledger.pending_count) == ([], 1)
     again = Client(rig, sessions, "producer@1", TOPIC)
     await rig.advance(3)
-    assert [question.transaction_id for question in again.asked()] == [ID]
+    assert [question.transaction_id for question in again.asked()] == [TRANSACTION_ID]
     assert await rig.end_key() == OK
     await again.leave()
 

@@ -25,6 +25,7 @@ from skylarkmq.protocol.v5.codes import Code
 from skylarkmq.remoting.errors import ConnectionFailed
 from tests.broker.group_rig import FakeConnection, ask, begin, request
 from tests.broker.grpc.session_rig import (
+    BROKER,
     GROUP,
     TOPIC,
     SessionRig,
@@ -81,7 +82,7 @@ async def test_a_producer_is_asked_how_its_transaction_ended(rig: Rig) -> None:
     await settle(20)
     (command,) = stream.took()
     question = command.recover_orphaned_transaction_command
-    assert question.transaction_id == "K"
+    assert question.transaction_id == f"K@{BROKER}"
     assert question.message.topic.name == TOPIC
     assert question.message.body == b"half"
 

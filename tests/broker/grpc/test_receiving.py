@@ -32,8 +32,9 @@ from tests.broker.group_rig import GroupRig
 from tests.support.fake_queues import Stored, record
 
 CLIENT = "host@1@0@abc"
+BROKER = "broker-a"
 RECEIPTS = tuple(Receipt(0, 3, offset, 1_700_000_000_000) for offset in range(40))
-HANDLES = tuple(receipt.to_text() for receipt in RECEIPTS)
+HANDLES = tuple(receipt.to_text(BROKER) for receipt in RECEIPTS)
 HOURS_12_S = 12 * 3600
 
 
@@ -524,7 +525,7 @@ async def test_a_change_gives_a_new_handle(seconds: int, nanos: int, invisible_m
     answer = await rig.answer(change_request(HANDLES[0], seconds, nanos))
     assert answer.status.code == Code.OK
     receipt = RECEIPTS[0]
-    assert answer.receipt_handle == receipt._replace(serial=receipt.serial + 1).to_text()
+    assert answer.receipt_handle == receipt._replace(serial=receipt.serial + 1).to_text(BROKER)
     assert rig.pop.calls == [("change", "group", "orders", receipt, invisible_ms)]
 
 
@@ -537,7 +538,9 @@ async def test_limits_of_a_change(seconds: int, nanos: int) -> None:
 
 
 @pytest.mark.parametrize("make", [change_request, forward_request])
-@pytest.mark.parametrize("handle", ["", "made up", HANDLES[0] + "0", HANDLES[9]])
+@pytest.mark.parametrize(
+    "handle", ["", "made up", HANDLES[0] + "0", HANDLES[9], RECEIPTS[0].to_text("other")]
+)
 async def test_handles_that_are_not_good(make: Any, handle: str) -> None:
     rig = Rig()
     rig.pop.known = set(RECEIPTS[:5])

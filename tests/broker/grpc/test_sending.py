@@ -21,6 +21,7 @@ from tests.broker.grpc.sending_rig import (
     ID,
     PEER,
     TOPIC,
+    TRANSACTION_ID,
     SendingRig,
     half,
     message,
@@ -58,7 +59,7 @@ async def test_a_message_is_stored_with_all_that_it_says(flush: str) -> None:
             queue_id=3,
         )
     )
-    assert (entry.message_id, entry.transaction_id, entry.offset) == (ID, ID, 0)
+    assert (entry.message_id, entry.transaction_id, entry.offset) == (ID, TRANSACTION_ID, 0)
     assert (entry.status.code, entry.status.message, entry.recall_handle) == (*OK, "")
     (stored,) = rig.all_seen()
     assert (stored.body, stored.sys_flag, stored.flag, stored.queue_id) == (b"\x00body", 0, 0, 0)

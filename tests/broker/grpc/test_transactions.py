@@ -11,7 +11,15 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
-from tests.broker.grpc.sending_rig import ID, TOPIC, SendingRig, half, message, sending_rig
+from tests.broker.grpc.sending_rig import (
+    ID,
+    TOPIC,
+    TRANSACTION_ID,
+    SendingRig,
+    half,
+    message,
+    sending_rig,
+)
 from tests.broker.transaction_rig import Producer
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle
@@ -44,10 +52,16 @@ def bodies(rig: SendingRig) -> list[bytes]:
 async def test_half_a_message_is_seen_when_it_is_committed(flush: str) -> None:
     rig = await rig_with_topic(flush_disk_type=flush)
     entry = await rig.send_one(half(b"paid", tag="red", message_group="g"))
-    assert (entry.message_id, entry.transaction_id, entry.recall_handle) == (ID, ID, "")
+    assert (entry.message_id, entry.transaction_id, entry.recall_handle) == (
+        ID,
+        TRANSACTION_ID,
+        "",
+    )
     assert bodies(rig) == []
     assert rig.counts.topic_in(TOPIC, "transaction").count == 1
-    assert await rig.end_key() == OK
+    code, _ = await rig.end_key(f"{ID}@another")
+    assert code == Code.INVALID_TRANSACTION_ID
+    assert await rig.end_key(entry.transaction_id) == OK
     (seen,) = rig.all_seen()
     assert (seen.body, seen.sys_flag, seen.properties["UNIQ_KEY"]) == (b"paid", 8, ID)
     assert seen.properties["PGROUP"] == TOPIC and seen.tags == "red"

@@ -307,14 +307,24 @@ async def test_a_wait_that_takes_nothing_does_not_keep_others_from_it() -> None:
 
 def test_handles_say_what_they_were_made_of() -> None:
     receipt = Receipt(1, 3, 5_000_000_000, 1_700_000_000_123)
-    text = receipt.to_text()
-    assert text.startswith("s1.1.3.5000000000.1700000000123.")
-    assert parse(text) == receipt
+    for name in ("broker-a", "b.1@home", "Ä"):
+        text = receipt.to_text(name)
+        assert text.startswith("s1.1.3.5000000000.1700000000123.")
+        assert parse(text) == (receipt, name)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "s1", "s1.0.0.0.0.00000000", "s2.0.0.0.1.deadbeef", "0 1 2 3 4 5 6 7", "s1." * 1000, "é"],
+    [
+        "",
+        "s1",
+        "s1.0.0.0.0.00000000",
+        "s2.0.0.0.1.deadbeef.b",
+        "s1.0.0.0.1.deadbeef",
+        "0 1 2 3 4 5 6 7",
+        "s1." * 1000,
+        "é",
+    ],
 )
 def test_other_texts_are_no_handles(text: str) -> None:
     with pytest.raises(ValueError, match="no receipt handle"):
@@ -322,7 +332,7 @@ def test_other_texts_are_no_handles(text: str) -> None:
 
 
 def test_a_changed_handle_is_none() -> None:
-    text = Receipt(0, 1, 2, 3).to_text()
+    text = Receipt(0, 1, 2, 3).to_text("broker-a")
     for place, letter in enumerate(text):
         other = "1" if letter != "1" else "2"
         with pytest.raises(ValueError, match="no receipt handle"):
