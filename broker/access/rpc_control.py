@@ -27,6 +27,7 @@ from skylarkmq.broker.access.control import (
     bad_signature,
     ensure_account,
 )
+from skylarkmq.broker.access.handed_on import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
 from skylarkmq.broker.allowance import Allowance
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -61,6 +62,24 @@ class RpcAccess:
         self._told = Allowance(clock, TOLD_BURST, TOLD_PER_S)
         self._white: dict[str, bool] = {}
         self._white_rules = self.rules
+
+    def client(self, metadata: Mapping[str, str], peer: str) -> str:
+        """Return the address of the client of a call that another endpoint hands on.
+
+        Args:
+            peer: `host:port` of the connection; it counts where no other is proved.
+        """
+        client = client_of(metadata)
+        if client and is_proved(self.rules, client, metadata):
+            return client
+        if self._told.take():
+            log.info(
+                "%s hands a call of %s on without a proof that counts here, so its own address "
+                "counts: give both brokers the same admin's account",
+                peer,
+                client or "no address",
+            )
+        return peer
 
     def account(self, name: str, metadata: Mapping[str, str], peer: str) -> Account | None:
         """Return whose call it is; None for an address that may do everything.

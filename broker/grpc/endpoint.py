@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from skylarkmq.broker.access.handed_on import CLIENT, client_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import (
     RECEIVE,
@@ -138,9 +139,13 @@ class _Method:
             RpcRefused: it does not say so.
             AccessDenied: it may not.
         """
-        peer = stream.peer.remote_address
+        peer, access = stream.peer.remote_address, self._endpoint.access
+        if CLIENT in stream.metadata:
+            by = peer
+            peer = client_of(stream.metadata) or by
+            if access is not None:
+                peer = access.client(stream.metadata, by)
         call = call_of(stream.metadata, peer, stream.deadline_s)
-        access = self._endpoint.access
         if access is not None:
             call.account = access.account(self._rpc.name, stream.metadata, peer)
         return call

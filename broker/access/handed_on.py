@@ -1,0 +1,60 @@
+"""Calls that another broker's endpoint hands on: from which address they count as coming.
+
+    x-skylarkmq-client    `host:port` of the client; whoever sends it wants the call handled here
+    x-skylarkmq-proof     <access key> <hex digits>, of an account that is an admin's here
+
+The digits are HMAC-SHA256(secret key, client's address, its x-mq-client-id, x-mq-date-time; each
+in a line). White lists let addresses in without an account, so with access control on an address
+counts only with a proof; without one, it is the address of the connection that counts. The account
+of the call is the client's own all the same: its signature is handed on as it came.
+
+Whoever has read a proof may use the client's address from then on: TLS is what protects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hmac import compare_digest, digest
+from ipaddress import ip_address
+from typing import Final
+
+from skylarkmq.broker.access.accounts import AccessRules, Account
+
+CLIENT: Final = "x-skylarkmq-client"
+PROOF: Final = "x-skylarkmq-proof"
+ADDRESS_MAX: Final = 64
+"""Characters of a client's address."""
+
+
+def client_of(metadata: Mapping[str, str]) -> str:
+    """Return the client's address as another endpoint says it; empty when it says none."""
+    client = metadata.get(CLIENT, "")
+    host, _, port = client.rpartition(":")
+    if len(client) > ADDRESS_MAX or not (port.isascii() and port.isdigit()):
+        return ""
+    try:
+        ip_address(host)
+    except ValueError:
+        return ""
+    return client
+
+
+def proof_of(account: Account, client: str, metadata: Mapping[str, str]) -> str:
+    """Return what proves a client's address.
+
+    Args:
+        account: an admin's.
+        metadata: of the client's call.
+    """
+    said = metadata.get("x-mq-client-id", ""), metadata.get("x-mq-date-time", "")
+    proof = digest(account.secret_key, "\n".join((client, *said)).encode(), "sha256").hex()
+    return f"{account.access_key} {proof}"
+
+
+def is_proved(rules: AccessRules, client: str, metadata: Mapping[str, str]) -> bool:
+    """Return whether a client's address is proved."""
+    proof = metadata.get(PROOF, "")
+    account = rules.accounts.get(proof.partition(" ")[0])
+    if account is None or not account.is_admin:
+        return False
+    return compare_digest(proof_of(account, client, metadata).encode(), proof.encode())
