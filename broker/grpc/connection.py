@@ -41,14 +41,9 @@ from skylarkmq.broker.net.connection import (
     socket_silence_s,
 )
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.protocol.http2.connection import (
-    Data,
-    Drained,
-    Head,
-    Http2Connection,
-    Reset,
-)
+from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import header_block
+from skylarkmq.protocol.http2.server import Http2Server
 
 if TYPE_CHECKING:
     from skylarkmq.broker.net.server import PeerServer
@@ -334,7 +329,7 @@ class GrpcConnection(asyncio.Protocol):
         self._gate = gate or Gate()
         self.waited_s = 0.0
         self._open_calls = open_calls or OpenCalls()
-        self.http2 = Http2Connection()
+        self.http2 = Http2Server()
         self._methods = methods
         self._server = server
         self._clock = server.clock

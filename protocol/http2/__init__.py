@@ -1,5 +1,5 @@
-"""The server's end of HTTP/2, as far as gRPC needs it; no I/O.
+"""HTTP/2, both ends of it, as far as gRPC needs it; no I/O.
 
-`connection.py` takes the bytes of one peer and tells what they mean; `broker/grpc/` does the rest.
-Nothing here knows of gRPC.
+`server.py` and `client.py` take the bytes of one peer and tell what they mean, over what both have
+in common, which is `connection.py`; `broker/grpc/` does the rest. Nothing here knows of gRPC.
 """

@@ -1,4 +1,4 @@
-"""One peer's HTTP/2 connection, as its server sees it.
+"""One HTTP/2 connection: what both of its ends do. `server.py` and `client.py` are the two.
 
     receive(bytes)  ->  events          Head, Data, Reset, Drained, in the order of the bytes
     send ..., end   ->  take_outgoing   what is to be written to the peer
@@ -16,8 +16,9 @@ Source: RFC 9113
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from skylarkmq.protocol.http2.frames import (
@@ -30,7 +31,6 @@ from skylarkmq.protocol.http2.frames import (
     HAS_PRIORITY,
     HEAD_SIZE,
     PADDED,
-    PREFACE,
     SETTING,
     STREAM_ID_MASK,
     UINT32,
@@ -48,25 +48,23 @@ RECEIVE_WINDOW: Final = 1 << 20
 """Bytes of one stream that may be under way before they are taken."""
 CONNECTION_WINDOW: Final = 1 << 24
 HEADER_SIZE_MAX: Final = 16 << 10
-"""Bytes of a request's fields, and of the block that carries them."""
-STREAMS_MAX: Final = 4096
+"""Bytes of a head's fields, and of the block that carries them."""
 FLOOD_MAX: Final = 10_000
 """Frames without any use between two calls of `calm`."""
 _PRIORITY_SIZE: Final = 5
 _PING_SIZE: Final = 8
+_GOAWAY_SIZE: Final = 8
 _NAMES_MAX: Final = 256
 _OF_CONNECTION: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
-_REQUEST: Final = frozenset((b":method", b":scheme", b":path"))
-_REQUEST_OPTIONAL: Final = frozenset((b":authority",))
 
 
 class Head(NamedTuple):
-    """A request begins.
+    """A request or an answer begins; or an answer ends, with more fields.
 
     Attributes:
-        fields: names in lower case, pseudo fields (`:path`) first.
+        fields: names in lower case, pseudo fields (`:path`, `:status`) first.
         is_end: nothing follows.
     """
 
@@ -76,7 +74,7 @@ class Head(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A part of a request's body; `taken` must be told of its bytes."""
+    """A part of a body; `taken` must be told of its bytes."""
 
     stream_id: int
     data: bytes
@@ -107,14 +105,18 @@ class Http2Error(Exception):
         self.code = code
 
 
-class _StreamError(Exception):
+class StreamError(Exception):
+    """A fault that ends a stream."""
+
     def __init__(self, stream_id: int, code: ErrorCode) -> None:
         super().__init__()
         self.stream_id = stream_id
         self.code = code
 
 
-class _Stream:
+class Stream:
+    """A stream that has not ended, as its connection keeps it."""
+
     __slots__ = (
         "is_received", "length_left", "pending", "receive_left", "send_left", "stream_id",
         "taken_size", "trailers",
@@ -128,30 +130,35 @@ class _Stream:
         self.is_received = False  # the peer has sent all of it
         self.length_left: int | None = None  # of the body, if the head tells it
         self.pending: deque[bytes] = deque()
-        self.trailers: bytes | None = None  # follow what is pending
+        self.trailers: bytes | None = None  # follow what is pending; empty: nothing but the end
 
 
-class Http2Connection:
-    """The server's end of one connection. One thread.
+class Http2Connection(ABC):
+    """One end of a connection. One thread.
 
     Attributes:
         failed: why the connection has ended; empty while it has not.
         unsent_size: bytes of bodies that wait for the peer's windows.
     """
 
-    def __init__(self, streams_max: int = STREAMS_MAX) -> None:
-        """Begin, with our settings as the first thing to be written."""
+    def __init__(
+        self, ours: Iterable[tuple[Setting, int]], *, greeting: bytes = b"", awaited: bytes = b""
+    ) -> None:
+        """Begin, with our greeting and settings as the first things to be written.
+
+        Args:
+            ours: settings that are not those of both ends.
+            awaited: the peer's greeting.
+        """
         self.failed = ""
         self.unsent_size = 0
-        self._streams_max = streams_max
         self._decoder = HpackDecoder(HEADER_SIZE_MAX)
+        self._awaited = awaited
         self._rest = bytearray()  # a frame of which more is to come
-        self._is_greeted = False
         self._is_set = False  # the peer's first frame, its settings, has come
-        self._streams: dict[int, _Stream] = {}
-        self._blocked: dict[int, _Stream] = {}
-        self._last_id = 0
-        self._going_from: int | None = None  # streams above this one are not taken any more
+        self._streams: dict[int, Stream] = {}
+        self._blocked: dict[int, Stream] = {}
+        self._last_id = 0  # of the streams that the peer has begun
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fields so far
         self._receive_left = CONNECTION_WINDOW
         self._send_left = DEFAULT_WINDOW
@@ -159,13 +166,14 @@ class Http2Connection:
         self._peer_frame_size = FRAME_SIZE_MIN
         self._flood = 0
         self._names: set[bytes] = set()  # of fields, which are known to be in order
-        ours = (
-            (Setting.MAX_CONCURRENT_STREAMS, streams_max),
+        settings = (
+            *ours,
             (Setting.INITIAL_WINDOW_SIZE, RECEIVE_WINDOW),
             (Setting.MAX_FRAME_SIZE, RECEIVE_FRAME_SIZE),
             (Setting.MAX_HEADER_LIST_SIZE, HEADER_SIZE_MAX),
         )
-        self._out = [settings_frame(ours), _window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)]
+        opens = _window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        self._out = [greeting, settings_frame(settings), opens]
         self._readers: dict[int, Callable[[int, int, bytes, list[Event]], None]] = {
             FrameType.DATA: self._data,
             FrameType.HEADERS: self._headers,
@@ -186,7 +194,7 @@ class Http2Connection:
 
     @property
     def buffered_size(self) -> int:
-        """Bytes of a frame, or of a request's head, that has not come to its end."""
+        """Bytes of a frame, or of a head, that has not come to its end."""
         return len(self._rest) + (len(self._block[2]) if self._block is not None else 0)
 
     def calm(self) -> None:
@@ -207,7 +215,7 @@ class Http2Connection:
             source = data
         try:
             end = self._read(source, events)
-        except Http2Error as error:
+        except (Http2Error, HpackError) as error:
             self._fail(error, events)
             return events
         if source is self._rest:
@@ -219,14 +227,13 @@ class Http2Connection:
     def _read(self, source: bytes | bytearray, events: list[Event]) -> int:
         """Read whole frames; return where the first one begins that is not whole."""
         size, position = len(source), 0
-        if not self._is_greeted:
-            greeting = bytes(source[: len(PREFACE)])
-            if not PREFACE.startswith(greeting):
+        if self._awaited:
+            greeting = bytes(source[: len(self._awaited)])
+            if not self._awaited.startswith(greeting):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2")
-            if size < len(PREFACE):
+            if size < len(self._awaited):
                 return 0
-            self._is_greeted = True
-            position = len(PREFACE)
+            position, self._awaited = len(self._awaited), b""
         while size - position >= HEAD_SIZE:
             length = source[position] << 16 | source[position + 1] << 8 | source[position + 2]
             if length > RECEIVE_FRAME_SIZE:
@@ -250,12 +257,16 @@ class Http2Connection:
                 continue
             try:
                 reader(flags, stream_id, payload, events)
-            except _StreamError as error:
+            except StreamError as error:
                 self._note_useless()
                 self._reset(error.stream_id, error.code, events)
         return position
 
-    def _fail(self, error: Http2Error, events: list[Event]) -> None:
+    def _fail(self, error: Http2Error | HpackError, events: list[Event]) -> None:
+        if isinstance(error, TooLargeError):
+            error = Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large")
+        elif isinstance(error, HpackError):
+            error = Http2Error(ErrorCode.COMPRESSION_ERROR, "a head cannot be read")
         self.failed = f"{error.code.name}: {error}"
         last = UINT32.pack(self._last_id) + UINT32.pack(error.code)
         self._out.append(frame(FrameType.GOAWAY, 0, 0, last + str(error).encode()))
@@ -275,8 +286,21 @@ class Http2Connection:
             why = "too many frames without any use"
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, why)
 
+    @abstractmethod
     def _is_idle(self, stream_id: int) -> bool:
-        return stream_id > self._last_id or not stream_id & 1
+        """Return whether a stream has never begun."""
+
+    @abstractmethod
+    def _head(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
+        """Take a whole block of fields."""
+
+    @abstractmethod
+    def _finish(self, stream: Stream, trailers: bytes) -> None:
+        """End our half of a stream; all of its body has left."""
+
+    def _late(self, stream_id: int, payload: bytes) -> None:
+        """Take data of a stream that has ended."""
+        raise StreamError(stream_id, ErrorCode.STREAM_CLOSED)
 
     def _data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         size = len(payload)
@@ -292,15 +316,16 @@ class Http2Connection:
         if stream is None or stream.is_received:
             if self._is_idle(stream_id):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "data of a stream that never began")
-            raise _StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+            self._late(stream_id, payload)
+            return
         stream.receive_left -= size
         if stream.receive_left < 0:
-            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+            raise StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         is_end = bool(flags & END_STREAM)
         if stream.length_left is not None:
             stream.length_left -= len(payload)
             if stream.length_left < 0 or (is_end and stream.length_left):
-                raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         if not payload and not is_end:
             self._note_useless()
         stream.taken_size += size - len(payload)
@@ -323,7 +348,7 @@ class Http2Connection:
         else:
             self._block = stream_id, flags, bytearray(payload)
         if on_itself:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
 
     def _continuation(
         self, flags: int, stream_id: int, payload: bytes, events: list[Event]
@@ -340,73 +365,54 @@ class Http2Connection:
         elif not payload:
             self._note_useless()
 
-    def _head(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
-        try:
-            fields = self._decoder.decode(block)
-        except TooLargeError as error:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large") from error
-        except HpackError as error:
-            raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a head cannot be read") from error
-        is_end = bool(flags & END_STREAM)
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            self._trailers(stream, fields, is_end=is_end, events=events)
-            return
-        if not stream_id & 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a client's streams have odd numbers")
-        if stream_id <= self._last_id:
-            raise Http2Error(ErrorCode.STREAM_CLOSED, "a head of a stream that has ended")
-        self._last_id = stream_id
-        is_going = self._going_from is not None and stream_id > self._going_from
-        if is_going or len(self._streams) >= self._streams_max:
-            raise _StreamError(stream_id, ErrorCode.REFUSED_STREAM)
-        length = self._check(stream_id, fields)
-        if is_end and length:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
-        stream = self._streams[stream_id] = _Stream(stream_id, self._peer_window)
-        stream.length_left = length
-        stream.is_received = is_end
-        events.append(Head(stream_id, fields, is_end))
-
-    def _trailers(
-        self, stream: _Stream, fields: Sequence[Field], *, is_end: bool, events: list[Event]
-    ) -> None:
+    def _check_trailers(self, stream: Stream, fields: Sequence[Field], *, is_end: bool) -> None:
+        """Check the fields that end a body."""
         if stream.is_received:
-            raise _StreamError(stream.stream_id, ErrorCode.STREAM_CLOSED)
+            raise StreamError(stream.stream_id, ErrorCode.STREAM_CLOSED)
         if not is_end or stream.length_left or any(name.startswith(b":") for name, _ in fields):
-            raise _StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR)
         for name, _ in fields:
             self._check_name(stream.stream_id, name)
         stream.is_received = True
-        events.append(Data(stream.stream_id, b"", True))
 
-    def _check(self, stream_id: int, fields: Sequence[Field]) -> int | None:
-        """Check a request's fields, and return the length of its body if they tell it."""
+    def _check(
+        self,
+        stream_id: int,
+        fields: Sequence[Field],
+        needed: frozenset[bytes],
+        known: frozenset[bytes],
+    ) -> int | None:
+        """Check a head's fields, and return the length of the body if they tell it.
+
+        Args:
+            needed: pseudo fields that must be there.
+            known: those that may.
+        """
         pseudo: set[bytes] = set()
         length: int | None = None
         is_over = False  # the pseudo fields
         for name, value in fields:
             if name[:1] == b":":
                 if is_over or name in pseudo or not value:
-                    raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                    raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
                 pseudo.add(name)
                 continue
             is_over = True
             if name not in self._names:
                 self._check_name(stream_id, name)
             if name == b"te" and value != b"trailers":
-                raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
             if name == b"content-length":
                 if not value.isdigit():
-                    raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+                    raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
                 length = int(value[:20])
-        if not pseudo >= _REQUEST or not pseudo <= _REQUEST | _REQUEST_OPTIONAL:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        if not needed <= pseudo <= known:
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         return length
 
     def _check_name(self, stream_id: int, name: bytes) -> None:
         if not name or name != name.lower() or name in _OF_CONNECTION:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         if len(self._names) < _NAMES_MAX:
             self._names.add(name)
 
@@ -415,9 +421,9 @@ class Http2Connection:
         if not stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")
         if len(payload) != _PRIORITY_SIZE:
-            raise _StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+            raise StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
         if _depends_on(payload) == stream_id:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
 
     def _rst_stream(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         self._note_useless()
@@ -459,7 +465,7 @@ class Http2Connection:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is out of range")
 
     def _push_promise(self, _: int, __: int, ___: bytes, ____: list[Event]) -> None:
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a client promises nothing")
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a promise that was not asked for")
 
     def _ping(self, flags: int, stream_id: int, payload: bytes, _: list[Event]) -> None:
         if stream_id:
@@ -470,9 +476,11 @@ class Http2Connection:
         if not flags & ACK:
             self._out.append(frame(FrameType.PING, ACK, 0, payload))
 
-    def _goaway(self, _: int, stream_id: int, __: bytes, ___: list[Event]) -> None:
+    def _goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the peer's leave is not a stream's")
+        if len(payload) < _GOAWAY_SIZE:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY has eight bytes or more")
         self._note_useless()
 
     def _window_update(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -490,14 +498,14 @@ class Http2Connection:
         if self._is_idle(stream_id):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of a stream that never began")
         if not increment:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         stream = self._streams.get(stream_id)
         if stream is None:
             self._note_useless()
             return
         stream.send_left += increment
         if stream.send_left > WINDOW_MAX:
-            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+            raise StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         if stream_id in self._blocked:
             self._flush(events)
 
@@ -519,13 +527,11 @@ class Http2Connection:
             stream.receive_left += stream.taken_size
             stream.taken_size = 0
 
-    def send_head(self, stream_id: int, block: bytes) -> None:
-        """Begin an answer; a stream that has ended takes nothing, here and below."""
-        if stream_id in self._streams:
-            self._out.append(frame(FrameType.HEADERS, END_HEADERS, stream_id, block))
-
     def send(self, stream_id: int, data: bytes) -> bool:
-        """Send a part of an answer's body; False when some of it waits for the peer's windows."""
+        """Send a part of a body; False when some of it waits for the peer's windows.
+
+        A stream that has ended takes nothing.
+        """
         stream = self._streams.get(stream_id)
         if stream is None:
             return True
@@ -540,11 +546,11 @@ class Http2Connection:
         self._flush([])
         return not stream.pending
 
-    def end(self, stream_id: int, trailers: bytes) -> None:
-        """End an answer by its last fields, after all of its body.
+    def end(self, stream_id: int, trailers: bytes = b"") -> None:
+        """End our half of a stream, after all of its body.
 
         Args:
-            trailers: their block; an empty one ends it without any.
+            trailers: the block of its last fields; an empty one ends it without any.
         """
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -554,25 +560,12 @@ class Http2Connection:
         else:
             self._finish(stream, trailers)
 
-    def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a whole answer: its head, its body, its last fields."""
-        self.send_head(stream_id, head)
-        self.send(stream_id, data)
-        self.end(stream_id, trailers)
-
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream before its time."""
         if stream_id in self._streams:
             self._reset(stream_id, code, [])
 
-    def go_away(self) -> None:
-        """Tell the peer that no new stream is taken; those under way go on."""
-        if self._going_from is None and not self.failed:
-            self._going_from = self._last_id
-            payload = UINT32.pack(self._last_id) + UINT32.pack(ErrorCode.NO_ERROR)
-            self._out.append(frame(FrameType.GOAWAY, 0, 0, payload))
-
-    def _keep(self, stream: _Stream, data: bytes) -> None:
+    def _keep(self, stream: Stream, data: bytes) -> None:
         stream.pending.append(data)
         self.unsent_size += len(data)
         self._blocked[stream.stream_id] = stream
@@ -586,7 +579,7 @@ class Http2Connection:
             if not progress:
                 return
 
-    def _flush_one(self, stream: _Stream, events: list[Event]) -> bool:
+    def _flush_one(self, stream: Stream, events: list[Event]) -> bool:
         room = min(stream.send_left, self._send_left, self._peer_frame_size)
         data = stream.pending[0]
         if room <= 0 and data:
@@ -608,19 +601,8 @@ class Http2Connection:
                 events.append(Drained(stream.stream_id))
         return True
 
-    def _finish(self, stream: _Stream, trailers: bytes) -> None:
-        stream_id = stream.stream_id
-        if trailers:
-            flags = END_HEADERS | END_STREAM
-            self._out.append(frame(FrameType.HEADERS, flags, stream_id, trailers))
-        else:
-            self._out.append(frame(FrameType.DATA, END_STREAM, stream_id))
-        if not stream.is_received:  # it need not send the rest
-            self._out.append(_rst_stream(stream_id, ErrorCode.NO_ERROR))
-        self._forget(stream_id)
-
     def _reset(self, stream_id: int, code: ErrorCode, events: list[Event]) -> None:
-        self._out.append(_rst_stream(stream_id, code))
+        self._out.append(rst_stream(stream_id, code))
         if stream_id in self._streams:
             self._forget(stream_id)
             events.append(Reset(stream_id, code))
@@ -635,7 +617,8 @@ def _window_update(stream_id: int, increment: int) -> bytes:
     return frame(FrameType.WINDOW_UPDATE, 0, stream_id, UINT32.pack(increment))
 
 
-def _rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """Return the frame that ends a stream before its time."""
     return frame(FrameType.RST_STREAM, 0, stream_id, UINT32.pack(code))
 
 

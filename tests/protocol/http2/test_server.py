@@ -18,7 +18,6 @@ from skylarkmq.protocol.http2.connection import (
     Drained,
     Event,
     Head,
-    Http2Connection,
     Reset,
 )
 from skylarkmq.protocol.http2.frames import (
@@ -36,6 +35,7 @@ from skylarkmq.protocol.http2.frames import (
     header_block,
     settings_frame,
 )
+from skylarkmq.protocol.http2.server import Http2Server
 
 HEAD = (
     (":method", "POST"),
@@ -56,7 +56,7 @@ class Pair:
         self.rng = random.Random(seed)
         config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
         self.client = h2.connection.H2Connection(config)
-        self.server = Http2Connection()
+        self.server = Http2Server()
         self.client.initiate_connection()
         self.seen: list[Event] = []
         self.told: list[h2.events.Event] = []
@@ -90,9 +90,9 @@ class Pair:
             data = data[size:]
 
 
-def raw() -> Http2Connection:
+def raw() -> Http2Server:
     """An end whose client has greeted it and set nothing."""
-    server = Http2Connection()
+    server = Http2Server()
     assert server.receive(PREFACE + settings_frame(())) == []
     server.take_outgoing()
     return server
@@ -102,7 +102,7 @@ def block(*fields: tuple[str, str]) -> bytes:
     return hpack.Encoder().encode(fields or HEAD)
 
 
-def opened(server: Http2Connection, stream_id: int = 1, flags: int = END_HEADERS) -> list[Event]:
+def opened(server: Http2Server, stream_id: int = 1, flags: int = END_HEADERS) -> list[Event]:
     return server.receive(frame(FrameType.HEADERS, flags, stream_id, block()))
 
 
@@ -305,7 +305,7 @@ def test_a_body_must_have_the_length_that_its_head_tells() -> None:
 
 
 def test_more_streams_than_are_taken_are_refused() -> None:
-    server = Http2Connection(streams_max=2)
+    server = Http2Server(streams_max=2)
     server.receive(PREFACE + settings_frame(()))
     server.take_outgoing()
     assert [len(opened(server, stream_id)) for stream_id in (1, 3, 5)] == [1, 1, 0]
@@ -365,7 +365,7 @@ def test_a_head_without_an_end_is_bounded() -> None:
 
 
 def test_what_is_no_http2_fails_at_its_first_byte() -> None:
-    server = Http2Connection()
+    server = Http2Server()
     server.receive(b"GET / HTTP/1.1\r\n")
     assert server.failed == "PROTOCOL_ERROR: this is no HTTP/2"
 
