@@ -25,12 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
-from urllib.parse import quote
 
 from skylarkmq.broker.net.buffers import BEHIND_SIZE
 from skylarkmq.broker.net.connection import (
@@ -43,6 +39,15 @@ from skylarkmq.broker.net.connection import (
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import header_block
+from skylarkmq.protocol.http2.grpc import (
+    CONTENT_TYPE,
+    GrpcError,
+    GrpcStatus,
+    MessageReader,
+    error_text,
+    framed,
+    read_timeout,
+)
 from skylarkmq.protocol.http2.server import Http2Server
 
 if TYPE_CHECKING:
@@ -50,7 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PREFIX: Final = struct.Struct(">BI")  # 1: the message is compressed; its size
 CALLS_MAX: Final = 65_536
 """Open calls of all clients; a few KB each."""
 REQUEST_LIMIT_S: Final = 30.0
@@ -60,38 +64,12 @@ DEADLINE_GRACE_S: Final = 5.0
 MESSAGES_MAX: Final = 16
 """Messages of one call that wait for its handler."""
 CALM_INTERVAL_S: Final = 10.0
-TIMEOUT_DIGITS_MAX: Final = 8
-_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_CONTENT_TYPE: Final = b"application/grpc"
-_HEAD: Final = header_block(((b":status", b"200"), (b"content-type", _CONTENT_TYPE)))
+_HEAD: Final = header_block(((b":status", b"200"), (b"content-type", CONTENT_TYPE)))
 _OK: Final = header_block(((b"grpc-status", b"0"),))
 _NO_GRPC: Final = header_block(((b":status", b"415"), (b"content-type", b"text/plain")))
 _NO_GRPC_TEXT: Final = b"This port is for RocketMQ 5 clients, which speak gRPC.\n"
 NAME_MAX: Final = 128
 """Characters of a client's text that an error repeats."""
-
-
-class GrpcStatus(IntEnum):
-    """How a call ends, as gRPC sees it."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    UNAUTHENTICATED = 16
-
-
-class GrpcError(Exception):
-    """A call ends with another status than OK."""
-
-    def __init__(self, status: GrpcStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 class Method(Protocol):
@@ -110,7 +88,7 @@ class Method(Protocol):
         ...
 
 
-class GrpcStream:
+class GrpcStream(MessageReader):
     """One call. Loop thread.
 
     Attributes:
@@ -118,15 +96,14 @@ class GrpcStream:
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
         heard_s: when something of the request came last.
         waited_s: how long its end had waited for the loop; 0 while the loop is not late.
-        too_large: the bytes of a message that was not taken, because it is larger than the
-            method's limit; 0 without one.
     """
 
     __slots__ = (
-        "_connection", "_has_begun", "_is_over", "_messages", "_method", "_part", "_part_size",
-        "_reader", "_skip", "_writer", "deadline_s", "heard_s", "is_received", "metadata",
-        "stream_id", "task", "too_large", "waited_s",
+        "_connection", "_has_begun", "_is_over", "_method", "_reader", "_writer", "deadline_s",
+        "heard_s", "is_received", "metadata", "stream_id", "task", "waited_s",
     )  # fmt: skip
+
+    messages_max = MESSAGES_MAX
 
     def __init__(
         self,
@@ -136,6 +113,7 @@ class GrpcStream:
         metadata: Mapping[str, str],
         deadline_s: float | None,
     ) -> None:
+        super().__init__(method.size_max)
         self._connection = connection
         self.stream_id = stream_id
         self._method = method
@@ -144,12 +122,7 @@ class GrpcStream:
         self.heard_s = connection.last_active_s
         self.waited_s = 0.0
         self.is_received = False
-        self.too_large = 0
         self.task: asyncio.Task[None] | None = None
-        self._messages: deque[bytes] = deque()
-        self._part = bytearray()  # of a message that has not come to its end
-        self._part_size = -1  # of the message, -1 while its head has not come
-        self._skip = 0  # bytes of one that is too large
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._has_begun = False
@@ -178,8 +151,7 @@ class GrpcStream:
         if not self._has_begun:
             self._has_begun = True
             connection.http2.send_head(self.stream_id, _HEAD)
-        data = PREFIX.pack(0, len(message)) + message
-        has_room = connection.http2.send(self.stream_id, data)
+        has_room = connection.http2.send(self.stream_id, framed(message))
         connection.write_soon()
         if not has_room or connection.is_behind:
             self._writer = asyncio.get_running_loop().create_future()
@@ -192,8 +164,7 @@ class GrpcStream:
     def answer(self, message: bytes) -> None:
         """Send the only message of a call, and end it."""
         self._is_over = True
-        data = PREFIX.pack(0, len(message)) + message
-        self._connection.http2.answer(self.stream_id, _HEAD, data, _OK)
+        self._connection.http2.answer(self.stream_id, _HEAD, framed(message), _OK)
         self._connection.write_soon()
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, why: str = "") -> None:
@@ -206,7 +177,7 @@ class GrpcStream:
             http2.send_head(self.stream_id, _HEAD)
         trailers = _OK
         if status is not GrpcStatus.OK:
-            fields = (b"grpc-status", str(int(status)).encode()), (b"grpc-message", _message(why))
+            fields = (b"grpc-status", str(int(status)).encode()), (b"grpc-message", error_text(why))
             trailers = header_block(fields)
         http2.end(self.stream_id, trailers)
         self._connection.write_soon()
@@ -228,11 +199,6 @@ class GrpcStream:
         if self._writer is not None and not self._writer.done():
             self._writer.set_result(None)
 
-    @property
-    def held_size(self) -> int:
-        """Bytes of a message that has not come to its end."""
-        return len(self._part)
-
     def feed(self, data: bytes, *, is_end: bool) -> None:
         """Take a part of what the client sends.
 
@@ -240,59 +206,14 @@ class GrpcStream:
             GrpcError: it is no gRPC.
         """
         if data:
-            self._take(data)
+            self.take(data)
         if is_end:
-            if self._part or self._part_size >= 0 or self._skip:
+            if self.is_within:
                 raise GrpcError(GrpcStatus.INTERNAL, "the request ends in the middle of a message")
             self.is_received = True
         has_news = self._messages or self.is_received or self.too_large
         if has_news and self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-
-    def _take(self, data: bytes) -> None:
-        if not self._part and self._part_size < 0 and not self._skip and len(data) >= PREFIX.size:
-            flag, size = PREFIX.unpack_from(data)
-            if not flag and size == len(data) - PREFIX.size and size <= self._method.size_max:
-                self._add(data[PREFIX.size :])  # mostly a message comes in one frame
-                return
-        part = self._part
-        part += data
-        while part:
-            if self._skip:
-                skipped = min(self._skip, len(part))
-                del part[:skipped]
-                self._skip -= skipped
-            elif self._part_size < 0:
-                if len(part) < PREFIX.size:
-                    return
-                self._begin_message()
-            elif len(part) < self._part_size:
-                return
-            else:
-                message = bytes(part[: self._part_size])
-                del part[: self._part_size]
-                self._part_size = -1
-                self._add(message)
-        if not self._part_size:  # an empty message has nothing behind its head
-            self._part_size = -1
-            self._add(b"")
-
-    def _begin_message(self) -> None:
-        flag, size = PREFIX.unpack_from(self._part)
-        if flag:
-            why = "compressed messages are not taken; send them as they are"
-            raise GrpcError(GrpcStatus.UNIMPLEMENTED, why)
-        del self._part[: PREFIX.size]
-        if size > self._method.size_max:
-            self.too_large = self._skip = size
-        else:
-            self._part_size = size
-
-    def _add(self, message: bytes) -> None:
-        if len(self._messages) >= MESSAGES_MAX:
-            why = f"{MESSAGES_MAX} messages of the call wait to be read; send fewer at a time"
-            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, why)
-        self._messages.append(message)
 
 
 class OpenCalls:
@@ -461,7 +382,7 @@ class GrpcConnection(asyncio.Protocol):
     def _begin(self, head: Head) -> None:
         fields = dict(head.fields)
         if fields[b":method"] != b"POST" or not fields.get(b"content-type", b"").startswith(
-            _CONTENT_TYPE
+            CONTENT_TYPE
         ):
             self.http2.send_head(head.stream_id, _NO_GRPC)
             self.http2.send(head.stream_id, _NO_GRPC_TEXT)
@@ -677,20 +598,8 @@ def refusal(status: GrpcStatus, why: str) -> bytes:
     return header_block(
         (
             (b":status", b"200"),
-            (b"content-type", _CONTENT_TYPE),
+            (b"content-type", CONTENT_TYPE),
             (b"grpc-status", str(int(status)).encode()),
-            (b"grpc-message", _message(why)),
+            (b"grpc-message", error_text(why)),
         )
     )
-
-
-def read_timeout(text: str) -> float | None:
-    """Return the seconds of a `grpc-timeout`; None for what is none."""
-    digits, unit_s = text[:-1], _UNITS_S.get(text[-1:])
-    if unit_s is None or not digits.isdecimal() or not digits.isascii():
-        return None
-    return int(digits) * unit_s if len(digits) <= TIMEOUT_DIGITS_MAX else None
-
-
-def _message(why: str) -> bytes:
-    return quote(why, safe=" !#$&'()*+,/:;=?@[]").encode()

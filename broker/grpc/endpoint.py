@@ -41,8 +41,6 @@ from skylarkmq.broker.grpc.calls import (
 from skylarkmq.broker.grpc.connection import (
     CALLS_MAX,
     GrpcConnection,
-    GrpcError,
-    GrpcStatus,
     GrpcStream,
     OpenCalls,
 )
@@ -61,6 +59,7 @@ from skylarkmq.broker.process import give_memory_back
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.codes import RequestCode
+from skylarkmq.protocol.http2.grpc import GrpcError, GrpcStatus
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 

@@ -18,17 +18,14 @@ import pytest
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.grpc.connection import (
     MESSAGES_MAX,
-    PREFIX,
     GrpcConnection,
-    GrpcError,
-    GrpcStatus,
     GrpcStream,
     Method,
-    read_timeout,
 )
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.server import PeerServer
 from skylarkmq.broker.net.tls import TlsGate
+from skylarkmq.protocol.http2.grpc import PREFIX, GrpcError, GrpcStatus, read_timeout
 from tests.broker.net.tls_rig import FixedContexts
 from tests.support.certificates import Authority
 from tests.support.patience import LIMIT_S, until
