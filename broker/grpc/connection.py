@@ -8,9 +8,9 @@ have come; one that takes many begins with its head. It is cancelled when the cl
 stream, or has gone. Deadlines are told to the handler: a client whose deadline has passed resets
 its stream itself.
 
-What the client leaves unread is bounded as for remoting's peers (`net/connection.py`). What it
-sends is bounded by the windows of its streams, by the largest message of the method, and by
-MESSAGES_MAX messages of a call that wait for its handler.
+What the client leaves unread is bounded as for every peer (`net/peer_connection.py`). What it sends
+is bounded by the windows of its streams, by the largest message of the method, and by MESSAGES_MAX
+messages of a call that wait for its handler.
 
 grpcio's server in this process was measured beside it, an echo of 1 KiB with the metadata of a
 client, CPU of the server: 147 us a call with 32 in flight and 235 with one; here 50 and 112, before
@@ -24,19 +24,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from skylarkmq.broker.net.buffers import BEHIND_SIZE
-from skylarkmq.broker.net.connection import (
-    OUTBOUND_MAX,
-    PAUSE_SIZE,
-    PROGRESS_SIZE,
-    Gate,
-    socket_silence_s,
-)
-from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.broker.net.connection import Gate
+from skylarkmq.broker.net.peer_connection import PeerConnection
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import header_block
 from skylarkmq.protocol.http2.grpc import (
@@ -153,7 +145,7 @@ class GrpcStream(MessageReader):
             connection.http2.send_head(self.stream_id, _HEAD)
         has_room = connection.http2.send(self.stream_id, framed(message))
         connection.write_soon()
-        if not has_room or connection.is_behind:
+        if not has_room or connection.writing_paused:
             self._writer = asyncio.get_running_loop().create_future()
             connection.note_waiting(self)
             try:
@@ -224,12 +216,11 @@ class OpenCalls:
         self.count = 0
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(PeerConnection):
     """A connected client. Loop thread.
 
     Attributes:
         http2: what is sent goes through it, then `write_soon`.
-        is_behind: the client has enough unread.
         waited_s: how long what was read last had waited for the loop; 0 while it is not late.
     """
 
@@ -247,64 +238,25 @@ class GrpcConnection(asyncio.Protocol):
             open_calls: of all clients together; None: of this one alone.
             gate: says when it is to be known how long calls have waited; None: never.
         """
+        super().__init__(server)
         self._gate = gate or Gate()
         self.waited_s = 0.0
         self._open_calls = open_calls or OpenCalls()
         self.http2 = Http2Server()
         self._methods = methods
-        self._server = server
         self._clock = server.clock
         self._streams: dict[int, GrpcStream] = {}
         self._waiting: set[GrpcStream] = set()  # to be able to write again
         self._growing: set[GrpcStream] = set()  # with a message that has not come to its end
-        self._in_read = False
-        self._scheduled = False
-        self._reading_ended = False
-        self._reading_paused: bool = False
-        self._behind = False  # the transport holds more than BEHIND_SIZE
-        self._unread_size = 0
-        self._held_size = 0
         self._calm_at_s = 0.0
-        self.is_behind = False
-        self.closed = True  # until the transport is there
-        self.close_reason = ""
-        self.last_active_s = 0.0
-        self.paused_since_s = 0.0
-        self.unfinished_since_s = 0.0
-        self.remote_address = ""
-        self.host_bytes = b""
-        # Of access control: rules, and whether they let this peer do everything.
-        self.admitted: tuple[object, bool] = (None, False)
-        self._close_listeners: list[Callable[[GrpcConnection], None]] = []
 
     # asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        if not peer:  # it left before it was accepted
-            transport.abort()
-            return
-        self.host_bytes = HostAddress(peer[0].partition("%")[0], peer[1]).pack()
-        self.remote_address = f"{peer[0]}:{peer[1]}"
-        self.last_active_s = self._clock.monotonic()
-        transport.set_write_buffer_limits(high=BEHIND_SIZE, low=BEHIND_SIZE)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.closed = False
-        if not self._server.opened(self):
-            self.close("limit")
-
-    def use_transport(self, transport: asyncio.Transport) -> None:
-        """Read and write by this transport from now on; nothing was written yet."""
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
         now_s = self.last_active_s = self._clock.monotonic()
-        self.waited_s = self._silence_s() if now_s > self._gate.watch_after_s else 0.0
+        self.waited_s = self.silence_s() if now_s > self._gate.watch_after_s else 0.0
         if now_s >= self._calm_at_s:
             self._calm_at_s = now_s + CALM_INTERVAL_S
             self.http2.calm()
@@ -323,43 +275,18 @@ class GrpcConnection(asyncio.Protocol):
             return
         self._note_unfinished(has_progress=bool(events))
 
-    def _silence_s(self) -> float:
-        raw = self._transport.get_extra_info("socket")
-        return 0.0 if raw is None else socket_silence_s(raw)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        """Note that the client is behind; `_note_unsent` decides whether it is still read."""
-        self._behind = True
-        self.paused_since_s = self._clock.monotonic()
-        self._unread_size = 0
-
     def resume_writing(self) -> None:
-        self._behind = self.is_behind = False
-        self.paused_since_s = 0.0
-        self._server.outbound.caught_up(self)
-        self._update_reading()
+        super().resume_writing()
         waiting, self._waiting = self._waiting, set()
         for stream in waiting:
             stream.drained()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        if not self.close_reason:
-            self.close_reason = "peer" if exc is None else "error"
+    def _forget_all(self) -> None:
         for stream in list(self._streams.values()):
             self._forget(stream)
             self._drop(stream)
         self._waiting.clear()
         self._growing.clear()
-        self._server.inbound.note(self, 0)
-        self._server.outbound.caught_up(self)
-        listeners, self._close_listeners = self._close_listeners, []
-        for listener in listeners:
-            listener(self)
-        self._server.closed(self)
 
     # Calls
 
@@ -486,12 +413,6 @@ class GrpcConnection(asyncio.Protocol):
         """A call waits until its client has room again."""
         self._waiting.add(stream)
 
-    def write_soon(self) -> None:
-        """Write what is to be sent, at the end of the read or of the turn."""
-        if not self._in_read and not self._scheduled and not self.closed:
-            self._scheduled = True
-            self._server.late_writes.add(self)
-
     def write_out(self) -> None:
         """Write what is to be sent."""
         self._scheduled = False
@@ -502,31 +423,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._behind:
             self._note_unsent(len(data))
 
-    def _note_unsent(self, written: int) -> None:
-        size = self._transport.get_write_buffer_size()
-        outbound = self._server.outbound
-        outbound.note(self, size)
-        self._unread_size = self._unread_size + written if self._unread_size else size
-        if size > OUTBOUND_MAX:
-            log.warning("dropping %s: it reads too slowly", self.remote_address)
-            self.abort("slow_reader")
-        elif (size > PAUSE_SIZE or outbound.is_full) and not self.is_behind:
-            self.is_behind = True
-            self._update_reading()
-
-    @property
-    def unsent_size(self) -> int:
-        """Bytes that the client has not taken yet."""
-        return 0 if self.closed else self._transport.get_write_buffer_size()
-
     # Reading
-
-    def note_progress(self) -> None:
-        """Start `paused_since_s` anew when a client that is behind has read enough."""
-        unsent = self.unsent_size
-        if self._unread_size - unsent >= PROGRESS_SIZE:
-            self.paused_since_s = self._clock.monotonic()
-            self._unread_size = unsent
 
     def _note_unfinished(self, *, has_progress: bool) -> None:
         held = self.http2.buffered_size
@@ -540,15 +437,6 @@ class GrpcConnection(asyncio.Protocol):
         elif has_progress or not self.unfinished_since_s:
             self.unfinished_since_s = self.last_active_s
 
-    def _update_reading(self) -> None:
-        if self.is_behind != self._reading_paused and not self.closed:
-            self._reading_paused = self.is_behind
-            if self.is_behind:
-                self.unfinished_since_s = 0.0  # a client that we do not read cannot finish
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
     def stop_reading(self) -> None:
         """Take no new calls; those under way go on."""
         self._reading_ended = True
@@ -556,14 +444,6 @@ class GrpcConnection(asyncio.Protocol):
         self.write_soon()
 
     # Ending
-
-    def add_close_listener(self, listener: Callable[[GrpcConnection], None]) -> None:
-        """Call `listener(connection)` once when the client is gone."""
-        self._close_listeners.append(listener)
-
-    def remove_close_listener(self, listener: Callable[[GrpcConnection], None]) -> None:
-        if listener in self._close_listeners:
-            self._close_listeners.remove(listener)
 
     def close(self, reason: str) -> None:
         """End the calls under way with UNAVAILABLE, send what is queued, end the connection."""
@@ -583,14 +463,6 @@ class GrpcConnection(asyncio.Protocol):
         if not self.closed:
             self.write_out()
             self._transport.close()
-
-    def abort(self, reason: str) -> None:
-        """End the connection now; what is queued is lost."""
-        if not self.close_reason:
-            self.close_reason = reason
-        if not self.closed:
-            self.closed = True
-            self._transport.abort()
 
 
 def refusal(status: GrpcStatus, why: str) -> bytes:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.grpc.calls import Call, TelemetryStream
 from skylarkmq.broker.grpc.messages import fill_message
 from skylarkmq.broker.grpc.names import transaction_id
 from skylarkmq.broker.grpc.settings import Wishes
+from skylarkmq.broker.net.peer_connection import CloseListeners
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from skylarkmq.protocol.bodies.text import encode_body
@@ -132,7 +132,7 @@ class Outbox:
             self.behind_since_s = self._clock.monotonic()
 
 
-class GrpcPeer(PendingCalls):
+class GrpcPeer(PendingCalls, CloseListeners):
     """One client, by its id; a `Member`. Loop thread.
 
     Attributes:
@@ -145,7 +145,8 @@ class GrpcPeer(PendingCalls):
     def __init__(
         self, call: Call, wishes: Wishes, clock: Clock, body_max: int, broker_name: str
     ) -> None:
-        super().__init__(clock)
+        PendingCalls.__init__(self, clock)
+        CloseListeners.__init__(self)
         self.client_id = call.client_id
         self.remote_address = call.peer
         self.account: object = call.account
@@ -159,7 +160,6 @@ class GrpcPeer(PendingCalls):
         self._broker_name = broker_name
         self._outbox: Outbox | None = None
         self._lost_since_s = self.last_s
-        self._close_listeners: list[Callable[[GrpcPeer], None]] = []
 
     def heard(self, call: Call) -> None:
         """Note a sign of life; who makes it and from where is what counts from now on."""
@@ -314,14 +314,6 @@ class GrpcPeer(PendingCalls):
 
     # The end
 
-    def add_close_listener(self, listener: Callable[[GrpcPeer], None]) -> None:
-        """Call `listener(peer)` once when the client has gone."""
-        self._close_listeners.append(listener)
-
-    def remove_close_listener(self, listener: Callable[[GrpcPeer], None]) -> None:
-        if listener in self._close_listeners:
-            self._close_listeners.remove(listener)
-
     def close(self, reason: str) -> None:
         """End its memberships and its stream; it may come again as a new one."""
         if self.closed:
@@ -331,9 +323,7 @@ class GrpcPeer(PendingCalls):
         if self._outbox is not None and reason != LEAVES:
             self._outbox.close()
         self._outbox = None
-        listeners, self._close_listeners = self._close_listeners, []
-        for listener in listeners:
-            listener(self)
+        self._tell_listeners()
 
 
 LEAVES: Final = "leaves"

@@ -4,21 +4,12 @@ The unit of work is one read of the socket. All its frames are handled before an
 and what they answer leaves in one write; an answer that comes later (after a sync, from a held
 pull) joins the others of its loop turn. Two writes for one answer would cost more than the answer.
 
-Flow control of one peer:
+A peer that reads slowly is treated as `peer_connection.py` tells; beside that:
 
-    unsent > 64 KiB (the transport's mark)   the peer is behind: what it leaves unread counts among
-                                             that of all peers (`buffers.py`)
-    unsent > 1 MiB                           we stop reading it until it has caught up; requests
-                                             that were read already wait as well
-    unsent > 16 MiB                          the connection is dropped
-    parked > 1,024 requests                  the next ones wait, and we stop reading, until some
-                                             are answered
-    a frame unfinished for 30 s, answers     the connection is dropped (`server.py`)
-      left unread for 60 s
+    unsent > 1 MiB           requests that were read already wait as well
+    parked > 1,024 requests  the next ones wait, and we stop reading, until some are answered
 
 What waits unhandled, and what is unfinished, counts among that of all peers too.
-
-Reading stops for one connection alone; the loop never waits for a peer.
 
 What is asked of the peer waits in `remoting/pending_calls.py`, as on the other side. The rest is
 not `remoting/connection.py`, which decodes each frame in full: of a read of 64 sends a frame costs
@@ -30,16 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import socket
-import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
-from skylarkmq.broker.net.buffers import BEHIND_SIZE
+from skylarkmq.broker.net.peer_connection import OUTBOUND_MAX, PAUSE_SIZE, PeerConnection
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame
-from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.remoting.errors import ConnectionFailed, RequestTimeout
 from skylarkmq.remoting.pending_calls import FutureWaiter, PendingCalls
 
@@ -48,17 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE_SIZE = 1 << 20
-OUTBOUND_MAX = 16 << 20
-PARKED_MAX = 1024
-CALLS_MAX = 1024
+PARKED_MAX: Final = 1024
+CALLS_MAX: Final = 1024
 """Requests of ours that one peer may leave unanswered."""
-PROGRESS_SIZE = 64 << 10
-"""Bytes that a peer with unread answers must take within `server.DEAF_LIMIT_S`."""
-# Of tcp(7)'s struct tcp_info: tcpi_last_data_recv, ms, after 8 bytes and 11 words.
-_LAST_DATA: Final = struct.Struct("=I")
-_LAST_DATA_POSITION: Final = 52
-_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
 class FrameHandler(Protocol):
@@ -87,120 +66,31 @@ class Gate:
         return None
 
 
-class LateWriter(Protocol):
-    """A connection that gathers what it writes.
-
-    Attributes:
-        remote_address: the peer's `host:port`.
-    """
-
-    remote_address: str
-
-    def write_out(self) -> None:
-        """Write what is queued."""
-        ...
-
-    def abort(self, reason: str) -> None:
-        """End the connection now; what is queued is lost."""
-        ...
-
-
-class LateWrites:
-    """Connections that write at the end of this turn of the loop. Loop thread.
-
-    They share one call of the loop. With one for each, 64 answers that a sync or a slave's report
-    releases cost 30 us more.
-    """
-
-    def __init__(self) -> None:
-        self._connections: list[LateWriter] = []
-
-    def add(self, connection: LateWriter) -> None:
-        """Have a connection write what it has queued by then."""
-        if not self._connections:
-            asyncio.get_running_loop().call_soon(self._write)
-        self._connections.append(connection)
-
-    def _write(self) -> None:
-        connections, self._connections = self._connections, []
-        for connection in connections:
-            try:
-                connection.write_out()
-            except Exception:
-                log.exception("answers cannot be written to %s", connection.remote_address)
-                connection.abort("error")
-
-
-class Connection(PendingCalls, asyncio.Protocol):
+class Connection(PendingCalls, PeerConnection):
     """A connected peer. Loop thread."""
 
     __slots__ = (
-        "_behind", "_close_listeners", "_decoder", "_gate", "_go_on_planned", "_handler",
-        "_held_size", "_in_read", "_late_writes", "_out", "_out_size", "_reading_ended",
-        "_scheduled", "_server", "_transport", "_unread_size", "_waiting", "_waiting_size",
-        "_writing_paused", "account", "admitted", "close_reason", "closed", "codec_settled",
-        "host_bytes", "last_active_s", "parked", "paused_since_s", "reading_paused",
-        "remote_address", "signs", "unfinished_since_s",
+        "_decoder", "_gate", "_go_on_planned", "_handler", "_out", "_out_size", "_waiting",
+        "_waiting_size", "account", "codec_settled", "parked", "signs",
     )  # fmt: skip
 
     def __init__(self, handler: FrameHandler, server: RemotingServer) -> None:
-        super().__init__(server.clock)
+        PendingCalls.__init__(self, server.clock)
+        PeerConnection.__init__(self, server)
         self._handler = handler
-        self._server = server
         self._gate = server.gate
-        self._late_writes = server.late_writes
         self._decoder = FrameDecoder()
         self._out: list[bytes] = []
         self._out_size = 0  # bytes in it
         self._waiting: list[RawFrame] = []  # read, and not looked at until there is room
         self._waiting_size = 0  # bytes in it
         self._go_on_planned = False
-        self._in_read = False
-        self._scheduled = False
-        self._reading_ended = False
-        self._behind = False  # the transport holds more than BEHIND_SIZE
-        self._writing_paused = False
-        self._unread_size = 0  # what it would hold if the peer had not read since `paused_since_s`
-        self._close_listeners: list[Callable[[Connection], None]] = []
-        self.closed = True  # until the transport is there
-        self.close_reason = ""
         self.codec_settled = False  # the first two-way request has passed; see the router
-        # Of access control: rules, and whether they let this peer do everything.
-        self.admitted: tuple[object, bool] = (None, False)
         self.signs = False  # its first two-way request named an account
         self.account: object = None  # whose heartbeat came last; None: it may be told everything
         self.parked = 0  # requests that were read and not answered yet
-        self.reading_paused: bool = False
-        self.last_active_s = 0.0
-        self.paused_since_s = 0.0  # since when the peer has not read enough, 0 when it has
-        self._held_size = 0  # bytes that came and were not handled
-        self.unfinished_since_s = 0.0  # since when the peer owes us that end, 0 when it does not
-        self.remote_address = ""
-        self.host_bytes = b""
 
     # asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        if not peer:  # it left before it was accepted
-            transport.abort()
-            return
-        address = HostAddress(peer[0].partition("%")[0], peer[1])
-        self.host_bytes = address.pack()
-        self.remote_address = f"{peer[0]}:{peer[1]}"
-        self.last_active_s = self._clock.monotonic()
-        self._transport.set_write_buffer_limits(high=BEHIND_SIZE, low=BEHIND_SIZE)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.closed = False
-        if not self._server.opened(self):
-            self.close("limit")
-
-    def use_transport(self, transport: asyncio.Transport) -> None:
-        """Read and write by this transport from now on; nothing was written yet."""
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         now_s = self.last_active_s = self._clock.monotonic()
@@ -270,14 +160,14 @@ class Connection(PendingCalls, asyncio.Protocol):
         self._note_held()
 
     def _plan_to_go_on(self) -> None:
-        if not (self._go_on_planned or self._writing_paused or self.parked > PARKED_MAX):
+        if not (self._go_on_planned or self.writing_paused or self.parked > PARKED_MAX):
             self._go_on_planned = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Look at the frames that waited."""
         self._go_on_planned = False
-        if not self.closed and not self._writing_paused and self._waiting:
+        if not self.closed and not self.writing_paused and self._waiting:
             frames, self._waiting = self._waiting, []
             self._waiting_size = 0
             self.handle(frames)
@@ -294,37 +184,16 @@ class Connection(PendingCalls, asyncio.Protocol):
         """Bytes of answers until the peer has enough; it may get one answer beyond."""
         return PAUSE_SIZE - self._out_size
 
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        """Note that the peer is behind; `_note_unsent` decides whether it is still read."""
-        self._behind = True
-        self.paused_since_s = self._clock.monotonic()
-        self._unread_size = 0
-
     def resume_writing(self) -> None:
-        self._behind = self._writing_paused = False
-        self.paused_since_s = 0.0
-        self._server.outbound.caught_up(self)
+        super().resume_writing()
         if self._waiting:
             self._plan_to_go_on()
-        self._update_reading()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        if not self.close_reason:
-            self.close_reason = "peer" if exc is None else "error"
+    def _forget_all(self) -> None:
         self._out.clear()
         self._waiting.clear()
         self._decoder.clear()
-        self._note_held()
-        self._server.outbound.caught_up(self)
         self.fail_calls(ConnectionFailed(self.remote_address, "the peer has left", reached=True))
-        listeners, self._close_listeners = self._close_listeners, []
-        for listener in listeners:
-            listener(self)
-        self._server.closed(self)
 
     # Writing
 
@@ -344,8 +213,7 @@ class Connection(PendingCalls, asyncio.Protocol):
             if at_once:
                 self.write_out()
             elif not self._scheduled:
-                self._scheduled = True
-                self._late_writes.add(self)
+                self.write_soon()
 
     def write_out(self) -> None:
         """Write what is queued."""
@@ -358,26 +226,6 @@ class Connection(PendingCalls, asyncio.Protocol):
         self._transport.write(data)
         if self._behind:
             self._note_unsent(len(data))
-
-    def _note_unsent(self, written: int) -> None:
-        size = self._transport.get_write_buffer_size()
-        outbound = self._server.outbound
-        outbound.note(self, size)
-        self._unread_size = self._unread_size + written if self._unread_size else size
-        if size > OUTBOUND_MAX:
-            self._drop_slow()
-        elif (size > PAUSE_SIZE or outbound.is_full) and not self._writing_paused:
-            self._writing_paused = True
-            self._update_reading()
-
-    def _drop_slow(self) -> None:
-        log.warning("dropping %s: it reads too slowly", self.remote_address)
-        self.abort("slow_reader")
-
-    @property
-    def unsent_size(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        return 0 if self.closed else self._transport.get_write_buffer_size()
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer a request; a one-way request gets nothing."""
@@ -431,52 +279,25 @@ class Connection(PendingCalls, asyncio.Protocol):
                 self._plan_to_go_on()
             self._update_reading()
 
-    def silence_s(self) -> float:
-        """Return for how long nothing has arrived, s: what is read now waited at least so long."""
-        raw = self._transport.get_extra_info("socket")
-        return 0.0 if raw is None else socket_silence_s(raw)
-
-    def note_progress(self) -> None:
-        """Start `paused_since_s` anew when a peer that is behind has read enough."""
-        unsent = self.unsent_size
-        if self._unread_size - unsent >= PROGRESS_SIZE:
-            self.paused_since_s = self._clock.monotonic()
-            self._unread_size = unsent
-
     def stop_reading(self) -> None:
         """Take no more requests; answers still go out."""
         self._reading_ended = True
         self._update_reading()
 
-    def _update_reading(self) -> None:
-        pause = (
+    def _has_enough(self) -> bool:
+        return (
             self._reading_ended
-            or self._writing_paused
+            or self.writing_paused
             or self.parked > PARKED_MAX
             or bool(self._waiting)
         )
-        if pause != self.reading_paused and not self.closed:
-            self.reading_paused = pause
-            # A peer that we do not read cannot finish its frame.
-            owes = self._decoder.buffered_size and not pause
-            self.unfinished_since_s = self._clock.monotonic() if owes else 0.0
-            if pause:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+
+    def _owes(self) -> bool:
+        return bool(self._decoder.buffered_size)
 
     # Ending
 
-    def add_close_listener(self, listener: Callable[[Connection], None]) -> None:
-        """Call `listener(connection)` once when the peer is gone."""
-        self._close_listeners.append(listener)
-
-    def remove_close_listener(self, listener: Callable[[Connection], None]) -> None:
-        if listener in self._close_listeners:
-            self._close_listeners.remove(listener)
-
     def close(self, reason: str) -> None:
-        """Send what is queued, then end the connection."""
         if not self.close_reason:
             self.close_reason = reason
         if not self.closed:
@@ -485,26 +306,6 @@ class Connection(PendingCalls, asyncio.Protocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the connection now; what is queued is lost."""
-        if not self.close_reason:
-            self.close_reason = reason
-        if not self.closed:
-            self.closed = True  # at once: a later answer must not add to what is dropped
-            self._out.clear()
-            self._decoder.clear()
-            self._transport.abort()
-
-
-def socket_silence_s(connected: Any) -> float:
-    """Return for how long no data has arrived on a TCP socket, s.
-
-    It is 0.0 where the system does not tell. A socket of a transport is one as well.
-    """
-    if _TCP_INFO is None:
-        return 0.0
-    size = _LAST_DATA_POSITION + _LAST_DATA.size
-    try:
-        info: bytes = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size)
-    except OSError:
-        return 0.0
-    return _LAST_DATA.unpack_from(info, _LAST_DATA_POSITION)[0] / 1000 if len(info) >= size else 0.0
+        super().abort(reason)
+        self._out.clear()
+        self._decoder.clear()

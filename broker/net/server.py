@@ -13,12 +13,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import listen
-from skylarkmq.broker.net.buffers import HeldPeer, InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate, LateWrites
+from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
+from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
@@ -40,40 +40,6 @@ ConnectionMaker = Callable[[FrameHandler, "RemotingServer"], Connection]
 """Makes what stands for a peer that has connected; a test's own kind cuts and delays."""
 
 
-class ServedPeer(HeldPeer, Protocol):
-    """What stands for a peer, as its server sees it; an `asyncio.Protocol` as well.
-
-    Attributes:
-        host_bytes: its packed address.
-        close_reason: why it ends; empty while it does not.
-        last_active_s: when it sent something last. All times are the monotonic clock's.
-        paused_since_s: since when it has not read enough, 0 when it has.
-        unfinished_since_s: since when it owes us the end of a frame, 0 when it does not.
-    """
-
-    host_bytes: bytes
-    close_reason: str
-    last_active_s: float
-    paused_since_s: float
-    unfinished_since_s: float
-
-    def note_progress(self) -> None:
-        """Start `paused_since_s` anew if the peer has read enough since."""
-        ...
-
-    def stop_reading(self) -> None:
-        """Take no more requests; answers still go out."""
-        ...
-
-    def use_transport(self, transport: asyncio.Transport) -> None:
-        """Write to this transport from now on."""
-        ...
-
-    def close(self, reason: str) -> None:
-        """Send what is queued, then end the connection."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
     """How many peers a server lets in, and for how long a silent one stays."""
@@ -91,7 +57,7 @@ class PeerServer:
         self,
         clock: Clock,
         stats: BrokerStats,
-        make: Callable[[], ServedPeer],
+        make: Callable[[], PeerConnection],
         *,
         limits: PeerLimits = PeerLimits(),
         inbound: InboundBuffers | None = None,
@@ -108,7 +74,7 @@ class PeerServer:
         self.inbound = inbound or InboundBuffers()
         self.outbound = outbound or OutboundBuffers()
         self.late_writes = LateWrites()
-        self.connections: set[ServedPeer] = set()
+        self.connections: set[PeerConnection] = set()
         self._make = make
         self._limits = limits
         self._by_address: Counter[bytes] = Counter()  # connections, as `connections` has them
@@ -131,8 +97,7 @@ class PeerServer:
 
         def make_protocol() -> asyncio.Protocol:
             connection = self._make()
-            inner = cast("asyncio.Protocol", connection)
-            return inner if tls is None else tls.before(inner, connection)
+            return connection if tls is None else tls.before(connection, connection)
 
         loop = asyncio.get_running_loop()
         for bound in sockets:
@@ -168,7 +133,7 @@ class PeerServer:
         for connection in list(self.connections):
             connection.abort(reason)
 
-    def opened(self, connection: ServedPeer) -> bool:
+    def opened(self, connection: PeerConnection) -> bool:
         """Take a connection in; False when there is no room for it."""
         self.connections.add(connection)
         self._empty.clear()
@@ -183,7 +148,7 @@ class PeerServer:
             return False
         return True
 
-    def closed(self, connection: ServedPeer) -> None:
+    def closed(self, connection: PeerConnection) -> None:
         """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
@@ -271,6 +236,6 @@ def _is_older(since_s: float, limit_s: float) -> bool:
     return 0.0 < since_s < limit_s
 
 
-def _network(connection: ServedPeer) -> bytes:
+def _network(connection: PeerConnection) -> bytes:
     """Where a connection comes from: an IPv4 address, or the half of one of IPv6 that is given."""
     return connection.host_bytes[:-4][:8]

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.broker.net.connection import (
-    OUTBOUND_MAX,
-    PARKED_MAX,
-    PAUSE_SIZE,
-    PROGRESS_SIZE,
-    Connection,
-)
+from skylarkmq.broker.net.connection import PARKED_MAX, Connection
+from skylarkmq.broker.net.peer_connection import OUTBOUND_MAX, PAUSE_SIZE, PROGRESS_SIZE
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.fake_transport import Owner, connect

@@ -18,7 +18,7 @@ from skylarkmq.broker.net.addresses import (
     port_of,
     resolve,
 )
-from skylarkmq.broker.net.connection import socket_silence_s
+from skylarkmq.broker.net.peer_connection import socket_silence_s
 from tests.support.ports import free_ports
 
 HOST = "127.0.0.1"

@@ -16,7 +16,7 @@ from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.connection import PAUSE_SIZE
+from skylarkmq.broker.net.peer_connection import PAUSE_SIZE
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.processor import plain_pulls
 from skylarkmq.broker.processor.plain_pulls import PlainPulls

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.connection import Connection, Gate, LateWrites
+from skylarkmq.broker.net.connection import Connection, Gate
+from skylarkmq.broker.net.peer_connection import LateWrites
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
 

@@ -194,7 +194,7 @@ async def test_an_answer_waits_for_a_client_that_does_not_read(
     call = channel.stream_stream("/test/Many")(metadata=(("times", "20"),))
     await call.write(bytes(1 << 20))
     await until(lambda: rig.many.under_way)
-    await until(lambda: rig.connection.http2.unsent_size or rig.connection.is_behind)
+    await until(lambda: rig.connection.http2.unsent_size or rig.connection.writing_paused)
     answer = await call.read()
     assert isinstance(answer, bytes)
     assert len(answer) == 20 << 20

@@ -17,8 +17,8 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.access.rpc_rights import RPCS
-from skylarkmq.broker.grpc import connection
 from skylarkmq.broker.grpc.calls import SERVICE
+from skylarkmq.broker.net import peer_connection
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -272,7 +272,7 @@ class Late(Gate):
 
 
 async def test_a_send_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "socket_silence_s", lambda raw: 7.5)
+    monkeypatch.setattr(peer_connection, "socket_silence_s", lambda raw: 7.5)
     gate = Late()
     async with open_rig(gate=gate) as rig, open_client(rig) as client:
         answer = await client.call("SendMessage", message(b""))
