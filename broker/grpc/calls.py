@@ -66,7 +66,7 @@ class Call:
     peer: str = ""
     account: Account | None = None
     deadline_s: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class RpcRefused(Exception):
