@@ -206,6 +206,7 @@ class BrokerParts:
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
+        self.leads = False  # what stores messages of its own runs
         self.replica: Replicated | None = None  # among those that elect their master
 
     def _context(self, clock: Clock) -> Context:
@@ -296,6 +297,8 @@ class BrokerParts:
         self.filters.start()
         if not self.store.follows:
             self.start_master_services()
+        elif self.grpc is not None and self.grpc.hands_on:
+            self.grpc.start()
 
     def start_master_services(self) -> None:
         """Start what stores messages of its own: the log of all others is their master's."""
@@ -305,13 +308,15 @@ class BrokerParts:
         self.transactions.start()
         self.checks.start()
         self.pop.start()
+        self.leads = True
         if self.grpc is not None:
             self.grpc.start()
 
     async def stop_master_services(self) -> None:
         """End what stores messages of its own; those that have not started are none the wiser."""
+        self.leads = False
         self.pop.end_polls()
-        if self.grpc is not None:
+        if self.grpc is not None and not self.grpc.hands_on:
             await self.grpc.stop()
         self.deduplication.stop()
         await self.pop.stop()

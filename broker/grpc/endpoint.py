@@ -346,6 +346,7 @@ class GrpcEndpoint:
         answered: calls by name and status code.
         open_calls: of all clients.
         services: start and stop with it.
+        hands_on: it listens also while its broker does not lead: other brokers are reached by it.
     """
 
     def __init__(
@@ -389,6 +390,7 @@ class GrpcEndpoint:
         )
         self.open_calls = OpenCalls(limits.calls)
         self.services: list[Service] = []
+        self.hands_on = False
         self._running: list[Service] = []
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
         self._under_way = 0  # calls that end by themselves: all but telemetry
@@ -415,7 +417,15 @@ class GrpcEndpoint:
         self._tls = tls
 
     def start(self) -> None:
-        """Listen from now on, also after `stop`."""
+        """Listen from now on, also after `stop`.
+
+        Where it listens already, the broker leads from now on: the connections end, so that what
+        waits for an answer of the former master comes again.
+        """
+        if self._starting is not None:
+            for connection in list(self.server.connections):
+                connection.close("lead")
+            return
         self._running = list(self.services)
         for service in self._running:
             service.start()
@@ -441,6 +451,7 @@ class GrpcEndpoint:
         self._timer.stop()
         if self._starting is not None:
             self._starting.cancel()
+            self._starting = None
         self.server.stop_reading()
 
     async def stop(self) -> None:

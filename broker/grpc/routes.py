@@ -178,9 +178,11 @@ class RouteRpcs(RpcHandlers):
         if may_make and self._topics.pending:  # what is sent to it must not be there before
             await durable(self._topics)
         config = self._told(config)
-        broker = schema_pb2.Broker(name=self._config.broker_name, id=MASTER_ID, endpoints=told)
+        name = self._config.broker_name
+        broker = schema_pb2.Broker(name=name, id=MASTER_ID, endpoints=told)
         own = Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)
-        return [own, *places]
+        # While another replica takes over, this one may still be named as the set's master.
+        return [own, *(place for place in places if place.broker.name != name)]
 
     def _made(self, call: Call, topic: str) -> TopicConfig | None:
         """Make a topic that is asked for, where that is wanted; None where it is not."""

@@ -76,7 +76,7 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
     endpoints = OwnEndpoints(own, config.grpc_advertised_address)
     parts.info.grpc = GrpcPlaces(endpoints.address, own)
     neighbours = Neighbours(
-        lambda name: name == config.broker_name and not parts.store.follows,
+        lambda name: name == config.broker_name and parts.leads,
         parts.peer_clock,
         lambda: parts.find_routes,
         lambda address: parts.find_grpc(address),
@@ -99,5 +99,6 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         refusal=router.refusal,
         gate=parts.fast_failure,
     )
+    endpoint.hands_on = config.grpc_proxy_mode == "CLUSTER"
     endpoint.services += (sessions, neighbours)
     return endpoint

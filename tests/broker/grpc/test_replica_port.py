@@ -1,4 +1,4 @@
-"""The port for clients of RocketMQ 5 at replicas: the one that leads has it open, and no other."""
+"""The port for clients of RocketMQ 5 at replicas: open at the leader, and where calls go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.grpc.rig import Client
 from tests.broker.replication.replica_rig import ReplicaSet, replica_set
-from tests.support.patience import until
+from tests.support.patience import LIMIT_S, until
 
 pytestmark = pytest.mark.timing
 
@@ -55,3 +55,27 @@ async def test_the_port_goes_over_with_the_lead(tmp_path: Path) -> None:
         await replicas.replicas[other].switch_over("")
         await until(lambda: replicas.leader() == first, "the first leads again")
         await until(lambda: answers(replicas, first), "its port")
+
+
+async def test_a_replica_that_hands_on_has_its_port_open(tmp_path: Path) -> None:
+    async with replica_set(tmp_path, grpc_listen_port=0, grpc_proxy_mode="CLUSTER") as replicas:
+        for number in (1, 2):
+            await replicas.start(number)
+        first = await replicas.led()
+        other = 3 - first
+        await replicas.in_sync(1, 2)
+        assert await answers(replicas, first)
+        assert await answers(replicas, other)
+        address = replicas.replicas[other].life.grpc_address
+        assert address is not None
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:
+            stream = Client(channel).telemetry()
+            await stream.write(schema_pb2.TelemetryCommand())
+            await replicas.replicas[first].switch_over("")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asyncio.wait_for(stream.read(), LIMIT_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert replicas.leader() == other, "the stream ends when the replica leads"
+            assert await answers(replicas, other)
+        await until(lambda: answers(replicas, first), "the former master's port")
+        await replicas.in_sync(1, 2)

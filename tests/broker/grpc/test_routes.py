@@ -17,7 +17,9 @@ from skylarkmq.broker.access.accounts import PUB, SUB, Account
 from skylarkmq.broker.access.addresses import AddressList
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
+from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.grpc.routes import RouteRpcs
+from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5 import schema_pb2
@@ -33,7 +35,13 @@ class Rig(SessionRig):
     def __init__(self, advertised: str | None = None, **config: Any) -> None:
         super().__init__(**config)
         self.withheld: dict[str, int] = {}
-        self.routes = RouteRpcs(self.context, OwnEndpoints(OWN, advertised), self._told)
+        self.others: list[Neighbour] = []
+        self.routes = RouteRpcs(
+            self.context, OwnEndpoints(OWN, advertised), self._told, self._others
+        )
+
+    async def _others(self, topic: str) -> list[Neighbour]:
+        return self.others
 
     def _told(self, topic: TopicConfig) -> TopicConfig:
         perm = topic.perm & self.withheld.get(topic.topic_name, topic.perm)
@@ -99,6 +107,20 @@ async def refused(awaitable: Any) -> int:
 
 
 # Queues
+
+
+async def test_a_broker_that_hands_its_lead_over_is_in_the_route_once(rig: Rig) -> None:
+    name = rig.config.broker_name
+    rig.others = [
+        Neighbour(
+            QueueData(broker_name=each, perm=6, read_queue_nums=2, write_queue_nums=2),
+            "192.0.2.2:8081",
+            "192.0.2.2:8081",
+        )
+        for each in (name, "another")
+    ]
+    found = [(queue.broker.name, queue.id) for queue in await rig.route()]
+    assert found == [(name, 0), (name, 1), ("another", 0), ("another", 1)]
 
 
 @pytest.mark.parametrize(
