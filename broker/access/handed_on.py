@@ -13,6 +13,7 @@ Whoever has read a proof may use the client's address from then on: TLS is what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hmac import compare_digest, digest
 from ipaddress import ip_address
@@ -22,21 +23,20 @@ from skylarkmq.broker.access.accounts import AccessRules, Account
 
 CLIENT: Final = "x-skylarkmq-client"
 PROOF: Final = "x-skylarkmq-proof"
-ADDRESS_MAX: Final = 64
-"""Characters of a client's address."""
+_ADDRESS: Final = re.compile(r"[0-9A-Za-z.:%_-]{2,64}:[0-9]{1,5}")  # % before an interface's name
 
 
 def client_of(metadata: Mapping[str, str]) -> str:
     """Return the client's address as another endpoint says it; empty when it says none."""
     client = metadata.get(CLIENT, "")
-    host, _, port = client.rpartition(":")
-    if len(client) > ADDRESS_MAX or not (port.isascii() and port.isdigit()):
+    if _ADDRESS.fullmatch(client) is None:
         return ""
+    host, _, port = client.rpartition(":")
     try:
         ip_address(host)
     except ValueError:
         return ""
-    return client
+    return client if int(port) <= 0xFFFF else ""
 
 
 def proof_of(account: Account, client: str, metadata: Mapping[str, str]) -> str:

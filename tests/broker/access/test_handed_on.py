@@ -44,7 +44,10 @@ def test_an_address_is_read(client: str) -> None:
 
 @pytest.mark.parametrize(
     "client",
-    ["", "10.1.2.3", "10.1.2.3:", ":80", "10.1.2.3:x", "10.1.2.3:²", "host:80", "1" * 5000 + ":1"],
+    [
+        *("", "10.1.2.3", "10.1.2.3:", ":80", "10.1.2.3:x", "10.1.2.3:²", "host:80"),
+        *("10.1.2.3:65536", "10.1.2.3:000080", "fe80::1%\x1b[31m:80", "1" * 5000 + ":1"),
+    ],
 )
 def test_what_is_no_address_counts_for_none(client: str) -> None:
     assert client_of(handed_on(client)) == ""
