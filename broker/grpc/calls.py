@@ -177,6 +177,14 @@ OK: Final = status(Code.OK)
 """Copy it into an answer by naming it; do not change it."""
 
 
+def common_status(statuses: Iterable[schema_pb2.Status]) -> schema_pb2.Status:
+    """Return the status of an answer with entries: the code of all of them, of one at least."""
+    first, *others = statuses
+    if all(other.code == first.code for other in others):
+        return first
+    return status(Code.MULTIPLE_RESULTS, "each entry has a status of its own")
+
+
 def failure(error: Exception, name: str, call: Call) -> schema_pb2.Status:
     """Return the status for what a handler raised; an error of ours gets a line in the log."""
     if isinstance(error, RpcRefused):

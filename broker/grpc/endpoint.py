@@ -77,7 +77,7 @@ LANGUAGES: Final = frozenset(schema_pb2.Language.keys()) | {"HTTP", "GO", "DOTNE
 STOP_LIMIT_S: Final = 2.0
 # What a broker refuses of remoting, it refuses of these.
 _C: Final = RequestCode
-_REMOTING_CODES: Final[dict[str, int]] = {
+REMOTING_CODES: Final[dict[str, int]] = {
     SEND: _C.SEND_MESSAGE_V2,
     "RecallMessage": _C.SEND_MESSAGE_V2,
     "EndTransaction": _C.END_TRANSACTION,
@@ -163,7 +163,7 @@ class _Method:
             raise RpcRefused(
                 Code.BAD_REQUEST, f"the request is no {self._rpc.request.DESCRIPTOR.name}"
             ) from None
-        code = _REMOTING_CODES.get(self._rpc.name, 0)
+        code = REMOTING_CODES.get(self._rpc.name, 0)
         refusal = self._endpoint.refusal(code)
         if refusal is None and waited_s:
             refusal = self._endpoint.gate.late(code, waited_s)

@@ -123,12 +123,12 @@ class Neighbours:
             self._asked(topic)
         return neighbours
 
-    async def address_of(self, broker_name: str, topic: str) -> str | None:
-        """Return where brokers find another one that has a topic; None: there is no such broker."""
+    async def find(self, broker_name: str, topic: str) -> Neighbour | None:
+        """Return another broker that has a topic; None: there is none of this name."""
         neighbours = self.known(topic)
         if neighbours is None or all(each.name != broker_name for each in neighbours):
             neighbours = await self.of(topic)
-        return next((each.address for each in neighbours if each.name == broker_name), None)
+        return next((each for each in neighbours if each.name == broker_name), None)
 
     def _asked(self, topic: str) -> asyncio.Task[list[Neighbour]]:
         task = self._asking.get(topic)

@@ -37,6 +37,7 @@ from skylarkmq.broker.grpc.calls import (
     RpcHandlers,
     RpcRefused,
     Send,
+    common_status,
     failure,
     rpc,
     status,
@@ -238,7 +239,7 @@ class Receiving(RpcHandlers):
             )
         receipts = [self._parsed(entry.receipt_handle) for entry in entries]
         statuses = await self._ack(call, group, topic, receipts)
-        response = AckMessageResponse(status=_overall(statuses))
+        response = AckMessageResponse(status=common_status(statuses))
         for entry, result in zip(entries, statuses, strict=True):
             response.entries.add(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=result
@@ -303,14 +304,6 @@ class Receiving(RpcHandlers):
 
 def _ended() -> RpcRefused:
     return RpcRefused(_ENDED.code, _ENDED.message)
-
-
-def _overall(statuses: Sequence[Status]) -> Status:
-    """Return the status that all have, or that they differ."""
-    first = statuses[0]
-    if all(one.code == first.code for one in statuses):
-        return first
-    return status(Code.MULTIPLE_RESULTS, "the entries have different results")
 
 
 def _ms(duration: _Duration) -> int:

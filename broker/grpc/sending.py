@@ -18,11 +18,19 @@ proxy/.../processor/ProducerProcessor.java
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, failure, rpc, status
+from skylarkmq.broker.grpc.calls import (
+    OK,
+    Call,
+    RpcHandlers,
+    RpcRefused,
+    common_status,
+    failure,
+    rpc,
+    status,
+)
 from skylarkmq.broker.grpc.names import topic_of, transaction_id
 from skylarkmq.broker.grpc.queue_choice import QueueChoice
 from skylarkmq.broker.grpc.recall import recall_handle
@@ -110,7 +118,9 @@ class SendHandlers(RpcHandlers):
             else self._entry(one, each[0], await each[1])
             for one, each in zip(checked, begun, strict=True)
         ]
-        return SendMessageResponse(status=common_status(entries), entries=entries)
+        return SendMessageResponse(
+            status=common_status(entry.status for entry in entries), entries=entries
+        )
 
     def _try(
         self, sender: Sender, topic: TopicConfig, checked: Checked, call: Call
@@ -182,14 +192,6 @@ class SendHandlers(RpcHandlers):
                 "write queues",
             )
         return topic
-
-
-def common_status(entries: Iterable[SendResultEntry]) -> Status:
-    """Return the status of an answer: the code that all its entries have."""
-    first, *others = [entry.status for entry in entries]
-    if all(other.code == first.code for other in others):
-        return first
-    return status(Code.MULTIPLE_RESULTS, "each message has a status of its own")
 
 
 @lru_cache(maxsize=1024)

@@ -80,6 +80,10 @@ class Rig:
         found = await self.neighbours.of(topic)
         return {each.queues.broker_name: each.endpoint for each in found}
 
+    async def address_of(self, broker_name: str) -> str | None:
+        found = await self.neighbours.find(broker_name, "T")
+        return None if found is None else found.address
+
     def were_asked(self) -> list[str]:
         asked, self.asked = self.asked, []
         return asked
@@ -112,11 +116,11 @@ async def test_brokers_find_another_one_by_its_own_port() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(b="b:1", c="c:1")], {"b:1": "lb:1", "c:1": "lb:1"}
     assert rig.neighbours.known("T") is None
-    assert await rig.neighbours.address_of("c", "T") == "grpc-c:1"
+    assert await rig.address_of("c") == "grpc-c:1"
     assert rig.were_asked() == ["T", "b:1", "c:1"]
-    assert await rig.neighbours.address_of("b", "T") == "grpc-b:1"
-    assert await rig.neighbours.address_of("nobody", "T") is None
-    assert await rig.neighbours.address_of("own", "T") is None
+    assert await rig.address_of("b") == "grpc-b:1"
+    assert await rig.address_of("nobody") is None
+    assert await rig.address_of("own") is None
     assert rig.were_asked() == []
 
 
@@ -124,7 +128,7 @@ async def test_a_replica_that_follows_has_its_master_for_a_neighbour() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(own="m:1")], {"m:1": "m:8081"}
     rig.leads = False
-    assert await rig.neighbours.address_of("own", "T") == "grpc-m:1"
+    assert await rig.address_of("own") == "grpc-m:1"
     rig.leads = True
     rig.clock.advance(6)
     assert await rig.of() == {}
