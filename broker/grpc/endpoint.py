@@ -90,8 +90,9 @@ REMOTING_CODES: Final[dict[str, int]] = {
 Refusal = Callable[[int], Exception | None]
 
 
-def _nothing(_: int) -> None:
-    return None
+def refuse_nothing(_: int) -> None:
+    """Return no refusal, whatever is asked for."""
+    return
 
 
 def call_of(metadata: Mapping[str, str], peer: str, deadline_s: float | None) -> Call:
@@ -344,6 +345,7 @@ class GrpcEndpoint:
         access: checks who calls; None: access control is off.
         refusal, gate: as given.
         answered: calls by name and status code.
+        handed_on: calls that other brokers answered, by the broker's name and status code.
         open_calls: of all clients.
         services: start and stop with it.
         hands_on: it listens also while its broker does not lead: other brokers are reached by it.
@@ -357,7 +359,7 @@ class GrpcEndpoint:
         *,
         limits: EndpointLimits,
         access: RpcAccess | None = None,
-        refusal: Refusal = _nothing,
+        refusal: Refusal = refuse_nothing,
         gate: Gate | None = None,
     ) -> None:
         """Put the handlers together; nothing listens yet.
@@ -374,6 +376,7 @@ class GrpcEndpoint:
         self.refusal = refusal
         self.gate = gate or Gate()
         self.answered: Counter[tuple[str, int]] = Counter()
+        self.handed_on: Counter[tuple[str, int]] = Counter()
         self._methods: dict[str, _Method] = {}
         for name, rpc in rpc_table(handlers).items():
             size_max = limits.body_max + BESIDE_BODY if name == SEND else BESIDE_BODY

@@ -68,7 +68,11 @@ class _Known(NamedTuple):
 
 
 class Neighbours:
-    """Knows other brokers. Loop thread."""
+    """Knows other brokers. Loop thread.
+
+    Attributes:
+        is_own: as given.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class Neighbours:
                 broker is registered nowhere.
             find_grpc: asks a broker where it is found by gRPC; None: nowhere.
         """
-        self._is_own = is_own
+        self.is_own = is_own
         self._clock = clock
         self._find_routes = find_routes
         self._find_grpc = find_grpc
@@ -178,7 +182,7 @@ class Neighbours:
             }
             for queues in route.queue_datas:
                 name = queues.broker_name
-                if name in masters and not self._is_own(name):
+                if name in masters and not self.is_own(name):
                     rows.setdefault(name, (queues, masters[name]))
         return [rows[name] for name in sorted(rows)]
 
