@@ -169,7 +169,8 @@ class Apache5Broker(ApacheBroker):
         """Wait until the name server knows the broker."""
         deadline = time.monotonic() + LIMIT_S
         name = self.name.encode()
-        while name not in ask(self.namesrv_port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
+        port = int(self.namesrv.rpartition(":")[2])
+        while name not in ask(port, RequestCode.GET_BROKER_CLUSTER_INFO).body:
             assert time.monotonic() < deadline, "the broker does not register"
             time.sleep(0.05)
 

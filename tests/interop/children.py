@@ -168,3 +168,28 @@ class Children:
     def stop_all(self) -> None:
         for child in reversed(self.all):
             child.stop()
+
+
+class Several:
+    """Servers of one test, each with a folder of its own for its processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: list[Children] = []
+
+    def new(self, name: str) -> Children:
+        """Return a folder for processes that end with the others."""
+        folder = self._folder / name
+        folder.mkdir()
+        self._children.append(Children(folder))
+        return self._children[-1]
+
+    def end(self) -> None:
+        """Leave no process behind; nobody will look at the stores any more."""
+        for children in self._children:
+            for child in children.all:
+                child.kill()
+
+    def tail(self, lines: int) -> list[tuple[str, str]]:
+        """Return what each process printed last."""
+        return [(child.name, child.tail(lines)) for each in self._children for child in each.all]

@@ -17,7 +17,7 @@ import pytest
 from tests.interop import java
 from tests.interop.admin_tools import JavaAdmin
 from tests.interop.apache_server import Apache5Broker, ApacheBroker
-from tests.interop.children import Children
+from tests.interop.children import Children, Several
 from tests.interop.mixed_cluster import MixedCluster
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker
@@ -146,7 +146,7 @@ def pytest_runtest_makereport(
             if isinstance(value, Broker):
                 for child in value.children.all:
                     report.sections.append((child.name, child.tail(SHOWN_LINES)))
-            elif isinstance(value, MixedCluster):
+            elif isinstance(value, Several):
                 report.sections += value.tail(SHOWN_LINES)
     return report
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.interop.apache_server import ApacheBroker, ApacheNameServer
-from tests.interop.children import Children
+from tests.interop.children import Several
 from tests.interop.servers import Broker
 from tests.interop.skylark_server import SkylarkBroker, SkylarkNameServer
 
@@ -18,7 +18,7 @@ OURS, THEIRS = "broker-ours", "broker-theirs"
 SOON = {"registerNameServerPeriod": 10_000}
 
 
-class MixedCluster:
+class MixedCluster(Several):
     """The four processes; `namesrv` names both name servers, ours first.
 
     Attributes:
@@ -27,18 +27,11 @@ class MixedCluster:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._children: list[Children] = []
+        super().__init__(folder)
         self.our_names = SkylarkNameServer(self.new("names-ours"))
-        self.their_names = ApacheNameServer(self.new("names-theirs"), self._children[-1].folder)
+        theirs = self.new("names-theirs")
+        self.their_names = ApacheNameServer(theirs, theirs.folder)
         self.brokers: dict[str, Broker] = {}
-
-    def new(self, name: str) -> Children:
-        """Return a folder for processes that end with the cluster."""
-        folder = self._folder / name
-        folder.mkdir()
-        self._children.append(Children(folder))
-        return self._children[-1]
 
     @property
     def namesrv(self) -> str:
@@ -55,13 +48,3 @@ class MixedCluster:
             broker = kind(children, children.folder, self, brokerName=name, **SOON)
             self.brokers[name] = broker
             broker.start()
-
-    def end(self) -> None:
-        """Leave no process behind; nobody will look at the stores any more."""
-        for children in self._children:
-            for child in children.all:
-                child.kill()
-
-    def tail(self, lines: int) -> list[tuple[str, str]]:
-        """Return what each process printed last."""
-        return [(child.name, child.tail(lines)) for each in self._children for child in each.all]

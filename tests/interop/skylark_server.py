@@ -59,9 +59,13 @@ class SkylarkBroker(Broker):
 class SkylarkNameServer:
     """`skylarkmq namesrv` on a free port, which a later start takes again, with the queues of
     ordered topics in its routes.
+
+    Attributes:
+        keys: more of its configuration, to be set before `start`.
     """
 
     def __init__(self, children: Children) -> None:
+        self.keys: dict[str, object] = {}
         self._children = children
         self._child: Child | None = None
         (self._port,) = free_ports()
@@ -78,6 +82,7 @@ class SkylarkNameServer:
             "listenPort": self._port,
             "orderMessageEnable": "true",
             "kvConfigPath": self._children.folder / "kvConfig.json",
+            **self.keys,
         }.items():
             command += ["--set", f"{key}={value}"]
         self._child = child = self._children.start("skylarkmq-namesrv", command, one_stream=True)

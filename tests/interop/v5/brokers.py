@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 from skylarkmq.protocol.codes import RequestCode
 from tests.interop.accounts import ACCOUNTS, ROOT, accounts_file
@@ -25,15 +24,18 @@ SOON = {
 """When a group's messages come again. Node's client knows no lists of times."""
 
 
-class GrpcBroker(Protocol):
-    """A broker whose endpoint is `127.0.0.1:grpc_port`."""
+class HasEndpoint:
+    """Has an endpoint of the gRPC protocol on loopback."""
 
-    kind: str
-    port: int
     grpc_port: int
 
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect to."""
+        return f"127.0.0.1:{self.grpc_port}"
 
-class SkylarkGrpcBroker(SkylarkBroker):
+
+class SkylarkGrpcBroker(SkylarkBroker, HasEndpoint):
     """Ours, one process."""
 
     def __init__(
@@ -54,7 +56,7 @@ class SkylarkGrpcBroker(SkylarkBroker):
         self.keys |= {"aclEnable": "true", "rocketmqHome": self.folder / "home"}
 
 
-class ApacheProxy(Apache5Broker):
+class ApacheProxy(Apache5Broker, HasEndpoint):
     """RocketMQ's name server, and its broker and proxy in one JVM."""
 
     project = HERE / "apache"
@@ -97,10 +99,16 @@ class ApacheProxy(Apache5Broker):
             super().register()
 
     def start(self) -> None:
+        self.started = "boot success"
+        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", SMALL_JVM)
+        self._start_proxy("LOCAL", "-bc", str(self.folder / "home" / "broker.conf"))
+        self.register()
+
+    def _start_proxy(self, mode: str, *args: str) -> None:
         home = self.folder / "home"
         proxy = {
             "rocketMQClusterName": "DefaultCluster",
-            "proxyMode": "LOCAL",
+            "proxyMode": mode,
             "namesrvAddr": self.namesrv,
             "grpcServerPort": self.grpc_port,
             "remotingListenPort": self.proxy_port,
@@ -111,13 +119,20 @@ class ApacheProxy(Apache5Broker):
         (home / "conf" / "rmq.proxy.logback.xml").write_text(
             (home / "conf" / "rmq.broker.logback.xml").read_text()
         )
-        self.started = "boot success"
-        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", SMALL_JVM)
-        args = ("-n", self.namesrv, "-bc", str(home / "broker.conf"), "-pm", "local")
+        args = ("-n", self.namesrv, "-pm", mode.lower(), "-pc", str(home / "proxy.json"), *args)
         self.started = "startup successfully"
-        main = "org.apache.rocketmq.proxy.ProxyStartup"
-        self._start("proxy", main, self.proxy_jvm, (*args, "-pc", str(home / "proxy.json")))
-        self.register()
+        self._start("proxy", "org.apache.rocketmq.proxy.ProxyStartup", self.proxy_jvm, args)
+
+
+class ApacheClusterProxy(ApacheProxy):
+    """RocketMQ's proxy alone, for the brokers of a cluster, with news of them within a second."""
+
+    def start(self) -> None:
+        self.proxy_keys |= {
+            "transactionHeartbeatPeriodSecond": 1,
+            "topicRouteServiceCacheRefreshSeconds": 1,
+        }
+        self._start_proxy("CLUSTER")
 
 
 def make_topic(broker: Broker | int, topic: str, kind: str = "NORMAL", queues: int = 2) -> None:

@@ -23,6 +23,7 @@ KIND = os.environ.get("INTEROP_BROKER", SkylarkGrpcBroker.kind)
 
 Grpc = ApacheProxy | SkylarkGrpcBroker
 Start = Callable[[type[Broker]], Broker]
+Connect = Callable[[Place], Program]
 
 
 def _server() -> type[ApacheProxy] | type[SkylarkGrpcBroker]:
@@ -52,20 +53,40 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
         broker.end()
 
 
+@pytest.fixture(scope="session")
+def endpoint(broker: Grpc) -> str:
+    """Where the clients of `program` connect to."""
+    return broker.endpoint
+
+
 @pytest.fixture(scope="session", params=LANGUAGES)
 def language(request: pytest.FixtureRequest) -> str:
     """The language of the clients; all tests of one before those of the next."""
     return str(request.param)
 
 
+@pytest.fixture
+def connect(language: str, children: Children) -> Iterator[Connect]:
+    """Starts the program of a language for an endpoint of the test's own."""
+    programs: list[Program] = []
+
+    def connects(place: Place) -> Program:
+        programs.append(Program(children, language, place))
+        return programs[-1]
+
+    yield connects
+    for program in programs:
+        program.child.kill()
+
+
 @pytest.fixture(scope="session")
 def shared_program(
-    language: str, broker: Grpc, tmp_path_factory: pytest.TempPathFactory
+    language: str, endpoint: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    """The program of a language, connected to the broker under test."""
+    """The program of a language, connected to the endpoint under test."""
     children = Children(tmp_path_factory.mktemp(language))
     try:
-        yield Program(children, language, Place(f"127.0.0.1:{broker.grpc_port}"))
+        yield Program(children, language, Place(endpoint))
     finally:
         for child in children.all:
             child.kill()

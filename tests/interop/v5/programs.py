@@ -24,6 +24,7 @@ import pytest
 
 from tests.interop.children import Child, Children, Event
 from tests.interop.java import java, missing
+from tests.support.patience import until_sync
 
 HERE = Path(__file__).resolve().parent
 JAVA, NODE, GO, PYTHON = HERE / "java", HERE / "node", HERE / "go", HERE / "python"
@@ -42,7 +43,7 @@ INVISIBLE_MS = 10_000
 class Place(NamedTuple):
     """Where clients connect to, and as whom."""
 
-    endpoint: str
+    endpoint: str  # host:port, several separated by ;
     tls: bool = False
     ca_file: str = ""
     key: str = ""
@@ -76,6 +77,12 @@ class Program:
     def producer(self, topic: str, check: str = "") -> Producer:
         """Make a producer; with `check`, "commit", "rollback" or "unknown", it answers checks."""
         return Producer(self, self._make("producer", topic=topic, check=check), topic)
+
+    def works(self, topic: str, group: str) -> None:
+        """Send, and consume what was sent."""
+        sent = self.producer(topic).send(f"m of {group}")
+        found = self.push(topic, group).until(f"m of {group}")
+        assert [one["body"] for one in found if one["message_id"] == sent["message_id"]]
 
     def push(
         self,
@@ -205,6 +212,18 @@ class Producer(_Client):
             transaction=transaction,
             properties=properties or {},
         )
+
+    def send_surely(self, body: str) -> None:
+        """Send as an application does that goes on after errors, until it has succeeded."""
+
+        def is_sent() -> bool:
+            try:
+                self.send(body)
+            except CallFailedError:
+                return False
+            return True
+
+        until_sync(is_sent, f"a send of {body}")
 
     def recall(self, handle: str) -> Event:
         """Take a delayed message back."""

@@ -4,7 +4,6 @@ again, and messages that clients of 4.x have sent or are to receive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.interop.children import Children
 from tests.interop.servers import Broker
 from tests.interop.tools import JavaTools, numbered
 from tests.interop.v5.brokers import ApacheProxy, SkylarkGrpcBroker, make_topic
+from tests.interop.v5.conftest import Connect
 from tests.interop.v5.programs import LANGUAGES, CallFailedError, Place, Program
 from tests.support.certificates import Authority
 from tests.support.patience import until_sync
@@ -21,32 +21,9 @@ from tests.support.patience import until_sync
 pytestmark = pytest.mark.interop
 
 Grpc = ApacheProxy | SkylarkGrpcBroker
-Connect = Callable[[Grpc, Place], Program]
 UNAUTHORIZED, FORBIDDEN = 40100, 40300
 SLOW_MS = 75_000
 """Longer than the minute that a push consumer's message is invisible at first."""
-
-
-@pytest.fixture
-def connect(language: str, children: Children) -> Iterator[Connect]:
-    """Starts the program of a language for a broker of the test's own."""
-    programs: list[Program] = []
-
-    def connects(broker: Grpc, place: Place) -> Program:
-        place = place._replace(endpoint=f"127.0.0.1:{broker.grpc_port}")
-        programs.append(Program(children, language, place))
-        return programs[-1]
-
-    yield connects
-    for program in programs:
-        program.child.kill()
-
-
-def works(program: Program, topic: str, group: str) -> None:
-    """Send, and consume what was sent."""
-    sent = program.producer(topic).send(f"m of {group}")
-    found = program.push(topic, group).until(f"m of {group}")
-    assert [one["body"] for one in found if one["message_id"] == sent["message_id"]]
 
 
 def test_tls_and_plain_on_one_port(
@@ -57,21 +34,21 @@ def test_tls_and_plain_on_one_port(
     own_broker.certify(authority.certificate_file("127.0.0.1"))
     own_broker.start()
     make_topic(own_broker, topic)
-    safe = connect(own_broker, Place("", tls=True, ca_file=str(authority.ca_file)))
-    works(safe, topic, group)
-    works(connect(own_broker, Place("")), topic, f"{group}_plain")
+    safe = connect(Place(own_broker.endpoint, tls=True, ca_file=str(authority.ca_file)))
+    safe.works(topic, group)
+    connect(Place(own_broker.endpoint)).works(topic, f"{group}_plain")
 
 
 def test_tls_out_of_the_box(own_broker: Grpc, connect: Connect, topic: str, group: str) -> None:
     """A certificate that the broker makes for itself."""
     own_broker.start()
     make_topic(own_broker, topic)
-    program = connect(own_broker, Place("", tls=True))
+    program = connect(Place(own_broker.endpoint, tls=True))
     if program.language in ("python", "node"):
         with pytest.raises(CallFailedError):
             program.producer(topic).send("m")
     else:
-        works(program, topic, group)
+        program.works(topic, group)
 
 
 def test_accounts(own_broker: Grpc, connect: Connect, children: Children) -> None:
@@ -80,9 +57,9 @@ def test_accounts(own_broker: Grpc, connect: Connect, children: Children) -> Non
     create_topics(own_broker, OPEN, READ_ONLY)
 
     def with_keys(keys: Keys) -> Program:
-        return connect(own_broker, Place("", key=keys[0], secret=keys[1]))
+        return connect(Place(own_broker.endpoint, key=keys[0], secret=keys[1]))
 
-    works(with_keys(ROOT), OPEN, "G_root")
+    with_keys(ROOT).works(OPEN, "G_root")
     for keys in ((ROOT[0], "another-secret"), ("nobody-known", ROOT[1]), ("", "")):
         with pytest.raises(CallFailedError) as raised:
             with_keys(keys).producer(OPEN).send("m")
@@ -90,7 +67,7 @@ def test_accounts(own_broker: Grpc, connect: Connect, children: Children) -> Non
     if isinstance(own_broker, ApacheProxy):
         return  # rights, too, are another feature there
     alice = with_keys(ALICE)
-    works(alice, OPEN, GROUP)
+    alice.works(OPEN, GROUP)
     if alice.language == "go":
         return  # it waits for settings, and does not look at the status that comes instead
     with pytest.raises(CallFailedError) as raised:
@@ -110,7 +87,7 @@ def test_a_broker_that_starts_again(
         pytest.skip("RocketMQ's proxy wants settings, which Python sends every five minutes")
     own_broker.start()
     make_topic(own_broker, topic)
-    program = connect(own_broker, Place(""))
+    program = connect(Place(own_broker.endpoint))
     producer = program.producer(topic)
     for body in ("kept", "done"):
         producer.send(body)
@@ -124,15 +101,7 @@ def test_a_broker_that_starts_again(
     else:
         own_broker.kill()
     own_broker.start()
-
-    def sent() -> bool:
-        try:
-            producer.send("later")
-        except CallFailedError:
-            return False
-        return True
-
-    until_sync(sent, "a send after the broker's start")
+    producer.send_surely("later")
     push.until("later")
     found: set[str] = set()
     received: list[str] = []
@@ -196,7 +165,7 @@ def test_a_slow_listener_keeps_its_message(
     if isinstance(broker, ApacheProxy):
         pytest.skip("RocketMQ 5.3.3 starts no renewal: the message comes twice")
     make_topic(broker, topic)
-    place = Place(f"127.0.0.1:{broker.grpc_port}")
+    place = Place(broker.endpoint)
     programs = [Program(children, language, place) for language in LANGUAGES]
     consumers = [
         program.push(topic, f"{group}_{program.language}", slow_ms=SLOW_MS) for program in programs
