@@ -30,10 +30,10 @@ from skylarkmq.broker.access.accounts import NOBODY, AccessRules, Account
 from skylarkmq.broker.access.files import RulesUser
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, proof_of
 from skylarkmq.broker.grpc.calls import Call, Rpc, RpcRefused
-from skylarkmq.broker.grpc.connection import GrpcStatus
 from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.grpc.upstream import UpstreamError
 from skylarkmq.common.clock import Clock
+from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5.codes import Code
 
 MARGIN_S: Final = 0.1

@@ -16,11 +16,11 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, is_proved
 from skylarkmq.broker.grpc.calls import OK, Rpc
-from skylarkmq.broker.grpc.connection import GrpcStatus
 from skylarkmq.broker.grpc.handing_on import LIMIT_S, MARGIN_S, HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.grpc.upstream import UpstreamError
 from skylarkmq.protocol.bodies.route import QueueData
+from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import ACCOUNTS
