@@ -108,7 +108,7 @@ class Sessions:
 
     def find(self, call: Call) -> GrpcPeer | None:
         """Return the client that makes a call, None when it is not known."""
-        return self._peers.get(_key(call.client_id, call.account))
+        return self._peers.get(key_of(call.client_id, call.account))
 
     def settle(self, call: Call, wishes: Wishes) -> GrpcPeer:
         """Take in what a client's settings say, and join its groups where it may.
@@ -195,7 +195,7 @@ class Sessions:
         if len(self._peers) >= CLIENTS_MAX or self._hosts[host] >= CLIENTS_PER_HOST_MAX:
             raise _no_room(f"there are {len(self._peers)} clients, {self._hosts[host]} of {host}")
         peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max, self._broker_name)
-        self._peers[_key(call.client_id, call.account)] = peer
+        self._peers[key_of(call.client_id, call.account)] = peer
         self._hosts[host] += 1
         self._host_of[peer] = host
         peer.add_close_listener(self._gone)
@@ -235,7 +235,7 @@ class Sessions:
             asyncio.get_running_loop().call_soon(self._consumers.tell, wishes.group)
 
     def _gone(self, peer: GrpcPeer) -> None:
-        del self._peers[_key(peer.client_id, peer.account)]
+        del self._peers[key_of(peer.client_id, peer.account)]
         host = self._host_of.pop(peer)
         self._hosts[host] -= 1
         if not self._hosts[host]:
@@ -245,7 +245,7 @@ class Sessions:
             self.release(peer.client_id, peer.wishes.group)
 
 
-def _key(client_id: str, account: object) -> Key:
+def key_of(client_id: str, account: object) -> Key:
     return account.access_key if isinstance(account, Account) else "", client_id
 
 

@@ -15,7 +15,7 @@ from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, TelemetryStream, rpc
 from skylarkmq.broker.grpc.peer import Outbox
 from skylarkmq.broker.grpc.sessions import Sessions
-from skylarkmq.broker.grpc.settings import merged, read_settings
+from skylarkmq.broker.grpc.settings import Wishes, merged, read_settings
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.v5 import schema_pb2
@@ -69,25 +69,37 @@ class SessionRpcs(RpcHandlers):
     async def _read(self, call: Call, stream: TelemetryStream, outbox: Outbox) -> None:
         while (command := await stream.read()) is not None:
             if command.HasField("settings"):
-                self._settle(call, command.settings, outbox)
+                wishes = self._settle(call, command.settings, outbox)
+                self._answer(outbox, self._own_answer(command.settings, wishes))
             else:
-                peer = self._sessions.find(call)
-                if peer is not None:
-                    peer.told(command)
+                self._told(call, command)
 
-    def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> None:
+    def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> Wishes:
+        """Take in what a client says of itself, and tell it things over this stream."""
         known = self._sessions.find(call)
         before = None if known is None else known.wishes
         wishes = read_settings(settings, self._clock.now_ms(), before)
         self._sessions.settle(call, wishes).attach(outbox)
+        return wishes
+
+    def _own_answer(self, settings: schema_pb2.Settings, wishes: Wishes) -> schema_pb2.Settings:
+        """Return a client's settings with what this broker has to add."""
         group: SubscriptionGroupConfig | None = None
         if wishes.group:
             group = self._groups.table.get(wishes.group)
             group = group or SubscriptionGroupConfig(group_name=wishes.group)
-        answer = merged(settings, group, self._body_max)
-        if not outbox.put(schema_pb2.TelemetryCommand(status=OK, settings=answer)):
+        return merged(settings, group, self._body_max)
+
+    def _answer(self, outbox: Outbox, settings: schema_pb2.Settings) -> None:
+        if not outbox.put(schema_pb2.TelemetryCommand(status=OK, settings=settings)):
             why = "the client does not read what it asks for"
             raise RpcRefused(Code.TOO_MANY_REQUESTS, why, ends_stream=True)
+
+    def _told(self, call: Call, command: schema_pb2.TelemetryCommand) -> None:
+        """Take a client's answer to a question of this broker."""
+        peer = self._sessions.find(call)
+        if peer is not None:
+            peer.told(command)
 
     @rpc("Heartbeat", schema_pb2.HeartbeatRequest, schema_pb2.HeartbeatResponse)
     async def heartbeat(

@@ -87,7 +87,12 @@ class SessionRig(GroupRig):
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.sessions = Sessions(
-            self.consumers, self.producers, self.clock, self.clock, BODY_MAX, BROKER
+            self.consumers,
+            self.producers,
+            self.clock,
+            self.clock,
+            BODY_MAX,
+            self.config.broker_name,
         )
         self.rpcs = SessionRpcs(self.sessions, self.groups, self.clock, self.clock, BODY_MAX)
         self.housekeeping = ClientHousekeepingService(
