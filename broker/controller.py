@@ -199,7 +199,8 @@ class BrokerController:
                 self._contexts.load()
                 self._contexts.start()
             self._outgoing_tls: OutgoingTls | None = None
-            if config.tls.uses_client_tls and (config.namesrv_addr or config.store.is_slave):
+            calls_others = config.namesrv_addr or config.grpc_proxy_mode == "CLUSTER"
+            if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._bind()
             bound = config.bind_address
@@ -307,7 +308,9 @@ class BrokerController:
             contexts.start()
             self._grpc_contexts = contexts
         own = HostAddress(self._host, port_of(self._grpc_socket))
-        endpoint = self.parts.grpc = grpc_service.make_endpoint(self.parts, router, str(own))
+        endpoint = self.parts.grpc = grpc_service.make_endpoint(
+            self.parts, router, str(own), self._outgoing_tls
+        )
         endpoint.open(self._grpc_socket, gate)
         self.parts.tls_gates["grpc"] = gate
 

@@ -44,10 +44,10 @@ from skylarkmq.broker.grpc.calls import (
 )
 from skylarkmq.broker.grpc.endpoint import REMOTING_CODES, SEND, Refusal
 from skylarkmq.broker.grpc.handing_on import HandOn, NotHandedOn, is_handed_on
-from skylarkmq.broker.grpc.names import split_transaction_id, topic_of
+from skylarkmq.broker.grpc.names import group_of, split_transaction_id, topic_of
 from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
 from skylarkmq.broker.grpc.recall import parse_handle
-from skylarkmq.broker.grpc.receiving import ENTRIES_MAX
+from skylarkmq.broker.grpc.receiving import ENTRIES_MAX, NoteReceive
 from skylarkmq.broker.grpc.sending import MESSAGES_MAX
 from skylarkmq.broker.pop.handles import parse
 from skylarkmq.protocol.bodies.route import QueueData
@@ -92,6 +92,7 @@ class ClusterRpcs(RpcHandlers):
         own_name: str,
         own_topic: OwnTopic,
         refusal: Refusal,
+        note_receive: NoteReceive,
     ) -> None:
         """Stand before the handlers of this broker.
 
@@ -101,6 +102,7 @@ class ClusterRpcs(RpcHandlers):
             own_name: of this broker.
             own_topic: returns a topic of this broker as clients may be told of it.
             refusal: tells by a request code of remoting what this broker refuses just now.
+            note_receive: told of each receive that is handed on; may refuse it.
         """
         self._local = rpc_table(local)
         self._hand_on = hand_on
@@ -108,6 +110,7 @@ class ClusterRpcs(RpcHandlers):
         self._own_name = own_name
         self._own_topic = own_topic
         self._refusal = refusal
+        self._note_receive = note_receive
         self._turns: dict[str, int] = {}  # by topic
 
     # To whom
@@ -229,6 +232,8 @@ class ClusterRpcs(RpcHandlers):
         if target is None:
             await self._here(RECEIVE).handler(call, request, send)
         else:
+            topic, group = topic_of(queue.topic), group_of(request.group)
+            self._note_receive(call, group, topic, request.filter_expression)
             await self._receive(target, call, request, send)
 
     async def _receive(

@@ -31,13 +31,13 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import TELEMETRY, Call, Rpc, RpcRefused, TelemetryStream, rpc_table
-from skylarkmq.broker.grpc.handing_on import HandOn, NotHandedOn, OtherStream, is_handed_on
+from skylarkmq.broker.grpc.handing_on import HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
 from skylarkmq.broker.grpc.peer import Outbox
 from skylarkmq.broker.grpc.sessions import Key, Sessions, key_of
 from skylarkmq.broker.grpc.settings import Wishes
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
-from skylarkmq.broker.grpc.upstream import UpstreamError
+from skylarkmq.broker.net.grpc_client import UpstreamError, UpstreamStream
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
@@ -124,7 +124,7 @@ class _Link:
         self.to = to
         self.answer: asyncio.Future[_Command | None] = asyncio.get_running_loop().create_future()
         self._client = client
-        self._stream: OtherStream | None = None
+        self._stream: UpstreamStream | None = None
         self._unanswered = 0  # settings
         self._failures = 0  # in a row
         self._task = client.spawn(self._run())

@@ -20,9 +20,9 @@ the connection to this endpoint, which has none:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Protocol
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
@@ -31,7 +31,8 @@ from skylarkmq.broker.access.files import RulesUser
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, proof_of
 from skylarkmq.broker.grpc.calls import Call, Rpc, RpcRefused
 from skylarkmq.broker.grpc.neighbours import Neighbour
-from skylarkmq.broker.grpc.upstream import UpstreamError
+from skylarkmq.broker.grpc.upstream import Upstreams
+from skylarkmq.broker.net.grpc_client import UpstreamError, UpstreamStream
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5.codes import Code
@@ -45,43 +46,6 @@ _CODES: Final[dict[GrpcStatus, Code]] = {
     GrpcStatus.RESOURCE_EXHAUSTED: Code.TOO_MANY_REQUESTS,
     GrpcStatus.UNIMPLEMENTED: Code.NOT_IMPLEMENTED,
 }
-
-
-class OtherStream(Protocol):
-    """A call of another endpoint, as `upstream.py` has it; leaving it resets what is open."""
-
-    async def write(self, data: bytes) -> None:
-        """Send a message; returns when there is room for another."""
-        ...
-
-    def end(self) -> None:
-        """Send no more."""
-        ...
-
-    async def read(self) -> bytes | None:
-        """Return the next message; None: the call has ended well."""
-        ...
-
-
-class OtherEndpoints(Protocol):
-    """Calls the endpoints of other brokers, by address; `upstream.py`."""
-
-    async def unary(
-        self,
-        address: str,
-        path: str,
-        metadata: Mapping[str, str],
-        request: bytes,
-        timeout_s: float | None,
-    ) -> bytes:
-        """Make a call, and return its answer."""
-        ...
-
-    def stream(
-        self, address: str, path: str, metadata: Mapping[str, str], timeout_s: float | None = None
-    ) -> AbstractAsyncContextManager[OtherStream]:
-        """Open a call with many messages."""
-        ...
 
 
 class NotHandedOn(RpcRefused):
@@ -110,7 +74,7 @@ class HandOn:
 
     def __init__(
         self,
-        endpoints: OtherEndpoints,
+        upstreams: Upstreams,
         clock: Clock,
         own_address: str,
         access: RulesUser | None = None,
@@ -124,7 +88,7 @@ class HandOn:
                 control is off.
         """
         self.answered: Counter[tuple[str, int]] = Counter()
-        self._endpoints = endpoints
+        self._upstreams = upstreams
         self._clock = clock
         self._own_address = own_address
         self._access = access
@@ -140,7 +104,7 @@ class HandOn:
         self._check(to)
         timeout_s, data = self._timeout_s(call), request.SerializeToString()
         try:
-            answered = await self._endpoints.unary(
+            answered = await self._upstreams.unary(
                 to.address, rpc.path, self.metadata(call), data, timeout_s
             )
             answer: Any = rpc.response.FromString(answered)
@@ -152,7 +116,7 @@ class HandOn:
     @asynccontextmanager
     async def stream(
         self, rpc: Rpc, to: Neighbour, call: Call, *, has_limit: bool = True
-    ) -> AsyncGenerator[OtherStream]:
+    ) -> AsyncGenerator[UpstreamStream]:
         """Hand a call with many messages on; leaving it resets what is open.
 
         Who reads the answer counts it by its status.
@@ -166,7 +130,7 @@ class HandOn:
         self._check(to)
         timeout_s = self._timeout_s(call) if has_limit else None
         try:
-            async with self._endpoints.stream(
+            async with self._upstreams.stream(
                 to.address, rpc.path, self.metadata(call), timeout_s
             ) as stream:
                 yield stream

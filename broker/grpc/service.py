@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 from skylarkmq.broker.access import rpc_rights
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import RpcHandlers
-from skylarkmq.broker.grpc.endpoint import EndpointLimits, GrpcEndpoint
+from skylarkmq.broker.grpc.cluster import ClusterRpcs
+from skylarkmq.broker.grpc.cluster_sessions import Cluster, ClusterSessionRpcs
+from skylarkmq.broker.grpc.endpoint import (
+    EndpointLimits,
+    GrpcEndpoint,
+    Refusal,
+    Service,
+    refuse_nothing,
+)
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
+from skylarkmq.broker.grpc.handing_on import HandOn
 from skylarkmq.broker.grpc.neighbours import Neighbours
 from skylarkmq.broker.grpc.recall import RecallHandlers
 from skylarkmq.broker.grpc.receiving import Receiving
@@ -20,31 +29,23 @@ from skylarkmq.broker.grpc.sending import SendHandlers
 from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.broker.grpc.transactions import TransactionHandlers
+from skylarkmq.broker.grpc.upstream import Upstreams
 from skylarkmq.broker.metrics.runtime_info import GrpcPlaces
 from skylarkmq.broker.net.server import PeerLimits
 from skylarkmq.broker.transaction.verdicts import Verdicts
+from skylarkmq.protocol.bodies.topic import TopicConfig
 
 if TYPE_CHECKING:
     from skylarkmq.broker.components import BrokerParts
     from skylarkmq.broker.net.router import Router
+    from skylarkmq.broker.net.tls_context import OutgoingTls
 
 
-def rpc_handlers(
-    parts: BrokerParts, sessions: Sessions, own: OwnEndpoints, neighbours: Neighbours
-) -> list[RpcHandlers]:
-    """Return what handles the calls of clients of RocketMQ 5.
-
-    Args:
-        sessions: has the clients.
-        own: where clients are told to find this broker.
-        neighbours: knows where topics are beside.
-    """
+def message_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers]:
+    """Return what handles the calls about messages of this broker."""
     send, clock, peer_clock = parts.send, parts.context.clock, parts.peer_clock
-    body_max = parts.config.store.max_message_size
     verdicts = Verdicts(parts.store, parts.transactions, clock, parts.stats)
     return [
-        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), neighbours.of),
-        SessionRpcs(sessions, parts.groups, clock, peer_clock, body_max),
         Receiving(parts.context, parts.pop, sessions.receives, peer_clock),
         SendHandlers(parts.context, send, parts.transactions),
         TransactionHandlers(verdicts, parts.config.broker_name),
@@ -52,12 +53,62 @@ def rpc_handlers(
     ]
 
 
-def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
+def own_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers]:
+    """Return what handles calls at an endpoint of this broker alone."""
+    clock, body_max = parts.context.clock, parts.config.store.max_message_size
+    return [
+        SessionRpcs(sessions, parts.groups, clock, parts.peer_clock, body_max),
+        *message_handlers(parts, sessions),
+    ]
+
+
+def cluster_handlers(
+    parts: BrokerParts,
+    sessions: Sessions,
+    neighbours: Neighbours,
+    hand_on: HandOn,
+    refusal: Refusal,
+) -> list[RpcHandlers]:
+    """Return what handles calls at an endpoint that stands for several brokers.
+
+    Args:
+        sessions: has the clients.
+        neighbours: knows the other brokers.
+        refusal: tells what this broker refuses of what it would handle itself.
+    """
+    name, body_max = parts.config.broker_name, parts.config.store.max_message_size
+    cluster = Cluster(
+        name, parts.topics, lambda: parts.leads, neighbours, hand_on, parts.peer_clock
+    )
+    return [
+        ClusterSessionRpcs(sessions, parts.groups, parts.context.clock, cluster, body_max),
+        ClusterRpcs(
+            message_handlers(parts, sessions),
+            hand_on,
+            neighbours,
+            name,
+            lambda topic: _told(parts, topic),
+            refusal,
+            sessions.receives,
+        ),
+    ]
+
+
+def _told(parts: BrokerParts, name: str) -> TopicConfig | None:
+    """Return a topic as clients are told of it: its permission may be withheld."""
+    topic = parts.topics.get(name)
+    return None if topic is None else parts.as_told(topic)
+
+
+def make_endpoint(
+    parts: BrokerParts, router: Router, own: str, tls: OutgoingTls | None
+) -> GrpcEndpoint:
     """Return the endpoint over the parts of a broker; it does not listen yet.
 
     Args:
         own: `host:port` where it will listen, as the broker knows itself.
         router: says what the broker refuses just now, as a replica that begins to lead.
+        tls: of connections to other brokers; None: plain text.
     """
     config = parts.config
     access = None
@@ -81,8 +132,20 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
         lambda: parts.find_routes,
         lambda address: parts.find_grpc(address),
     )
+    routes = RouteRpcs(parts.context, endpoints, lambda topic: parts.as_told(topic), neighbours.of)
+    services: list[Service] = [sessions, neighbours]
+    hand_on: HandOn | None = None
+    refusal: Refusal = router.refusal
+    if config.grpc_proxy_mode == "CLUSTER":
+        upstreams = Upstreams(parts.peer_clock, tls)
+        services.append(upstreams)
+        hand_on = HandOn(upstreams, parts.peer_clock, own, access)
+        handlers = cluster_handlers(parts, sessions, neighbours, hand_on, refusal)
+        refusal = refuse_nothing  # of what is handed on
+    else:
+        handlers = own_handlers(parts, sessions)
     endpoint = GrpcEndpoint(
-        rpc_handlers(parts, sessions, endpoints, neighbours),
+        [routes, *handlers],
         parts.peer_clock,
         parts.stats,
         limits=EndpointLimits(
@@ -96,9 +159,11 @@ def make_endpoint(parts: BrokerParts, router: Router, own: str) -> GrpcEndpoint:
             config.max_outbound_buffered,
         ),
         access=access,
-        refusal=router.refusal,
+        refusal=refusal,
         gate=parts.fast_failure,
     )
-    endpoint.hands_on = config.grpc_proxy_mode == "CLUSTER"
-    endpoint.services += (sessions, neighbours)
+    endpoint.services += services
+    endpoint.hands_on = hand_on is not None
+    if hand_on is not None:
+        endpoint.handed_on = hand_on.answered
     return endpoint

@@ -35,3 +35,12 @@ def grpc_families(endpoint: GrpcEndpoint | None, ours: FamilyMaker) -> Iterator[
         if endpoint is None
         else [((name, str(code)), count) for (name, code), count in endpoint.answered.items()],
     )
+    yield ours.counters(
+        "skylarkmq_grpc_handed_on_calls",
+        "Calls that other brokers answered for this endpoint, by broker and status code "
+        "(grpcProxyMode=CLUSTER).",
+        ("to", "code"),
+        []
+        if endpoint is None
+        else [((name, str(code)), count) for (name, code), count in endpoint.handed_on.items()],
+    )

@@ -126,6 +126,14 @@ STATE = [
         ),
     ),
     graph(
+        "Calls handed on", "Answered a second by other brokers' endpoints, by broker and status.",
+        PER_SECOND,
+        (
+            f"sum by (broker, to, code) ({rate(ours('skylarkmq_grpc_handed_on_calls_total'))})",
+            "{{broker}} to {{to}} {{code}}",
+        ),
+    ),
+    graph(
         "Pop: messages in hand", "Handed out and not acknowledged, by topic and group.", COUNT,
         (
             "sum by (topic, consumer_group) "

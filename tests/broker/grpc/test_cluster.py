@@ -107,6 +107,7 @@ class Rig:
         self.refused: dict[str, Exception] = {}
         self.work: list[tuple[str, str]] = []
         self.requests: list[Any] = []
+        self.noted: list[tuple[str, str, str]] = []
         self.answered: Counter[tuple[str, int]] = Counter()
         self.topics = {TOPIC: TopicConfig(topic_name=TOPIC)}
         self.is_cold = False
@@ -119,8 +120,15 @@ class Rig:
             HERE,
             lambda name: self.topics.get(name),
             lambda code: self.refusal(code),
+            self._note,
         )
         self.table = {each.name: each.handler for each in self.rpcs.rpcs()}
+
+    def _note(self, call: Call, group: str, topic: str, expression: Any) -> None:
+        assert topic == TOPIC
+        self.noted.append((call.client_id, group, expression.expression))
+        if group == "refused":
+            raise RemoteProtocolError(ResponseCode.NO_PERMISSION, "others consume it otherwise")
 
     # As `Neighbours`
 
@@ -197,14 +205,18 @@ class Rig:
         assert [body for _, _, body in names] == [each.body.decode() for each in messages]
         return [name for name, _, _ in names]
 
-    async def receive(self, broker_name: str = "", call: Call | None = None) -> list[Any]:
+    async def receive(
+        self, broker_name: str = "", call: Call | None = None, group: str = "g"
+    ) -> list[Any]:
         got: list[Any] = []
 
         async def send(frame: Any) -> None:
             got.append(frame)
 
         queue = v5.MessageQueue(topic=resource(TOPIC), broker=v5.Broker(name=broker_name))
-        request = v5.ReceiveMessageRequest(message_queue=queue)
+        request = v5.ReceiveMessageRequest(
+            group=resource(group), message_queue=queue, filter_expression={"expression": "tag"}
+        )
         await self.table["ReceiveMessage"](call or a_call(), request, send)
         return got
 
@@ -554,6 +566,22 @@ async def test_a_receive_goes_to_the_broker_of_the_queue() -> None:
         await rig.receive("gone")
 
 
+async def test_the_client_of_a_receive_that_is_handed_on_is_known_here_too() -> None:
+    rig = Rig("b")
+    rig.frames = frames()
+    await rig.receive("b")
+    assert rig.noted == [("c@1", "g", "tag")]
+    await rig.receive(HERE)
+    await rig.receive("b", handed_on())
+    assert len(rig.noted) == 1, "the handler notes it by itself"
+    with pytest.raises(RemoteProtocolError, match="otherwise"):
+        await rig.receive("b", group="refused")
+    with pytest.raises(RpcRefused) as caught:
+        await rig.receive("b", group="no group!")
+    assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP
+    assert rig.work.count(("b", "opened")) == 1
+
+
 async def test_a_receive_without_a_broker() -> None:
     rig = Rig("b", "c")
     rig.frames = frames()
@@ -588,6 +616,6 @@ async def test_a_receive_that_breaks_off_leaves_the_other_broker() -> None:
     queue = v5.MessageQueue(topic=resource(TOPIC), broker=v5.Broker(name="b"))
     with pytest.raises(asyncio.CancelledError):
         await rig.table["ReceiveMessage"](
-            a_call(), v5.ReceiveMessageRequest(message_queue=queue), send
+            a_call(), v5.ReceiveMessageRequest(group=resource("g"), message_queue=queue), send
         )
     assert rig.work[-1] == ("b", "left") and not rig.answered

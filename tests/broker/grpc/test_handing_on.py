@@ -18,7 +18,7 @@ from skylarkmq.broker.access.handed_on import CLIENT, PROOF, is_proved
 from skylarkmq.broker.grpc.calls import OK, Rpc
 from skylarkmq.broker.grpc.handing_on import LIMIT_S, MARGIN_S, HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.neighbours import Neighbour
-from skylarkmq.broker.grpc.upstream import UpstreamError
+from skylarkmq.broker.net.grpc_client import UpstreamError
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5 import schema_pb2
@@ -97,7 +97,7 @@ def hand_on(endpoints: Endpoints, accounts: str | None = None) -> HandOn:
     access = None
     if accounts is not None:
         access = SimpleNamespace(rules=read_rules([(Path("a.yml"), accounts.encode())]))
-    return HandOn(endpoints, ManualClock(), OWN, cast(Any, access))
+    return HandOn(cast(Any, endpoints), ManualClock(), OWN, cast(Any, access))
 
 
 async def beat(hands: HandOn, **call: Any) -> Any:
