@@ -169,7 +169,7 @@ def test_a_statistic(busy: Child, broker: Broker, admin: JavaAdmin, name: str, k
     assert data.keys() == {"statsMinute", "statsHour", "statsDay"}
     if broker.kind == "skylarkmq":  # RocketMQ's begin with the next note, up to 10 s later
         assert data["statsDay"]["sum"] >= COUNT
-        assert data["statsMinute"]["tps"] > 0
+        assert data["statsDay"]["tps"] > 0  # the minute of the messages may be over
 
 
 def test_a_statistic_that_does_not_exist(busy: Child, admin: JavaAdmin) -> None:
