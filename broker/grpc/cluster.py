@@ -247,11 +247,13 @@ class ClusterRpcs(RpcHandlers):
         async with self._hand_on.stream(self._local[RECEIVE], target, call) as stream:
             await stream.write(request.SerializeToString())
             stream.end()
-            while (data := await stream.read()) is not None:
+            data = await self._hand_on.polled(stream)
+            while data is not None:
                 answer = schema_pb2.ReceiveMessageResponse.FromString(data)
                 if answer.HasField("status"):
                     code = answer.status.code
                 await send(answer)
+                data = await stream.read()
         self._hand_on.count(target, code)
 
     @rpc(ACK, schema_pb2.AckMessageRequest, schema_pb2.AckMessageResponse)

@@ -348,6 +348,7 @@ class GrpcEndpoint:
         handed_on: calls that other brokers answered, by the broker's name and status code.
         open_calls: of all clients.
         services: start and stop with it.
+        end_polls: has calls answered that wait at other brokers, before it stops.
         hands_on: it listens also while its broker does not lead: other brokers are reached by it.
     """
 
@@ -393,6 +394,7 @@ class GrpcEndpoint:
         )
         self.open_calls = OpenCalls(limits.calls)
         self.services: list[Service] = []
+        self.end_polls: Callable[[], None] = lambda: None
         self.hands_on = False
         self._running: list[Service] = []
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
@@ -460,6 +462,7 @@ class GrpcEndpoint:
     async def stop(self) -> None:
         """End every connection, once the calls that end by themselves are answered."""
         self.stop_reading()
+        self.end_polls()
         if self._under_way:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):

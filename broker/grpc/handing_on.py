@@ -19,6 +19,7 @@ the connection to this endpoint, which has none:
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -94,6 +95,7 @@ class HandOn:
         self._access = access
         self._rules: AccessRules = NOBODY
         self._admin: Account | None = None  # of these rules
+        self._polls: set[asyncio.Task[Any]] = set()
 
     async def unary(self, rpc: Rpc, to: Neighbour, call: Call, request: Message) -> Any:
         """Hand a call on, and return the answer, whatever its status.
@@ -136,6 +138,31 @@ class HandOn:
                 yield stream
         except (UpstreamError, DecodeError) as error:
             raise self._failed(to, error) from error
+
+    async def polled(self, stream: UpstreamStream) -> bytes | None:
+        """Return the first message of an answer that a client may wait long for.
+
+        Raises:
+            RpcRefused: MESSAGE_NOT_FOUND; `end_polls` was called.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._polls.add(task)
+        try:
+            return await stream.read()
+        except asyncio.CancelledError:
+            if task in self._polls or task.uncancel():  # by its client
+                raise
+            why = "no message before this endpoint stopped"
+            raise RpcRefused(Code.MESSAGE_NOT_FOUND, why) from None
+        finally:
+            self._polls.discard(task)
+
+    def end_polls(self) -> None:
+        """End the calls that wait for the first message of an answer; this endpoint stops."""
+        polls, self._polls = self._polls, set()
+        for task in polls:
+            task.cancel()
 
     def count(self, to: Neighbour, code: int) -> None:
         """Count a call that another broker has answered."""

@@ -166,4 +166,5 @@ def make_endpoint(
     endpoint.hands_on = hand_on is not None
     if hand_on is not None:
         endpoint.handed_on = hand_on.answered
+        endpoint.end_polls = hand_on.end_polls
     return endpoint

@@ -170,6 +170,10 @@ class Rig:
         finally:
             self.work.append((to.name, "left"))
 
+    async def polled(self, stream: Any) -> bytes | None:
+        frame: bytes | None = await stream.read()
+        return frame
+
     def count(self, to: Neighbour, code: int) -> None:
         self.answered[to.name, code] += 1
 

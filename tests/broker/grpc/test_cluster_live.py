@@ -29,6 +29,10 @@ pytestmark = pytest.mark.timing
 NAMES = ("broker-a", "broker-b", "broker-c")
 
 
+async def all_of(call: Any) -> list[v5.ReceiveMessageResponse]:
+    return [frame async for frame in call]
+
+
 async def test_messages_of_three_brokers_by_one_endpoint(tmp_path: Path) -> None:
     async with (
         open_cluster(tmp_path, "CLUSTER", "LOCAL", "CLUSTER") as cluster,
@@ -176,6 +180,21 @@ async def test_a_poll_at_another_broker_is_woken_and_ends_with_its_client(tmp_pa
         await asyncio.gather(waiting, return_exceptions=True)
 
 
+async def test_a_poll_at_another_broker_is_answered_when_this_endpoint_stops(
+    tmp_path: Path,
+) -> None:
+    async with open_cluster(tmp_path, "CLUSTER", "LOCAL") as cluster, cluster.client() as client:
+        polls = [asyncio.ensure_future(all_of(client.begin(name))) for name in NAMES[:2]]
+        await until(lambda: cluster.waiting(0) == cluster.waiting(1) == 1)
+        cluster.brokers[0].parts.pop.end_polls()
+        first = cluster.brokers[0].parts.grpc
+        assert first is not None
+        await first.stop()
+        for frames in await asyncio.gather(*polls):
+            assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+        await until(lambda: cluster.waiting(1) == 0)
+
+
 async def test_large_bodies_pass_both_ways(tmp_path: Path) -> None:
     async with (
         open_cluster(tmp_path, "CLUSTER", "LOCAL", mapped_file_size_commit_log=32 << 20) as cluster,
@@ -209,7 +228,7 @@ async def test_a_broker_that_has_gone_is_passed_over(tmp_path: Path) -> None:
         answer = await client.send(message(message_id="m6", message_group=there))
         assert answer.status.code == Code.INTERNAL_SERVER_ERROR, "its order would be lost"
         assert "broker-b" in answer.status.message
-        frames = [frame async for frame in client.begin("broker-b")]
+        frames = await all_of(client.begin("broker-b"))
         assert [frame.status.code for frame in frames] == [Code.INTERNAL_SERVER_ERROR]
         answer = await client.done(held)
         assert [entry.status.code for entry in answer.entries] == [
@@ -238,7 +257,7 @@ async def test_the_handle_of_a_broker_that_there_never_was(tmp_path: Path) -> No
             Code.INVALID_RECEIPT_HANDLE,
             Code.OK,
         ]
-        frames = [frame async for frame in client.begin("broker-x")]
+        frames = await all_of(client.begin("broker-x"))
         assert [frame.status.code for frame in frames] == [Code.INTERNAL_SERVER_ERROR]
         assert await client.end("m@broker-x", "m") == Code.INTERNAL_SERVER_ERROR
         assert not cluster.handed_on()

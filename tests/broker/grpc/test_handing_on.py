@@ -15,7 +15,7 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 
 from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, is_proved
-from skylarkmq.broker.grpc.calls import OK, Rpc
+from skylarkmq.broker.grpc.calls import OK, Rpc, RpcRefused
 from skylarkmq.broker.grpc.handing_on import LIMIT_S, MARGIN_S, HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.net.grpc_client import UpstreamError
@@ -25,7 +25,7 @@ from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import ACCOUNTS
 from tests.broker.grpc.session_rig import a_call
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, settle
 
 QUEUES = QueueData(broker_name="broker-b", perm=6, read_queue_nums=1, write_queue_nums=1)
 OTHER = Neighbour(QUEUES, "balancer:8081", "192.0.2.9:8081")
@@ -199,6 +199,26 @@ async def test_a_stream_is_left_with_its_user() -> None:
     assert endpoints.left == [OTHER.address]
     assert endpoints.made[0][4] is None
     assert not hands.answered, "who reads the answer counts it"
+
+
+async def test_polls_end_with_the_endpoint() -> None:
+    hands, stream = hand_on(Endpoints()), SimpleNamespace(read=asyncio.Event().wait)
+
+    async def poll() -> None:
+        await hands.polled(cast(Any, stream))
+
+    ended, cancelled, both = [asyncio.ensure_future(poll()) for _ in range(3)]
+    await settle(3)
+    cancelled.cancel()
+    both.cancel()
+    hands.end_polls()
+    results = await asyncio.gather(ended, cancelled, both, return_exceptions=True)
+    assert isinstance(results[0], RpcRefused) and results[0].code == Code.MESSAGE_NOT_FOUND
+    assert all(isinstance(each, asyncio.CancelledError) for each in results[1:])
+    answered = asyncio.get_running_loop().create_future()
+    answered.set_result(WELL)
+    assert await hands.polled(cast(Any, SimpleNamespace(read=lambda: answered))) == WELL
+    assert not cast(Any, hands)._polls
 
 
 async def test_nothing_is_handed_on_to_this_endpoint_itself() -> None:
