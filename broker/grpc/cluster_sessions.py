@@ -12,8 +12,9 @@ endpoint opens one more there, in the client's name, and gives it the client's s
                   client gets its settings anew
     termination   goes to all of them
 
-A stream that breaks is opened again after a while, which grows, at the broker's present master. It
-is over with the client's own, and with the last topic that the broker had.
+A stream that breaks is opened again after a while, which grows, at the broker's present master; at
+once when a heartbeat has told that the broker is there, or when the client says its settings. It is
+over with the client's own, and with the last topic that the broker had.
 
 A replica that follows has no part in this: its set's master is one of the other brokers to it. The
 session that each client has here, too, stays when it comes to lead.
@@ -44,7 +45,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
-from skylarkmq.remoting.waiting import backoff_s, fail_after, sleep, within
+from skylarkmq.remoting.waiting import backoff_s, fail_after, wait_event, within
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class _Link:
         self._stream: UpstreamStream | None = None
         self._unanswered = 0  # settings
         self._failures = 0  # in a row
+        self._may_try = asyncio.Event()  # without waiting on
         self._task = client.spawn(self._run())
 
     async def _run(self) -> None:
@@ -147,7 +149,8 @@ class _Link:
                 wait_s,
                 why,
             )
-            await sleep(clock, wait_s)
+            self._may_try.clear()
+            await wait_event(clock, self._may_try, wait_s)
             await client.refresh()
 
     async def _serve(self) -> None:
@@ -194,6 +197,7 @@ class _Link:
             await self.write(self._client.settings)
         elif self._failures:
             self._settled(None)
+            self._may_try.set()
 
     async def write(self, data: bytes) -> None:
         """Send the broker a command; nothing happens while the stream is not open."""

@@ -312,6 +312,20 @@ async def test_it_is_tried_more_and_more_seldom(rig: ClusterRig) -> None:
     assert len(times) == 1, "it was well in between"
 
 
+async def test_a_broker_that_is_there_again_has_the_client_at_its_next_heartbeat(
+    rig: ClusterRig,
+) -> None:
+    await opened(rig, subscription("U"))
+    rig.others.down |= {B}
+    rig.others.cut(B)
+    await passed(rig, *[0.5] * 40)
+    member_of(rig[B]).close("it has started again")
+    rig.others.down.clear()
+    assert await rig.beat(from_client()) == Code.OK
+    await settle(20)
+    assert member_of(rig[B]).client_id == "c@1"
+
+
 async def test_a_stream_follows_the_brokers_master(rig: ClusterRig) -> None:
     rig.others.rigs["replica"] = rig[B]
     await opened(rig, subscription("U"))
