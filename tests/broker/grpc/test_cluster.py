@@ -476,6 +476,14 @@ async def test_a_replica_that_follows_hands_on_to_its_master() -> None:
     assert [(await rig.sent(message()))[0] for _ in range(4)] == ["b", HERE] * 2
 
 
+async def test_what_was_known_of_this_broker_before_it_led_counts_no_more() -> None:
+    rig = Rig("b", HERE)
+    rig.topics[TOPIC] = TopicConfig(topic_name=TOPIC, perm=4)
+    assert [(await rig.sent(message()))[0] for _ in range(2)] == ["b", "b"]
+    rig.topics[TOPIC] = TopicConfig(topic_name=TOPIC)
+    assert {(await rig.sent(message()))[0] for _ in range(2)} == {"b", HERE}
+
+
 async def test_the_first_send_waits_for_the_name_servers() -> None:
     rig = Rig("a")
     rig.is_cold = True
@@ -606,6 +614,7 @@ async def test_a_receive_without_a_broker() -> None:
 
 async def test_a_receive_that_was_handed_on_is_handled_here() -> None:
     rig = Rig("b")
+    rig.topics.clear()
     for name in ("", "b", "gone"):
         assert await rig.receive(name, handed_on()) == [v5.ReceiveMessageResponse(status=OK)]
 

@@ -210,6 +210,7 @@ async def test_polls_end_with_the_endpoint() -> None:
     ended, cancelled, both = [asyncio.ensure_future(poll()) for _ in range(3)]
     await settle(3)
     cancelled.cancel()
+    await settle(3)
     both.cancel()
     hands.end_polls()
     results = await asyncio.gather(ended, cancelled, both, return_exceptions=True)
