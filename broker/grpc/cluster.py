@@ -25,7 +25,7 @@ back; but not those that it had sent to their end, which come again after their 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
@@ -186,21 +186,21 @@ class ClusterRpcs(RpcHandlers):
         name: str,
         call: Call,
         entries: Sequence[Any],
-        parts: Mapping[str, Sequence[int]],
-        answered: Callable[[str, Sequence[int]], Awaitable[Any]],
+        pieces: Iterable[tuple[str, Sequence[int], Any]],
+        answered: Callable[[str, Any], Awaitable[Any]],
     ) -> Any:
         """Return one answer made of those of several brokers, its entries in order.
 
         Args:
             entries: one for each of the request's, which stands where its broker gives none.
-            parts: the places of each broker's entries.
-            answered: has one broker answer the entries of some places.
+            pieces: of `_pieces`.
+            answered: has one broker answer its piece.
         """
 
-        async def part(broker_name: str, places: Sequence[int]) -> None:
+        async def part(broker_name: str, places: Sequence[int], piece: Any) -> None:
             answer: Any
             try:
-                answer = await answered(broker_name, places)
+                answer = await answered(broker_name, piece)
             except Exception as error:
                 answer = self._local[name].answer(failure(error, name, call))
             for number, place in enumerate(places):
@@ -209,7 +209,7 @@ class ClusterRpcs(RpcHandlers):
                 else:
                     entries[place].status.CopyFrom(answer.status)
 
-        await asyncio.gather(*(part(*each) for each in parts.items()))
+        await asyncio.gather(*(part(*each) for each in pieces))
         status = common_status(entry.status for entry in entries)
         return self._local[name].response(status=status, entries=entries)
 
@@ -266,8 +266,7 @@ class ClusterRpcs(RpcHandlers):
         if len(parts) == 1 or is_handed_on(call):
             return await self._named_answer(ACK, call, next(iter(parts)), topic, request)
 
-        async def answered(broker_name: str, places: Sequence[int]) -> Any:
-            piece = _piece(request, "entries", places)
+        async def answered(broker_name: str, piece: Any) -> Any:
             return await self._named_answer(ACK, call, broker_name, topic, piece)
 
         results = [
@@ -276,7 +275,8 @@ class ClusterRpcs(RpcHandlers):
             )
             for entry in entries
         ]
-        return await self._joined(ACK, call, results, parts, answered)
+        pieces = _pieces(request, "entries", parts)
+        return await self._joined(ACK, call, results, pieces, answered)
 
     @rpc(
         CHANGE,
@@ -323,12 +323,12 @@ class ClusterRpcs(RpcHandlers):
         if len(parts) == 1:
             return await self._sent(call, topic, brokers, next(iter(parts)), request)
 
-        async def answered(broker_name: str, places: Sequence[int]) -> Any:
-            piece = _piece(request, "messages", places)
+        async def answered(broker_name: str, piece: Any) -> Any:
             return await self._sent(call, topic, brokers, broker_name, piece)
 
         results = [schema_pb2.SendResultEntry() for _ in messages]
-        return await self._joined(SEND, call, results, parts, answered)
+        pieces = _pieces(request, "messages", parts)
+        return await self._joined(SEND, call, results, pieces, answered)
 
     async def _sent(
         self,
@@ -391,10 +391,16 @@ def _places(names: Iterable[str]) -> dict[str, list[int]]:
     return places
 
 
-def _piece(request: Any, field: str, places: Iterable[int]) -> Any:
-    """Return a request with some of its entries."""
-    piece = type(request)()
-    piece.CopyFrom(request)
-    piece.ClearField(field)
-    getattr(piece, field).extend(getattr(request, field)[place] for place in places)
-    return piece
+def _pieces(
+    request: Any, field: str, parts: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, Sequence[int], Any]]:
+    """Yield each broker's name, its entries' places, and a request with these alone."""
+    entries = list(getattr(request, field))
+    rest = type(request)()
+    rest.CopyFrom(request)
+    rest.ClearField(field)
+    for name, places in parts.items():
+        piece = type(request)()
+        piece.CopyFrom(rest)
+        getattr(piece, field).extend(entries[place] for place in places)
+        yield name, places, piece

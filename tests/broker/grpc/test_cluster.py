@@ -396,6 +396,18 @@ async def test_a_bug_in_a_part_costs_that_part(caplog: pytest.LogCaptureFixture)
     assert "AckMessage of 'c@1'" in caplog.text
 
 
+async def test_an_acknowledgement_of_a_thousand_brokers() -> None:
+    rig = Rig("b")
+    handles = [handle(f"nobody-{at}") for at in range(ENTRIES_MAX - 1)]
+    answer = await rig.call("AckMessage", ack(*handles, handle("b")))
+    assert [entry.receipt_handle for entry in answer.entries] == [*handles, handle("b")]
+    assert [entry.status.code for entry in answer.entries] == [
+        *[Code.INTERNAL_SERVER_ERROR] * len(handles),
+        Code.OK,
+    ]
+    assert [len(request.entries) for request in rig.requests] == [1]
+
+
 @pytest.mark.parametrize("count", [0, ENTRIES_MAX + 1])
 async def test_an_acknowledgement_of_too_many_is_not_split(count: int) -> None:
     rig = Rig("b", "c")
