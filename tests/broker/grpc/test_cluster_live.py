@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
+from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.grpc.cluster import broker_of_group
 from skylarkmq.broker.grpc.peer import GrpcPeer
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
@@ -20,8 +22,16 @@ from skylarkmq.protocol.v5 import schema_pb2 as v5
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import SECRET
 from tests.broker.access.test_rpc_control import signed
-from tests.broker.grpc.cluster_rig import GROUP, TOPIC, Cluster, open_cluster, open_endpoint
+from tests.broker.grpc.cluster_rig import (
+    GROUP,
+    TOPIC,
+    Cluster,
+    Endpoint,
+    open_cluster,
+    open_endpoint,
+)
 from tests.broker.grpc.sending_rig import half, message
+from tests.support.certificates import Authority
 from tests.support.patience import until
 
 pytestmark = pytest.mark.timing
@@ -261,6 +271,26 @@ async def test_the_handle_of_a_broker_that_there_never_was(tmp_path: Path) -> No
         assert [frame.status.code for frame in frames] == [Code.INTERNAL_SERVER_ERROR]
         assert await client.end("m@broker-x", "m") == Code.INTERNAL_SERVER_ERROR
         assert not cluster.handed_on()
+
+
+async def test_brokers_call_each_other_by_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = TlsConfig(
+        tls_server_mode="enforcing",
+        tls_server_cert_path=authority.certificate_file("localhost", "127.0.0.1"),
+        tls_client_trust_cert_path=authority.ca_file,
+    )
+    async with open_cluster(tmp_path, "CLUSTER", "LOCAL", tls=tls) as cluster:
+        address = cluster.brokers[0].grpc_address
+        assert address is not None
+        credentials = grpc.ssl_channel_credentials(authority.ca_file.read_bytes())
+        async with grpc.aio.secure_channel(f"localhost:{address[1]}", credentials) as channel:
+            client = Endpoint(channel)
+            for number in range(4):
+                await client.send_one(message(b"%d" % number, message_id=f"m{number}"))
+        assert sorted(cluster.bodies(1)) == ["1", "3"]
+        gate = cluster.brokers[1].parts.tls_gates["grpc"]
+        assert gate.results["tls"] == 1 and not gate.results["plain_text"]
 
 
 # Access control
