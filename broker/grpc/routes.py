@@ -166,7 +166,7 @@ class RouteRpcs(RpcHandlers):
             _place(other, told if are_handed_on else endpoints([place_of(other.endpoint)]))
             for other in await self._others(topic)
         ]
-        config = None if self._store.follows else self._topics.get(topic)
+        config = self._topics.get(topic)
         if config is None and may_make and not places:
             config = self._made(call, topic)
         if config is None and not places:
@@ -181,7 +181,7 @@ class RouteRpcs(RpcHandlers):
         name = self._config.broker_name
         broker = schema_pb2.Broker(name=name, id=MASTER_ID, endpoints=told)
         own = Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)
-        # While another replica takes over, this one may still be named as the set's master.
+        # A replica that follows has the queues in its tables, whoever leads.
         return [own, *(place for place in places if place.broker.name != name)]
 
     def _made(self, call: Call, topic: str) -> TopicConfig | None:

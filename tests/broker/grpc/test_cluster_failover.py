@@ -102,8 +102,8 @@ async def producer_at(replicas: ReplicaSet, number: int) -> AsyncGenerator[Produ
         }
         assert places == {("broker-a", address[1])}
         tasks = [asyncio.ensure_future(work()) for work in (producer.listen, producer.beat)]
-        await asyncio.wait_for(producer.is_settled.wait(), LIMIT_S)
         try:
+            await asyncio.wait_for(producer.is_settled.wait(), LIMIT_S)
             yield producer
         finally:
             for task in tasks:

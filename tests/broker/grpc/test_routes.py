@@ -109,7 +109,8 @@ async def refused(awaitable: Any) -> int:
 # Queues
 
 
-async def test_a_broker_that_hands_its_lead_over_is_in_the_route_once(rig: Rig) -> None:
+async def test_a_replica_set_is_in_the_route_once_whoever_leads(rig: Rig) -> None:
+    rig.store.follows = True
     name = rig.config.broker_name
     rig.others = [
         Neighbour(
@@ -121,6 +122,8 @@ async def test_a_broker_that_hands_its_lead_over_is_in_the_route_once(rig: Rig) 
     ]
     found = [(queue.broker.name, queue.id) for queue in await rig.route()]
     assert found == [(name, 0), (name, 1), ("another", 0), ("another", 1)]
+    rig.others = []
+    assert [queue.id for queue in await rig.route()] == [0, 1], "nobody leads just now"
 
 
 @pytest.mark.parametrize(
