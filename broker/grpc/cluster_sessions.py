@@ -16,8 +16,8 @@ A stream that breaks is opened again after a while, which grows, at the broker's
 once when a heartbeat has told that the broker is there, or when the client says its settings. It is
 over with the client's own, and with the last topic that the broker had.
 
-A replica that follows has no part in this: its set's master is one of the other brokers to it. The
-session that each client has here, too, stays when it comes to lead.
+To a replica that follows, its set's master is one of the other brokers. The session that each
+client has here, too, stays when it comes to lead.
 
 A call that another endpoint has handed on is handled here, as by `telemetry.py`.
 """
@@ -32,13 +32,16 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import TELEMETRY, Call, Rpc, RpcRefused, TelemetryStream, rpc_table
+from skylarkmq.broker.grpc.endpoints import OwnEndpoints
 from skylarkmq.broker.grpc.handing_on import HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
 from skylarkmq.broker.grpc.peer import Outbox
+from skylarkmq.broker.grpc.routes import RouteRpcs, Told
 from skylarkmq.broker.grpc.sessions import Key, Sessions, key_of
 from skylarkmq.broker.grpc.settings import Wishes
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.broker.net.grpc_client import UpstreamError, UpstreamStream
+from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
@@ -488,3 +491,41 @@ class ClusterSessionRpcs(SessionRpcs):
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"this replica does not lead {self._cluster.broker_name}: ask its master",
             )
+
+
+class ClusterRouteRpcs(RouteRpcs):
+    """Answers where topics are, also while this broker follows. Loop thread."""
+
+    def __init__(self, context: Context, own: OwnEndpoints, told: Told, cluster: Cluster) -> None:
+        """Make it.
+
+        Args:
+            told: returns a topic as clients may be told of it.
+        """
+        super().__init__(context, own, told, cluster.neighbours.of)
+        self._cluster = cluster
+        self._rpc = rpc_table([self])["QueryRoute"]
+
+    async def query_route(
+        self, call: Call, request: schema_pb2.QueryRouteRequest
+    ) -> schema_pb2.QueryRouteResponse:
+        """Return a topic's queues; of one that is not known here, the master of this set is asked.
+
+        It may have been made a moment ago, or be made by the question.
+        """
+        cluster = self._cluster
+        try:
+            return await super().query_route(call, request)
+        except RpcRefused as error:
+            if error.code != Code.TOPIC_NOT_FOUND or is_handed_on(call) or cluster.leads():
+                raise
+            # Each broker has a topic of its own name.
+            master = await cluster.neighbours.find(cluster.broker_name, cluster.broker_name)
+            if master is None:
+                raise
+        answer: schema_pb2.QueryRouteResponse
+        answer = await cluster.hand_on.unary(self._rpc, master, call, request)
+        told = self._own.told(request.endpoints)
+        for queue in answer.message_queues:
+            queue.broker.endpoints.CopyFrom(told)
+        return answer

@@ -11,7 +11,7 @@ from skylarkmq.broker.access import rpc_rights
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import RpcHandlers
 from skylarkmq.broker.grpc.cluster import ClusterRpcs
-from skylarkmq.broker.grpc.cluster_sessions import Cluster, ClusterSessionRpcs
+from skylarkmq.broker.grpc.cluster_sessions import Cluster, ClusterRouteRpcs, ClusterSessionRpcs
 from skylarkmq.broker.grpc.endpoint import (
     EndpointLimits,
     GrpcEndpoint,
@@ -53,10 +53,19 @@ def message_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers
     ]
 
 
-def own_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers]:
-    """Return what handles calls at an endpoint of this broker alone."""
+def own_handlers(
+    parts: BrokerParts, sessions: Sessions, own: OwnEndpoints, neighbours: Neighbours
+) -> list[RpcHandlers]:
+    """Return what handles calls at an endpoint of this broker alone.
+
+    Args:
+        sessions: has the clients.
+        own: where clients are told to find this broker.
+        neighbours: knows the other brokers.
+    """
     clock, body_max = parts.context.clock, parts.config.store.max_message_size
     return [
+        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), neighbours.of),
         SessionRpcs(sessions, parts.groups, clock, parts.peer_clock, body_max),
         *message_handlers(parts, sessions),
     ]
@@ -65,6 +74,7 @@ def own_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers]:
 def cluster_handlers(
     parts: BrokerParts,
     sessions: Sessions,
+    own: OwnEndpoints,
     neighbours: Neighbours,
     hand_on: HandOn,
     refusal: Refusal,
@@ -72,8 +82,7 @@ def cluster_handlers(
     """Return what handles calls at an endpoint that stands for several brokers.
 
     Args:
-        sessions: has the clients.
-        neighbours: knows the other brokers.
+        sessions, own, neighbours: as of `own_handlers`.
         refusal: tells what this broker refuses of what it would handle itself.
     """
     name, body_max = parts.config.broker_name, parts.config.store.max_message_size
@@ -81,6 +90,7 @@ def cluster_handlers(
         name, parts.topics, lambda: parts.leads, neighbours, hand_on, parts.peer_clock
     )
     return [
+        ClusterRouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), cluster),
         ClusterSessionRpcs(sessions, parts.groups, parts.context.clock, cluster, body_max),
         ClusterRpcs(
             message_handlers(parts, sessions),
@@ -132,7 +142,6 @@ def make_endpoint(
         lambda: parts.find_routes,
         lambda address: parts.find_grpc(address),
     )
-    routes = RouteRpcs(parts.context, endpoints, lambda topic: parts.as_told(topic), neighbours.of)
     services: list[Service] = [sessions, neighbours]
     hand_on: HandOn | None = None
     refusal: Refusal = router.refusal
@@ -140,12 +149,12 @@ def make_endpoint(
         upstreams = Upstreams(parts.peer_clock, tls)
         services.append(upstreams)
         hand_on = HandOn(upstreams, parts.peer_clock, own, access)
-        handlers = cluster_handlers(parts, sessions, neighbours, hand_on, refusal)
+        handlers = cluster_handlers(parts, sessions, endpoints, neighbours, hand_on, refusal)
         refusal = refuse_nothing  # of what is handed on
     else:
-        handlers = own_handlers(parts, sessions)
+        handlers = own_handlers(parts, sessions, endpoints, neighbours)
     endpoint = GrpcEndpoint(
-        [routes, *handlers],
+        handlers,
         parts.peer_clock,
         parts.stats,
         limits=EndpointLimits(

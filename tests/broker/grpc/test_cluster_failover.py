@@ -125,9 +125,9 @@ def bodies(replicas: ReplicaSet) -> list[bytes]:
     )
 
 
-def open_set(folder: Path) -> Any:
+def open_set(folder: Path, **config: Any) -> Any:
     often = {"transaction_check_interval": 200, "transaction_time_out": 200}
-    return replica_set(folder, grpc_listen_port=0, grpc_proxy_mode="CLUSTER", **often)
+    return replica_set(folder, grpc_listen_port=0, grpc_proxy_mode="CLUSTER", **often, **config)
 
 
 async def test_the_replica_of_the_endpoint_comes_to_lead(tmp_path: Path) -> None:
@@ -163,3 +163,23 @@ async def test_a_third_replica_comes_to_lead(tmp_path: Path) -> None:
             await producer.commit(await producer.next_asked())
             await producer.send(message(b"after"))
             await until(lambda: bodies(replicas) == [b"after", b"half"])
+
+
+async def test_a_topic_that_is_asked_for_at_one_that_follows_is_made_by_its_master(
+    tmp_path: Path,
+) -> None:
+    async with open_set(tmp_path, grpc_auto_create_topic_enable=True) as replicas:
+        for number in (1, 2):
+            await replicas.start(number)
+        first = await replicas.led()
+        await replicas.in_sync(1, 2)
+        other = 3 - first
+        async with producer_at(replicas, other) as producer:
+            asked = schema_pb2.QueryRouteRequest(topic=resource("Fresh"))
+            route = await until(lambda: producer.succeeds("QueryRoute", asked), "a route")
+            assert [queue.broker.name for queue in route.message_queues] == ["broker-a"] * 8
+            address = replicas.replicas[other].life.grpc_address
+            assert address is not None
+            ports = {queue.broker.endpoints.addresses[0].port for queue in route.message_queues}
+            assert ports == {address[1]}, "not the master's"
+            assert replicas.replicas[first].life.parts.topics.get("Fresh") is not None
