@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_LIMIT_S: Final = 1.5
 """For other brokers' answers; clients wait for 3 s."""
+WRITE_LIMIT_S: Final = 1.0
+"""For another broker to take a command."""
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 15.0
 """Before a stream that broke is opened again."""
@@ -207,7 +209,7 @@ class _Link:
         if self._stream is None:
             return
         try:
-            await within(self._client.cluster.clock, ANSWER_LIMIT_S, self._stream.write(data))
+            await within(self._client.cluster.clock, WRITE_LIMIT_S, self._stream.write(data))
         except TimeoutError:
             self._begin_again()
         except UpstreamError as error:  # `_run` is told as well

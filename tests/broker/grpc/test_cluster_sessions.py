@@ -348,11 +348,11 @@ async def test_a_broker_that_takes_nothing_is_left(rig: ClusterRig) -> None:
     nonce = stream.took()[-1].print_thread_stack_trace_command.nonce
     rig.others.room.clear()
     stream.says(thread_stack_trace=schema_pb2.ThreadStackTrace(nonce=nonce))
-    stream.says(settings=subscription("U"))
-    await passed(rig, 1.6)
+    await passed(rig, limits.WRITE_LIMIT_S)
     assert rig.others.opened[B] == 2
-    rig.others.room.set()
-    await passed(rig, 1.6, 1.6)
+    stream.says(settings=subscription("U"))
+    await passed(rig, limits.WRITE_LIMIT_S, 1.0, 1.0)
+    assert rig.others.opened[B] == 3
     assert bodies(stream) == ["settings"]
     task.cancel()
 

@@ -19,7 +19,14 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
-from tests.broker.grpc.cluster_rig import GROUP, TOPIC, Cluster, Endpoint, open_cluster
+from tests.broker.grpc.cluster_rig import (
+    GROUP,
+    TOPIC,
+    Cluster,
+    Endpoint,
+    open_cluster,
+    open_endpoint,
+)
 from tests.broker.grpc.sending_rig import ID, half, message
 from tests.broker.grpc.session_rig import publishing, resource, subscription
 from tests.support.live_broker import live_broker, namesrv_of
@@ -160,3 +167,22 @@ def is_known(broker: BrokerController, topic: str) -> bool:
 def open_calls(broker: BrokerController) -> int:
     assert broker.parts.grpc is not None
     return broker.parts.grpc.open_calls.count
+
+
+async def test_a_slave_hands_everything_to_its_master(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path, "LOCAL") as cluster:
+        (master,) = cluster.brokers
+        slave: dict[str, Any] = {"broker_role": "SLAVE", "broker_id": 1}
+        mode: dict[str, Any] = {"grpc_listen_port": 0, "grpc_proxy_mode": "CLUSTER"}
+        address = namesrv_of(master)
+        async with live_broker(tmp_path / "s", namesrv_addr=address, **slave, **mode) as broker:
+            assert broker.grpc_address is not None
+            async with open_endpoint(f"127.0.0.1:{broker.grpc_address[1]}") as client:
+                stream = Telemetry(client)
+                answer = await stream.settle(subscription(TOPIC, group=GROUP))
+                assert answer.settings.subscription.receive_batch_size
+                await until(lambda: consumer(master), "the client at the master")
+                await client.send_one(message(b"1"))
+                (taken,) = await client.taken("broker-a")
+                assert (await client.done([taken])).status.code == Code.OK
+                assert cluster.mark(0) == 1
