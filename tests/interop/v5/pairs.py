@@ -128,6 +128,13 @@ class SkylarkPair(Pair):
         self.names.start()
         for broker in self.brokers:
             broker.start()
+        port = int(self.names.namesrv.rpartition(":")[2])
+
+        def knows_both() -> bool:
+            answer = ask(port, RequestCode.GET_BROKER_CLUSTER_INFO)
+            return all(broker.name.encode() in answer.body for broker in self.brokers)
+
+        until_sync(knows_both, "both brokers at the name server")
 
 
 class ApachePair(Pair):
