@@ -29,9 +29,10 @@ from skylarkmq.client.consumer.allocate import (
 from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart, PeekStop
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.rebalance import QueuesCallback
 from skylarkmq.client.consumer.received_message import ReceivedMessage
-from skylarkmq.client.consumer.simple_consumer import PoppedMessage, SimpleConsumer
+from skylarkmq.client.consumer.simple_consumer import SimpleConsumer
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,

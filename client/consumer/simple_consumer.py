@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.subscription import (
     WHERE_NAMES,
     Selector,
@@ -46,16 +47,15 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
-from skylarkmq.client.message_view import StoredView
-from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.observe.hooks import ReceiveContext, SettleContext, Settling, each
+from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire import api_pop
-from skylarkmq.client.wire.api_pop import POP_COUNT_MAX, Popped, PopWish
+from skylarkmq.client.wire.api_pop import POP_COUNT_MAX, PopWish
 from skylarkmq.client.wire.pushes import Answer
 from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import validate_group, validate_topic
-from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.waiting import backoff_s, sleep, wait_event
 
@@ -80,31 +80,6 @@ CONSUME_POP: Final = "CONSUME_POP"
 """The consume type of the heartbeat; RocketMQ 5's name."""
 
 T = TypeVar("T")
-
-
-class PoppedMessage(StoredView):
-    """A message that a SimpleConsumer received. Users do not make or change one."""
-
-    __slots__ = ("_checkpoint", "_known_topic", "broker_name", "delivery_attempt")
-
-    def __init__(self, popped: Popped, known_topic: str, namespace: Namespace) -> None:
-        super().__init__(popped.message, namespace.unwrap(known_topic))
-        self._checkpoint = popped.checkpoint
-        self._known_topic = known_topic
-        self.broker_name = popped.checkpoint.broker_name
-        """The broker that it came from."""
-        self.delivery_attempt = popped.earlier_count + 1
-        """The number of this delivery, 1 for the first."""
-
-    @property
-    def reconsume_times(self) -> int:
-        """How many times it was delivered before."""
-        return self.delivery_attempt - 1
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue it was sent to; of a message that came again, the queue of retries."""
-        return MessageQueue(self.topic, self.broker_name, self._checkpoint.queue_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +109,8 @@ class SimpleConsumer(OnClient):
         await_duration: seconds that `receive` waits while there is none.
         orderly: the group consumes in order (`consumeMessageOrderly`): the messages of a queue
             come one batch after the other. SkylarkMQ's brokers know it of the group.
+        trace: write traces of what is received and acknowledged to RocketMQ's trace topic; a
+            text names another topic.
 
     Raises:
         ValueError: a setting, a topic or the group cannot be used.
@@ -150,6 +127,7 @@ class SimpleConsumer(OnClient):
         invisible_duration: float | timedelta = 30.0,
         await_duration: float = 15.0,
         orderly: bool = False,
+        trace: bool | str = False,
     ) -> None:
         """Take the settings, see the class; nothing is connected before `start`."""
         super().__init__(client, namesrv_addr)
@@ -162,6 +140,8 @@ class SimpleConsumer(OnClient):
             raise ValueError(f"await_duration is 0 or more, not {await_duration}")
         self._await_s = await_duration
         self._orderly = orderly
+        self._trace_topic = trace_topic(trace)
+        self._tracer: Tracer | None = None
         self._selectors = {self._checked(topic): selector for topic in topics}
         self._subscriptions: dict[str, Subscription] = {}
         self._services: Services | None = None  # from the start on
@@ -205,6 +185,11 @@ class SimpleConsumer(OnClient):
                 await self._stop_own_client()
                 raise
             self._services = services
+            if self._trace_topic is not None:
+                group = self._namespace.unwrap(self._group)
+                self._tracer = Tracer.join(
+                    services, services.unique_ids, group, "CONSUME", self._trace_topic
+                )
             try:
                 for topic, selector in self._selectors.items():
                     await self._subscribe(topic, selector)
@@ -239,7 +224,12 @@ class SimpleConsumer(OnClient):
             await services.leave_consumer(self._member)
             self._has_left = True
         finally:
-            await self._stop_own_client()
+            try:
+                tracer, self._tracer = self._tracer, None
+                if tracer is not None:
+                    await tracer.leave()
+            finally:
+                await self._stop_own_client()
 
     # What is received
 
@@ -298,7 +288,30 @@ class SimpleConsumer(OnClient):
         if invisible_duration is not None:
             hidden_ms = _milliseconds(invisible_duration)
         services = self._running()
-        until_s = services.clock.monotonic() + (self._await_s if timeout is None else timeout)
+        wait_s = self._await_s if timeout is None else timeout
+        hooks = services.hooks
+        if not hooks:
+            return await self._receive(services, max_messages, hidden_ms, wait_s)
+        context = ReceiveContext(self._group, services.clock.monotonic())
+        each(hooks, lambda hook: hook.before_receive(context))
+        found: list[PoppedMessage] = []
+        failure: BaseException | None = None
+        try:
+            found = await self._receive(services, max_messages, hidden_ms, wait_s)
+            now_s = services.clock.monotonic()
+            for message in found:
+                message._received_s = now_s
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            each(hooks[::-1], lambda hook: hook.after_receive(context, found, failure))
+        return found
+
+    async def _receive(
+        self, services: Services, max_messages: int, hidden_ms: int, wait_s: float
+    ) -> list[PoppedMessage]:
+        until_s = services.clock.monotonic() + wait_s
         was_told = False
         while True:
             failure: RocketMQError | None = None
@@ -331,7 +344,8 @@ class SimpleConsumer(OnClient):
             ReceiptExpired: its invisible time was over, or it was acknowledged before.
             RocketMQError: the broker did not take it; see `retryable`.
         """
-        await self._ack(self._running(), message)
+        services = self._running()
+        await self._settle(services, message, "ack", 0, self._ack(services, message))
 
     async def change_invisible_duration(
         self, message: PoppedMessage, duration: float | timedelta
@@ -347,8 +361,34 @@ class SimpleConsumer(OnClient):
             ReceiptExpired: its invisible time was over, or it was acknowledged before.
             RocketMQError: the broker did not take it; see `retryable`.
         """
-        self._running()
-        await self._change(message, _milliseconds(duration, least=0))
+        hidden_ms, services = _milliseconds(duration, least=0), self._running()
+        call = self._change(message, hidden_ms)
+        await self._settle(services, message, "change_invisible_duration", hidden_ms, call)
+
+    async def _settle(
+        self,
+        services: Services,
+        message: PoppedMessage,
+        operation: Settling,
+        hidden_ms: int,
+        call: Coroutine[Any, Any, None],
+    ) -> None:
+        """Say what becomes of a message, and tell the hooks."""
+        hooks = services.hooks
+        if not hooks:
+            await call
+            return
+        now_s = services.clock.monotonic()
+        context = SettleContext(self._group, message, operation, now_s, hidden_ms)
+        each(hooks, lambda hook: hook.before_settle(context))
+        failure: BaseException | None = None
+        try:
+            await call
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            each(hooks[::-1], lambda hook: hook.after_settle(context, failure))
 
     @property
     def group(self) -> str:

@@ -4,6 +4,8 @@ A hook overrides the methods that it needs.
 
     send       before_send -> (send_retried)* -> after_send        one-way: after_send with neither
     consume    received -> before_consume -> the handler -> after_consume
+    receive    before_receive -> after_receive                     of a SimpleConsumer
+    settle     before_settle -> after_settle                       of a SimpleConsumer
 
 Without hooks (the default) each place costs one truth test. The loop thread calls the hooks in the
 order in which they were added, `after_*` in the opposite order. They must not block. An error of a
@@ -17,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import Message, MessageQueue
@@ -24,6 +27,8 @@ from skylarkmq.protocol.message import Message, MessageQueue
 log = logging.getLogger(__name__)
 
 SendKind = Literal["normal", "oneway", "batch", "half", "delayed", "request", "reply"]
+Settling = Literal["ack", "change_invisible_duration"]
+Consumed = ReceivedMessage | PoppedMessage
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +63,28 @@ class ConsumeContext:
     queue: MessageQueue
     messages: Sequence[ReceivedMessage]
     started_s: float
+    state: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+
+@dataclass(slots=True, eq=False)
+class ReceiveContext:
+    """One `receive` of a SimpleConsumer, from the call to its end."""
+
+    group: str
+    started_s: float
+    state: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+
+@dataclass(slots=True, eq=False)
+class SettleContext:
+    """One call with which a SimpleConsumer says what becomes of a message that it received."""
+
+    group: str
+    message: PoppedMessage
+    operation: Settling
+    started_s: float
+    invisible_ms: int = 0
+    """For how long the message is hidden from now on; 0: given back, or acknowledged."""
     state: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
@@ -101,6 +128,26 @@ class ClientHook:
         self, context: ConsumeContext, outcome: ConsumeOutcome, error: BaseException | None
     ) -> None:
         """The handler has ended, in the task of `before_consume`."""
+
+    def before_receive(self, context: ReceiveContext) -> None:
+        """A receive begins, in this task."""
+
+    def after_receive(
+        self,
+        context: ReceiveContext,
+        messages: Sequence[PoppedMessage],
+        error: BaseException | None,
+    ) -> None:
+        """A receive has ended, in the task of `before_receive`.
+
+        Its messages are of one topic and broker; none where nothing came, or with an error.
+        """
+
+    def before_settle(self, context: SettleContext) -> None:
+        """A message is acknowledged, or hidden for another time, in this task."""
+
+    def after_settle(self, context: SettleContext, error: BaseException | None) -> None:
+        """The broker has taken that, or there is an error; in the task of `before_settle`."""
 
     def transaction_ended(self, end: TransactionEnd) -> None:
         """The broker was told how a transaction ended."""

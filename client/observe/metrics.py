@@ -5,10 +5,17 @@
     skylarkmq_client_send_retries_total           reason                 an error's class
     skylarkmq_client_consume_duration_seconds     topic, consumer_group, outcome     of the handler
     skylarkmq_client_receive_to_process_seconds   topic, consumer_group  arrival to handler
+    skylarkmq_client_receive_duration_seconds     consumer_group, outcome          its wait included
+    skylarkmq_client_received_messages_total      topic, consumer_group
+    skylarkmq_client_settle_duration_seconds      topic, consumer_group, operation, outcome
+    skylarkmq_client_receive_to_ack_seconds       topic, consumer_group
     skylarkmq_client_buffered_messages            topic, consumer_group  held, at work included
     skylarkmq_client_buffered_bytes               topic, consumer_group
     skylarkmq_client_reconnects_total             peer_kind
     skylarkmq_client_rebalances_total             consumer_group
+
+Those from receive to ack are of SimpleConsumers: the outcome of a receive is `ok`, `empty` or an
+error's class, the operations that settle a message are `ack` and `change_invisible_duration`.
 
 All clients of one registry share the families. Topics and groups are the only labels that grow; a
 family takes LABELS_MAX combinations of them and counts the rest under `__other__`. The buffered
@@ -25,8 +32,15 @@ from weakref import WeakKeyDictionary, WeakSet
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
-from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, SendContext
+from skylarkmq.client.observe.hooks import (
+    ClientHook,
+    ConsumeContext,
+    ReceiveContext,
+    SendContext,
+    SettleContext,
+)
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.services import Services
 
@@ -78,6 +92,36 @@ class Families:
             registry,
             "receive_to_process_seconds",
             "Time from the arrival of a message to its handler",
+            "topic",
+            "consumer_group",
+        )
+        self.receive_duration = _histogram(
+            registry,
+            "receive_duration_seconds",
+            "Time of a SimpleConsumer's receives, their waits included",
+            "consumer_group",
+            "outcome",
+        )
+        self.received_messages = _counter(
+            registry,
+            "received_messages",
+            "Messages that a SimpleConsumer's receives returned",
+            "topic",
+            "consumer_group",
+        )
+        self.settle_duration = _histogram(
+            registry,
+            "settle_duration_seconds",
+            "Time of a SimpleConsumer's acknowledgements and changes of invisible times",
+            "topic",
+            "consumer_group",
+            "operation",
+            "outcome",
+        )
+        self.receive_to_ack = _histogram(
+            registry,
+            "receive_to_ack_seconds",
+            "Time from the receive of a message to its acknowledgement",
             "topic",
             "consumer_group",
         )
@@ -152,6 +196,32 @@ class MetricsHook(ClientHook):
         took_s = self._now_s() - context.started_s
         topic = context.messages[0].topic
         self._families.consume_duration.of(topic, context.group, outcome).observe(took_s)
+
+    def after_receive(
+        self,
+        context: ReceiveContext,
+        messages: Sequence[PoppedMessage],
+        error: BaseException | None,
+    ) -> None:
+        """Time the receive, and count what it returned."""
+        outcome = "ok" if messages else "empty"
+        if error is not None:
+            outcome = type(error).__name__
+        took_s = self._now_s() - context.started_s
+        self._families.receive_duration.of(context.group, outcome).observe(took_s)
+        if messages:
+            family = self._families.received_messages
+            family.of(messages[0].topic, context.group).inc(len(messages))
+
+    def after_settle(self, context: SettleContext, error: BaseException | None) -> None:
+        """Time the call, and how long its consumer had a message that is done."""
+        outcome = "ok" if error is None else type(error).__name__
+        message, now_s = context.message, self._now_s()
+        labels = message.topic, context.group
+        family = self._families.settle_duration
+        family.of(*labels, context.operation, outcome).observe(now_s - context.started_s)
+        if outcome == "ok" and context.operation == "ack" and message._received_s:
+            self._families.receive_to_ack.of(*labels).observe(now_s - message._received_s)
 
     def reconnected(self, peer_kind: Literal["broker", "namesrv"]) -> None:
         """Count it."""

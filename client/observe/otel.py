@@ -4,6 +4,11 @@
     send <topic>      PRODUCER   the caller's current span; its context goes into the message
     receive <topic>   CLIENT     none; links to the messages' contexts
     process <topic>   CONSUMER   the message's context, for one message; a batch has links instead
+    ack <topic>       CLIENT     the caller's current span; a link to the message's context
+
+A SimpleConsumer's receive has the caller's current span as its parent, and lasts from the call to
+the messages; one that brings none has no span. `change_invisible_duration <topic>` is like the
+ack. What is between them is the program's: it makes the `process` spans.
 
 The context travels in the message properties `traceparent` and `tracestate`, as the propagator of
 the program writes them. A property that the program has set itself is not changed. All messages of
@@ -15,6 +20,7 @@ Source: OpenTelemetry semantic conventions, messaging spans and messaging/rocket
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextvars import Token
@@ -28,9 +34,17 @@ from opentelemetry.trace import get_current_span as span_of
 from opentelemetry.trace import set_span_in_context as with_span
 
 from skylarkmq.client import errors
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
-from skylarkmq.client.errors import BrokerError
-from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, SendContext
+from skylarkmq.client.errors import BrokerError, ConsumerClosed
+from skylarkmq.client.observe.hooks import (
+    ClientHook,
+    ConsumeContext,
+    Consumed,
+    ReceiveContext,
+    SendContext,
+    SettleContext,
+)
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
@@ -45,6 +59,8 @@ OPT_IN_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 Value = str | int | Sequence[str]
 MessageType = Literal["normal", "fifo", "delay", "transaction"]
+GONE: Final = (asyncio.CancelledError, ConsumerClosed)
+"""How a receive ends that nobody waits for any more; that is no failure."""
 
 
 class OpenTelemetryHook(ClientHook):
@@ -94,9 +110,11 @@ class OpenTelemetryHook(ClientHook):
     def received(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
         """Make a span for messages that have arrived and wait for a handler from now on."""
         first = messages[0]
-        links = [link for message in messages if (link := _link(message)) is not None]
         span = self._tracer.start_span(
-            f"receive {first.topic}", context=Context(), kind=SpanKind.CLIENT, links=links
+            f"receive {first.topic}",
+            context=Context(),
+            kind=SpanKind.CLIENT,
+            links=_links(messages),
         )
         if span.is_recording():
             span.set_attributes(self._consumed(group, messages, "receive"))
@@ -108,9 +126,11 @@ class OpenTelemetryHook(ClientHook):
         """Begin the span and make it the current one of the handler's task."""
         messages = context.messages
         parent = _context_of(messages[0]) if len(messages) == 1 else Context()
-        links = [link for message in messages if (link := _link(message)) is not None]
         span = self._tracer.start_span(
-            f"process {messages[0].topic}", context=parent, kind=SpanKind.CONSUMER, links=links
+            f"process {messages[0].topic}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            links=_links(messages),
         )
         if span.is_recording():
             span.set_attributes(self._consumed(context.group, messages, "process"))
@@ -130,30 +150,87 @@ class OpenTelemetryHook(ClientHook):
         _fail(span, error)
         span.end()
 
+    # A SimpleConsumer
+
+    def before_receive(self, context: ReceiveContext) -> None:
+        """Remember when; whether there is anything to tell of is seen at the end."""
+        context.state[self] = self._services.clock.now_ms()
+
+    def after_receive(
+        self,
+        context: ReceiveContext,
+        messages: Sequence[PoppedMessage],
+        error: BaseException | None,
+    ) -> None:
+        """Make the span of a receive that brought messages or failed."""
+        began_ms: int | None = context.state.pop(self, None)
+        if began_ms is None or (error is None and not messages) or isinstance(error, GONE):
+            return
+        span = self._tracer.start_span(
+            f"receive {messages[0].topic}" if messages else "receive",
+            kind=SpanKind.CLIENT,
+            links=_links(messages),
+            start_time=began_ms * 1_000_000,
+        )
+        if span.is_recording():
+            span.set_attributes(self._consumed(context.group, messages, "receive"))
+        _fail(span, error)
+        span.end()
+
+    def before_settle(self, context: SettleContext) -> None:
+        """Begin the span."""
+        message, operation = context.message, context.operation
+        context.state[self] = self._tracer.start_span(
+            f"{operation} {message.topic}", kind=SpanKind.CLIENT, links=_links([message])
+        )
+
+    def after_settle(self, context: SettleContext, error: BaseException | None) -> None:
+        """End the span with what the broker said."""
+        span: Span | None = context.state.pop(self, None)
+        if span is None:
+            return
+        if span.is_recording():
+            span.set_attributes(
+                self._consumed(context.group, [context.message], context.operation, "settle")
+            )
+        _fail(span, error)
+        span.end()
+
     # Attributes
 
-    def _common(self, topic: str, operation: str) -> dict[str, Value]:
+    def _common(
+        self, topic: str, operation: str, operation_type: str | None = None
+    ) -> dict[str, Value]:
         return {
             "messaging.system": "rocketmq",
             "messaging.operation.name": operation,
-            "messaging.operation.type": operation,
+            "messaging.operation.type": operation_type or operation,
             "messaging.destination.name": topic,
             "messaging.client.id": self._services.client_id,
         }
 
     def _consumed(
-        self, group: str, messages: Sequence[ReceivedMessage], operation: str
+        self,
+        group: str,
+        messages: Sequence[Consumed],
+        operation: str,
+        operation_type: str | None = None,
     ) -> dict[str, Value]:
-        first = messages[0]
-        found = self._common(first.topic, operation)
+        """Return what is said of messages of one topic; without messages, of their group."""
+        topic = messages[0].topic if messages else ""
+        found = self._common(topic, operation, operation_type)
         found["messaging.consumer.group.name"] = group
-        queue = first.queue
-        found["messaging.destination.partition.id"] = f"{queue.broker_name}:{queue.queue_id}"
+        if not topic:
+            del found["messaging.destination.name"]
+        queues = {message.queue for message in messages}
+        if len(queues) == 1:
+            (queue,) = queues
+            found["messaging.destination.partition.id"] = f"{queue.broker_name}:{queue.queue_id}"
         if len(messages) > 1 or operation == "receive":
             found["messaging.batch.message_count"] = len(messages)
         if len(messages) == 1:
-            found["messaging.message.id"] = first.msg_id
-            specific = _of_properties(first.properties)
+            found["messaging.message.id"] = messages[0].msg_id
+            specific = _of_properties(messages[0].properties)
         else:
             specific = {}
         specific["client_group"] = group
@@ -245,16 +322,19 @@ def _of_properties(properties: Mapping[str, str]) -> dict[str, Value]:
     return found
 
 
-def _context_of(message: ReceivedMessage) -> Context:
+def _context_of(message: Consumed) -> Context:
     """Return the context that travelled with the message, or an empty one."""
     return propagate.extract(message.properties, context=Context())
 
 
-def _link(message: ReceivedMessage) -> Link | None:
-    origin = span_of(_context_of(message)).get_span_context()
-    if not origin.is_valid:
-        return None
-    return Link(origin, {"messaging.message.id": message.msg_id})
+def _links(messages: Sequence[Consumed]) -> list[Link]:
+    """Return a link to the context of each message that has one."""
+    found: list[Link] = []
+    for message in messages:
+        origin = span_of(_context_of(message)).get_span_context()
+        if origin.is_valid:
+            found.append(Link(origin, {"messaging.message.id": message.msg_id}))
+    return found
 
 
 def _fail(span: Span, error: BaseException | None) -> None:

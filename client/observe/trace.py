@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """RocketMQ's message trace: records of what this client sends and consumes, in the trace topic.
 
     a send, a handler, the end of a transaction --> records --> one message with many of them
@@ -18,6 +19,9 @@ another one. `mqadmin queryMsgTraceById`, RocketMQ's dashboard and `Admin.trace`
     EndTransaction  kind, time, region, group, topic, id, tags, keys, store host, message type,
                     transaction id, state, from a check
 
+A SimpleConsumer has no handlers: SubBefore is written when a receive returns the message, SubAfter
+when it is acknowledged (success), given back, or its acknowledgement came too late.
+
 Times are milliseconds since the epoch, costs milliseconds, sizes bytes. A field without a value is
 the text `null`: Java's reader drops empty fields at the end of a record and then fails on the rest.
 The index keys of a trace message are the ids and keys of the messages in its records.
@@ -36,17 +40,22 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from skylarkmq.client.config import ProducerConfig
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.errors import ReceiptExpired
 from skylarkmq.client.observe.hooks import (
     ClientHook,
     ConsumeContext,
+    Consumed,
+    ReceiveContext,
     SendContext,
+    SettleContext,
     TransactionEnd,
 )
 from skylarkmq.client.producer.send_pipeline import SendPipeline
@@ -269,6 +278,7 @@ COMPRESS_OVER: Final = 4096
 STOP_TIMEOUT_S: Final = 3.0
 
 TracedKind = Literal["PRODUCE", "CONSUME"]
+M = TypeVar("M", ReceivedMessage, PoppedMessage)
 
 _numbers = itertools.count(1)
 
@@ -362,7 +372,6 @@ class TraceSink:
 class _Handled(NamedTuple):
     """What a tracer keeps from the begin of a handler to its end."""
 
-    began_ms: int
     request_id: str
     messages: list[ReceivedMessage]
 
@@ -476,29 +485,9 @@ class Tracer(ClientHook):
     # A consumer
 
     def before_consume(self, context: ConsumeContext) -> None:
-        group = self._services.namespace.unwrap(context.group)
-        if self._kind != "CONSUME" or group != self._group:
-            return
-        traced = [
-            message
-            for message in context.messages
-            if message.properties.get(TRACE_ON) != "false" and message.topic != self._sink.topic
-        ]
-        if not traced:
-            return
-        handled = _Handled(self._services.clock.now_ms(), self._next_id(), traced)
-        context.state[self] = handled
-        for message in traced:
-            record = SubBeforeTrace(
-                timestamp_ms=handled.began_ms,
-                region_id=message.properties.get(MSG_REGION, ""),
-                group=self._group,
-                request_id=handled.request_id,
-                msg_id=message.msg_id,
-                retry_times=message.reconsume_times,
-                keys=message.keys,
-            )
-            self._sink.add(record)
+        traced = self._traced(context.group, context.messages)
+        if traced:
+            context.state[self] = _Handled(self._begun(traced), traced)
 
     def after_consume(
         self, context: ConsumeContext, outcome: ConsumeOutcome, error: BaseException | None
@@ -507,6 +496,7 @@ class Tracer(ClientHook):
         if handled is None:
             return
         cost_s = self._services.clock.monotonic() - context.started_s
+        cost_ms = round(cost_s * 1000 / len(context.messages))
         if outcome == "ok":
             code = TraceContextCode.SUCCESS
         elif error is not None:
@@ -514,17 +504,81 @@ class Tracer(ClientHook):
         else:
             code = TraceContextCode.FAILED
         for message in handled.messages:
-            record = SubAfterTrace(
-                request_id=handled.request_id,
-                msg_id=message.msg_id,
-                cost_ms=max(round(cost_s * 1000 / len(context.messages)), 0),
-                success=outcome == "ok",
-                keys=message.keys,
-                context_code=code,
-                timestamp_ms=self._services.clock.now_ms(),
+            self._ended(message, handled.request_id, cost_ms, code)
+
+    # A SimpleConsumer
+
+    def after_receive(
+        self,
+        context: ReceiveContext,
+        messages: Sequence[PoppedMessage],
+        error: BaseException | None,
+    ) -> None:
+        traced = self._traced(context.group, messages)
+        if traced:
+            request_id = self._begun(traced)
+            for message in traced:
+                message._trace_id = request_id
+
+    def after_settle(self, context: SettleContext, error: BaseException | None) -> None:
+        message = context.message
+        if self._kind != "CONSUME" or not message._trace_id:
+            return
+        if isinstance(error, ReceiptExpired):
+            code = TraceContextCode.TIME_OUT
+        elif error is not None or context.invisible_ms:
+            return  # it is still this consumer's
+        elif context.operation == "ack":
+            code = TraceContextCode.SUCCESS
+        else:
+            code = TraceContextCode.FAILED
+        cost_s = self._services.clock.monotonic() - message._received_s
+        self._ended(message, message._trace_id, round(cost_s * 1000), code)
+        message._trace_id = ""
+
+    # Both
+
+    def _traced(self, group: str, messages: Sequence[M]) -> list[M]:
+        """Return those of the messages that a group has got which are traced here."""
+        if self._kind != "CONSUME" or self._services.namespace.unwrap(group) != self._group:
+            return []
+        return [
+            message
+            for message in messages
+            if message.properties.get(TRACE_ON) != "false" and message.topic != self._sink.topic
+        ]
+
+    def _begun(self, messages: Sequence[Consumed]) -> str:
+        """Write that the work with them begins; return the id that joins its end to it."""
+        now_ms, request_id = self._services.clock.now_ms(), self._next_id()
+        for message in messages:
+            record = SubBeforeTrace(
+                timestamp_ms=now_ms,
+                region_id=message.properties.get(MSG_REGION, ""),
                 group=self._group,
+                request_id=request_id,
+                msg_id=message.msg_id,
+                retry_times=message.reconsume_times,
+                keys=message.keys,
             )
             self._sink.add(record)
+        return request_id
+
+    def _ended(
+        self, message: Consumed, request_id: str, cost_ms: int, code: TraceContextCode
+    ) -> None:
+        """Write that the work with a message has ended."""
+        record = SubAfterTrace(
+            request_id=request_id,
+            msg_id=message.msg_id,
+            cost_ms=max(cost_ms, 0),
+            success=code is TraceContextCode.SUCCESS,
+            keys=message.keys,
+            context_code=code,
+            timestamp_ms=self._services.clock.now_ms(),
+            group=self._group,
+        )
+        self._sink.add(record)
 
     def _traces_send(self, context: SendContext) -> bool:
         return (

@@ -43,7 +43,7 @@ from skylarkmq.client.admin.results import (
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
-from skylarkmq.client.consumer.simple_consumer import PoppedMessage
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
@@ -1353,6 +1353,7 @@ class SimpleConsumer:
         invisible_duration: float | timedelta = 30.0,
         await_duration: float = 15.0,
         orderly: bool = False,
+        trace: bool | str = False,
     ) -> None: ...
     def ack(self, message: PoppedMessage) -> None:
         """Say that a message is done: nobody gets it again.

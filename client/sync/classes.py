@@ -16,8 +16,8 @@ from skylarkmq.client.admin.messages import DeadLetterReplay as AsyncReplay
 from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
+from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
-from skylarkmq.client.consumer.simple_consumer import PoppedMessage
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient

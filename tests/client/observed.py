@@ -14,8 +14,8 @@ from tests.client.consumer.support import GROUP, Group
 class Observed(Group):
     """Two messages sent, a third refused; one handled well, the other at the second try."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__({"orders": 1})
+    def __init__(self, topics: dict[str, int] | None = None, **settings: Any) -> None:
+        super().__init__(topics or {"orders": 1})
         self._settings = settings
 
     def client(self) -> Client:

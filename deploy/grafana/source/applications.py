@@ -25,6 +25,9 @@ def sdk(name: str, **matchers: str) -> str:
 SENDS = sdk("send_duration_seconds_count")
 FAILED = sdk("send_duration_seconds_count", outcome="!ok")
 HANDLED = sdk("consume_duration_seconds_count")
+RECEIVES = sdk("receive_duration_seconds_count")
+SETTLED = sdk("settle_duration_seconds_count")
+NOT_SETTLED = sdk("settle_duration_seconds_count", outcome="!ok")
 NOT_HANDLED = sdk("consume_duration_seconds_count", outcome="!ok")
 NOW = [
     figure("Sends", "Sends that ended, a second.", f"sum({rate(SENDS)})", PER_SECOND),
@@ -61,6 +64,28 @@ LOAD = [
         ),
     ),
     graph(
+        "Receives", "Of SimpleConsumers, a second, by how they ended.", PER_SECOND,
+        (
+            f"sum by (job, consumer_group, outcome) ({rate(RECEIVES)})",
+            "{{job}} {{consumer_group}} {{outcome}}",
+        ),
+    ),
+    graph(
+        "Received", "Messages a second that SimpleConsumers received.", PER_SECOND,
+        (
+            f"sum by (job, consumer_group) ({rate(sdk('received_messages_total'))})",
+            "{{job}} {{consumer_group}}",
+        ),
+    ),
+    graph(
+        "Acknowledged", "Acknowledgements of SimpleConsumers a second, and changes of invisible "
+        "times.", PER_SECOND,
+        (
+            f"sum by (job, consumer_group, operation) ({rate(SETTLED)})",
+            "{{job}} {{consumer_group}} {{operation}}",
+        ),
+    ),
+    graph(
         "Held messages", "Messages that consumers hold. At their limit (prefetch) handlers are the "
         "bottleneck, at zero the broker or the group has no more.", COUNT,
         (
@@ -92,11 +117,28 @@ LATENCY = [
             "{{job}} {{consumer_group}}",
         ),
     ),
+    graph(
+        "Receive to acknowledgement", "Below it are 99 % of the times for which SimpleConsumers "
+        "have a message. Near its invisible time: messages come again that are still at work.",
+        SECONDS,
+        (
+            quantile(0.99, sdk("receive_to_ack_seconds_bucket"), "job, consumer_group"),
+            "{{job}} {{consumer_group}}",
+        ),
+    ),
 ]  # fmt: skip
 TROUBLE = [
     graph(
         "Tries that failed", "Tries of sends a second; the SDK tries again.", PER_SECOND,
         (f"sum by (job, reason) ({rate(sdk('send_retries_total'))})", "{{job}} {{reason}}"),
+    ),
+    graph(
+        "Acknowledgements that failed", "Of SimpleConsumers, a second, with changes of invisible "
+        "times; `ReceiptExpired`: the message took longer than it was hidden.", PER_SECOND,
+        (
+            f"sum by (job, consumer_group, outcome) ({rate(NOT_SETTLED)})",
+            "{{job}} {{consumer_group}} {{outcome}}",
+        ),
     ),
     graph(
         "Rebalances", "Changes of a member's queues in an hour. Many: members come and go, or "

@@ -1,0 +1,43 @@
+"""A message that a SimpleConsumer received, with the handle of its delivery."""
+
+from __future__ import annotations
+
+from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.wire.api_pop import Popped
+from skylarkmq.protocol.message import MessageQueue
+
+
+class PoppedMessage(StoredView):
+    """A message that a SimpleConsumer received. Users do not make or change one."""
+
+    __slots__ = (
+        "_checkpoint",
+        "_known_topic",
+        "_received_s",
+        "_trace_id",
+        "broker_name",
+        "delivery_attempt",
+    )
+
+    def __init__(self, popped: Popped, known_topic: str, namespace: Namespace) -> None:
+        super().__init__(popped.message, namespace.unwrap(known_topic))
+        self._checkpoint = popped.checkpoint
+        self._known_topic = known_topic
+        # When a receive returned it, monotonic, and what its trace knows it by; only with hooks.
+        self._received_s = 0.0
+        self._trace_id = ""
+        self.broker_name = popped.checkpoint.broker_name
+        """The broker that it came from."""
+        self.delivery_attempt = popped.earlier_count + 1
+        """The number of this delivery, 1 for the first."""
+
+    @property
+    def reconsume_times(self) -> int:
+        """How many times it was delivered before."""
+        return self.delivery_attempt - 1
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was sent to; of a message that came again, the queue of retries."""
+        return MessageQueue(self.topic, self.broker_name, self._checkpoint.queue_id)
