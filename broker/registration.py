@@ -302,9 +302,7 @@ class NamesrvLink:
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemoteProtocolError(answer.code, ascii((answer.remark or "")[:REMARK_SIZE_MAX]))
-        return decode_body(TopicRouteData, answer.body)
+        return decode_body(TopicRouteData, _granted(answer).body)
 
     def role_changed(self) -> None:
         """Register as another one soon, or say good-bye, as the role is."""
@@ -372,10 +370,7 @@ class NamesrvLink:
             return
         is_news = not self.is_registered or self._known_as != role
         self._known_as = role
-        answer = await self._call(command)
-        if answer.code != ResponseCode.SUCCESS:
-            remark = ascii((answer.remark or "")[:REMARK_SIZE_MAX])
-            raise RemoteProtocolError(answer.code, remark)
+        answer = _granted(await self._call(command))
         if is_news:
             log.info("registered with name server %s", self.address)
         if not is_known:
@@ -477,6 +472,17 @@ class NamesrvLink:
                 self.address,
                 str(error) or type(error).__name__,
             )
+
+
+def _granted(answer: RemotingCommand) -> RemotingCommand:
+    """Return an answer that does not refuse.
+
+    Raises:
+        RemoteProtocolError: it does.
+    """
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteProtocolError(answer.code, ascii((answer.remark or "")[:REMARK_SIZE_MAX]))
+    return answer
 
 
 def _order_topics(answer: RemotingCommand, address: str) -> frozenset[str] | None:
@@ -622,13 +628,11 @@ class RegistrationService:
 
         Raises:
             RocketMQError: it does not answer.
-            WireError: it answers nonsense.
+            WireError: it answers nonsense, or refuses to, as one that is busy: it may have one.
         """
         asked = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
         timeout_s = self._registration.config.register_broker_timeout_mills / 1000
-        answer = await self._remoting.call(address, asked, timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            return None
+        answer = _granted(await self._remoting.call(address, asked, timeout_s))
         table = decode_body(KVTable, answer.body).table
         endpoint = table.get(GRPC_ENDPOINT)
         return None if endpoint is None else GrpcPlaces(endpoint, table.get(GRPC_ADDRESS, endpoint))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from skylarkmq.protocol.bodies.route import RegisterBrokerBody
+from skylarkmq.broker.metrics.runtime_info import GRPC_ADDRESS, GRPC_ENDPOINT, GrpcPlaces
+from skylarkmq.protocol.bodies.route import KVTable, RegisterBrokerBody
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.remoting.errors import RequestTimeout
 from tests.broker.test_registration import Setup
 from tests.support.manual_clock import settle
@@ -64,4 +66,23 @@ async def test_routes_are_asked_of_every_name_server_elsewhere_or_else_of_our_ow
     setup.channels["ns2:9876"].outcome = ResponseCode.TOPIC_NOT_EXIST
     setup.channels["ns3:9876"].outcome = RequestTimeout("away")
     assert await setup.service.routes("TBW102") == [route, None]
+    await setup.service.stop()
+
+
+async def test_a_broker_that_refuses_to_tell_its_grpc_port_may_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = Setup(monkeypatch)
+    await setup.start()
+    told = {GRPC_ENDPOINT: "public:8081", GRPC_ADDRESS: "10.0.0.1:8081"}
+    for table, places in (
+        (told, GrpcPlaces("public:8081", "10.0.0.1:8081")),
+        ({GRPC_ENDPOINT: "public:8081"}, GrpcPlaces("public:8081", "public:8081")),
+        ({}, None),
+    ):
+        setup.channel.body = encode_body(KVTable(table=table))
+        assert await setup.service.grpc_places("ns1:9876") == places
+    setup.channel.outcome = ResponseCode.SYSTEM_BUSY
+    with pytest.raises(RemoteProtocolError):
+        await setup.service.grpc_places("ns1:9876")
     await setup.service.stop()
