@@ -151,11 +151,7 @@ class Upstreams:
         deadline_s: float | None,
     ) -> bytes:
         connection, block = await self._line(address, path, metadata, deadline_s)
-        call = UpstreamStream(self.answers, deadline_s)
-        try:
-            return await call.ask(connection, block, request)
-        finally:
-            call.close()
+        return await UpstreamStream(self.answers, deadline_s).ask(connection, block, request)
 
     @asynccontextmanager
     async def stream(

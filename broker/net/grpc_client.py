@@ -93,12 +93,13 @@ class UpstreamStream(MessageReader):
 
     Attributes:
         deadline_s: when it ends on the clock, if not before; None: never.
+        is_over: it has ended, well or not; messages that came before may wait to be read.
         stream_id: its number on its connection; 0 until it has one.
     """
 
     __slots__ = (
-        "_answers", "_connection", "_credit", "_error", "_has_head", "_held", "_is_over",
-        "_is_unary", "_reader", "_writer", "deadline_s", "stream_id",
+        "_answers", "_connection", "_credit", "_error", "_has_head", "_held", "_is_unary",
+        "_reader", "_writer", "deadline_s", "is_over", "stream_id",
     )  # fmt: skip
 
     messages_max = MESSAGES_MAX
@@ -111,7 +112,7 @@ class UpstreamStream(MessageReader):
         self._connection: GrpcClient | None = None
         self._is_unary = False
         self._has_head = False
-        self._is_over = False
+        self.is_over = False
         self._error: UpstreamError | None = None
         self._held = 0  # bytes of it that wait to be read
         self._credit = 0  # bytes that the window was not opened for yet
@@ -130,15 +131,20 @@ class UpstreamStream(MessageReader):
     async def ask(self, connection: GrpcClient, block: bytes, data: bytes) -> bytes:
         """Make a call with one message, and return the only one of its answer.
 
+        A cancel ends it there, too.
+
         Raises:
             UpstreamError: the call has failed.
         """
         self._is_unary = True
         self._connection = connection
         self.stream_id = connection.begin(self, block, framed(data))
-        while not self._is_over:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+        try:
+            while not self.is_over:
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+        finally:
+            self.close()
         if self._error is not None:
             raise self._error
         if len(self._messages) != 1:
@@ -157,7 +163,7 @@ class UpstreamStream(MessageReader):
         if self._error is not None:
             raise self._error
         connection = self._connection
-        if connection is None or self._is_over:
+        if connection is None or self.is_over:
             return
         has_room = connection.http2.send(self.stream_id, framed(data))
         connection.write_soon()
@@ -172,7 +178,7 @@ class UpstreamStream(MessageReader):
 
     def end(self) -> None:
         """Send no more; the other side may."""
-        if self._connection is not None and not self._is_over:
+        if self._connection is not None and not self.is_over:
             self._connection.http2.end(self.stream_id)
             self._connection.write_soon()
 
@@ -185,7 +191,7 @@ class UpstreamStream(MessageReader):
         while not self._messages:
             if self._error is not None:
                 raise self._error
-            if self._is_over:
+            if self.is_over:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -200,7 +206,7 @@ class UpstreamStream(MessageReader):
 
     def close(self) -> None:
         """End the call where it is still open; the second time does nothing."""
-        if not self._is_over and self._connection is not None:
+        if not self.is_over and self._connection is not None:
             self._connection.reset(self.stream_id)
         self._leave()
         self._let_go(self._held)
@@ -283,7 +289,7 @@ class UpstreamStream(MessageReader):
             self._reader.set_result(None)
 
     def _leave(self) -> None:
-        self._is_over = True
+        self.is_over = True
         if self._connection is not None:
             self._connection.forget(self.stream_id)
             self._connection = None
