@@ -199,8 +199,7 @@ class BrokerController:
                 self._contexts.load()
                 self._contexts.start()
             self._outgoing_tls: OutgoingTls | None = None
-            calls_others = config.namesrv_addr or config.grpc_proxy_mode == "CLUSTER"
-            if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
+            if config.tls.uses_client_tls and (config.namesrv_addr or config.store.is_slave):
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._bind()
             bound = config.bind_address
@@ -308,8 +307,11 @@ class BrokerController:
             contexts.start()
             self._grpc_contexts = contexts
         own = HostAddress(self._host, port_of(self._grpc_socket))
+        outgoing = None
+        if tls.uses_client_tls and self.config.grpc_proxy_mode == "CLUSTER":
+            outgoing = OutgoingTls(tls, clock, alpn=("h2",), quiet=True)
         endpoint = self.parts.grpc = grpc_service.make_endpoint(
-            self.parts, router, str(own), self._outgoing_tls
+            self.parts, router, str(own), outgoing
         )
         endpoint.open(self._grpc_socket, gate)
         self.parts.tls_gates["grpc"] = gate

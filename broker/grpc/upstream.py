@@ -89,10 +89,11 @@ class Upstreams:
 
         Args:
             clock: of peers.
-            tls: for the connections; None: plain text.
+            tls: for the connections, its files watched from here; None: plain text.
         """
         self.clock = clock
         self.answers = answers or Answers()
+        self._tls = tls
         self._network = AsyncioNetwork(None if tls is None else tls.client)
         self._scheme = b"http" if tls is None else b"https"
         self._places: dict[str, _Place] = {}
@@ -104,11 +105,15 @@ class Upstreams:
         """Begin, also after `stop`."""
         self._is_running = True
         self._timer.start()
+        if self._tls is not None:
+            self._tls.contexts.start()
 
     def stop(self) -> None:
         """Close all connections; calls that are open fail."""
         self._is_running = False
         self._timer.stop()
+        if self._tls is not None:
+            self._tls.contexts.stop()
         places, self._places = self._places, {}
         for place in places.values():
             if place.opening is not None:

@@ -315,8 +315,11 @@ def server_context(
     return context
 
 
-def client_context(config: TlsConfig) -> ssl.SSLContext:
+def client_context(config: TlsConfig, alpn: tuple[str, ...] = ()) -> ssl.SSLContext:
     """Return the context of connections that this process opens. Blocks.
+
+    Args:
+        alpn: protocols behind TLS that are asked for.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -338,6 +341,8 @@ def client_context(config: TlsConfig) -> ssl.SSLContext:
             config.tls_client_key_path,
             config.tls_client_key_password,
         )
+    if alpn:
+        context.set_alpn_protocols(alpn)
     return context
 
 
@@ -348,13 +353,26 @@ class OutgoingTls:
         client: for the network that opens them.
     """
 
-    def __init__(self, config: TlsConfig, clock: Clock, submit: Submit = submit_to_pool) -> None:
+    def __init__(
+        self,
+        config: TlsConfig,
+        clock: Clock,
+        submit: Submit = submit_to_pool,
+        *,
+        alpn: tuple[str, ...] = (),
+        quiet: bool = False,
+    ) -> None:
         """Read the files. Blocks; for the start alone.
+
+        Args:
+            alpn: protocols behind TLS that are asked for.
+            quiet: others of the same configuration tell what becomes of the files.
 
         Raises:
             ConfigError: a file cannot be used; names its key.
         """
-        self.contexts = WatchedContext(_client_files(config), clock, submit, self._changed)
+        files = _client_files(config, alpn)
+        self.contexts = WatchedContext(files, clock, submit, self._changed, quiet=quiet)
         self.contexts.load()
         self.client = ClientTls(self.contexts.current, settings_hint=_CLIENT_HINT)
 
@@ -362,13 +380,13 @@ class OutgoingTls:
         self.client.context = context
 
 
-def _client_files(config: TlsConfig) -> Files:
+def _client_files(config: TlsConfig, alpn: tuple[str, ...]) -> Files:
     paths = {
         "tls.client.certPath": config.tls_client_cert_path,
         "tls.client.keyPath": config.tls_client_key_path,
         "tls.client.trustCertPath": config.tls_client_trust_cert_path,
     }
-    return Files(paths, partial(client_context, config))
+    return Files(paths, partial(client_context, config, alpn))
 
 
 def _empty_server_context(alpn: tuple[str, ...]) -> ssl.SSLContext:

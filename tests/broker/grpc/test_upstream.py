@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import h2.settings
 import pytest
 
@@ -165,6 +166,18 @@ async def test_over_tls(tmp_path: Path) -> None:
         error = await failed(upstreams.unary(strange, path, dict(METADATA), b"", 9.0))
         assert not error.reached
         assert "host name check" in str(error)
+
+
+async def test_http2_is_asked_for_in_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.certificate_file("127.0.0.1").read_bytes()
+    config = TlsConfig(tls_client_trust_cert_path=authority.ca_file)
+    tls = OutgoingTls(config, ManualClock(), alpn=("h2",))
+    async with (
+        grpcio(grpc.ssl_server_credentials([(pem, pem)])) as server,
+        opened(tls=tls) as upstreams,
+    ):
+        assert await upstreams.unary(server.address, "/test/One", {}, b"hello", 9.0) == b"hello"
 
 
 # What the other end refuses, or does wrong

@@ -90,13 +90,18 @@ class GrpcioServer(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def grpcio(**options: Any) -> AsyncGenerator[GrpcioServer]:
+async def grpcio(
+    credentials: grpc.ServerCredentials | None = None, **options: Any
+) -> AsyncGenerator[GrpcioServer]:
     """Serve by grpcio; `options` without their `grpc.`."""
     made = GrpcioServer()
     settings = {"max_receive_message_length": -1, "max_send_message_length": -1, **options}
     arguments = [(f"grpc.{name}", value) for name, value in settings.items()]
     server = grpc.aio.server(handlers=[made], options=arguments)
-    made.port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        made.port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        made.port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
         yield made
