@@ -436,10 +436,12 @@ class ClusterSessionRpcs(SessionRpcs):
         self, call: Call, request: schema_pb2.NotifyClientTerminationRequest
     ) -> schema_pb2.NotifyClientTerminationResponse:
         """Take a client out of its groups at all brokers of its topics."""
+        brokers: list[Neighbour] = []
         if is_handed_on(call):
             self._check_leads()
-            return await super().notify_client_termination(call, request)
-        brokers = await self._brokers(call)
+        else:
+            brokers = await self._brokers(call)
+        # Of one with several access points, the stream may be here and the last call elsewhere.
         links = self._clients.pop(key_of(call.client_id, call.account), None)
         if links is not None:
             await links.close()

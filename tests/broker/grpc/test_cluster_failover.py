@@ -120,7 +120,8 @@ def bodies(replicas: ReplicaSet) -> list[bytes]:
     return sorted(
         decoded.body
         for queue_id in range(4)
-        for view in store.get_message(TOPIC, queue_id, 0, 32).views
+        for offset in range(0, store.max_offset(TOPIC, queue_id), 32)
+        for view in store.get_message(TOPIC, queue_id, offset, 32).views
         for decoded in decode_messages(bytes(view))
     )
 
@@ -163,6 +164,29 @@ async def test_a_third_replica_comes_to_lead(tmp_path: Path) -> None:
             await producer.commit(await producer.next_asked())
             await producer.send(message(b"after"))
             await until(lambda: bodies(replicas) == [b"after", b"half"])
+
+
+async def test_what_was_sent_by_one_that_follows_outlives_its_master(tmp_path: Path) -> None:
+    async with open_set(tmp_path) as replicas:
+        first = await replicas.three()
+        near = min({1, 2, 3} - {first})
+        async with producer_at(replicas, near) as producer:
+            acknowledged: list[bytes] = []
+
+            async def send_on(number: int) -> None:
+                while len(acknowledged) < 300 or replicas.leader() in (None, first):
+                    body = b"%d-%d" % (number, len(acknowledged))
+                    sent = schema_pb2.SendMessageRequest(messages=[message(body)])
+                    if await producer.succeeds("SendMessage", sent):
+                        acknowledged.append(body)
+                    else:
+                        await asyncio.sleep(0.05)
+
+            senders = [asyncio.ensure_future(send_on(number)) for number in range(4)]
+            await until(lambda: len(acknowledged) > 100)
+            await replicas.kill(first)
+            await asyncio.gather(*senders)
+            await until(lambda: set(acknowledged) <= set(bodies(replicas)), "all messages")
 
 
 async def test_a_topic_that_is_asked_for_at_one_that_follows_is_made_by_its_master(

@@ -501,6 +501,17 @@ async def test_a_call_that_was_handed_on_goes_no_further(rig: ClusterRig) -> Non
     assert rig.others.called == [] and not rig.others.opened
 
 
+async def test_who_leaves_by_another_endpoint_leaves_this_one(rig: ClusterRig) -> None:
+    await opened(rig, subscription())
+    call = from_client()
+    call.metadata = {**call.metadata, "x-skylarkmq-client": call.peer}
+    await rig.leave(call)
+    await settle(20)
+    assert not any(rig.others.lines.values())
+    assert not rig.consumers.members(GROUP)
+    assert rig.others.called == [], "the other endpoint tells them"
+
+
 async def test_a_replica_that_follows_takes_none(rig: ClusterRig) -> None:
     rig.leads = False
     call = from_client()
