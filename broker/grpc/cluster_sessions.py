@@ -141,12 +141,13 @@ class _Link:
         while True:
             try:
                 await self._serve()
-                why = "the broker has ended it"
+                # Perhaps because the client is silent: its next heartbeat opens it again.
+                why, first_s = "the broker has ended it", MOST_WAIT_S
             except NotHandedOn as error:
-                why = error.message
+                why, first_s = error.message, FIRST_WAIT_S
             self._failures += 1
             self._settled(None)
-            wait_s = backoff_s(self._failures, FIRST_WAIT_S, MOST_WAIT_S)
+            wait_s = backoff_s(self._failures, first_s, MOST_WAIT_S)
             log.debug(
                 "the stream of %s to %s is over, again in %g s: %s",
                 shown(client.call.client_id),

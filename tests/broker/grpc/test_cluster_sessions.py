@@ -326,6 +326,18 @@ async def test_a_broker_that_is_there_again_has_the_client_at_its_next_heartbeat
     assert member_of(rig[B]).client_id == "c@1"
 
 
+async def test_a_client_that_a_broker_has_forgotten_stays_so_while_it_is_silent(
+    rig: ClusterRig,
+) -> None:
+    await opened(rig, subscription("U"))
+    member_of(rig[B]).close("idle_timeout")
+    await passed(rig, *[1.0] * 14)
+    assert not rig[B].consumers.members(GROUP)
+    assert await rig.beat(from_client()) == Code.OK
+    await settle(20)
+    assert member_of(rig[B]).client_id == "c@1"
+
+
 async def test_a_stream_follows_the_brokers_master(rig: ClusterRig) -> None:
     rig.others.rigs["replica"] = rig[B]
     await opened(rig, subscription("U"))
