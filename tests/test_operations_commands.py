@@ -66,7 +66,7 @@ SHOWN = re.compile(r"^ {4,}(\S(?:.*\\\n)*.*)$", re.MULTILINE)
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SHELLS = ("sh", "bash", "console", "text")
 INLINE = re.compile(r"`((?:skylarkmq|curl) [^`]+)`")
-PORT = re.compile(r"(?:[\w.]+:)?\b(9876|9000|8080|5557|5558)\b")
+PORT = re.compile(r"(?:[\w.]+:)?\b(9876|9000|8080|8081|5557|5558)\b")
 READY: Final = '"event":"ready"'
 BROKER_PORTS = (-2, 1, 8, 10, 11)
 """Those of a broker, or of two in one command, seen from the first listen port."""
@@ -224,7 +224,7 @@ async def test_those_that_serve(tmp_path: Path) -> None:
     async with commands(tmp_path) as processes:
         started: list[tuple[str, str, Command]] = []
         for line, (page,) in zip(lines, pages, strict=True):
-            ports = {"9876": names, "9000": page, "8080": page}
+            ports = {"9876": names, "9000": page, "8080": page, "8081": page}
             shown = f":{page}/" if "console" in line else READY
             started.append((line, shown, await start(processes, line, tmp_path, ports)))
         for line, shown, process in started:

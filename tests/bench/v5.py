@@ -1,7 +1,7 @@
 """Measures the gRPC endpoint beside RocketMQ's own proxy of 5.3.3: one client on both, in turns.
 
     python -m tests.bench.v5 [--quick] [--rounds 5] [--seconds 2.0] [--only TEXT] [--clients 1000]
-                             [--body 1024] [--heap 1g] [--store DIR] [--json FILE]
+                             [--body 1024] [--heap 1g] [--store DIR] [--json FILE] [--handed-on]
 
 The client is one process of grpcio without RocketMQ's libraries: its requests are made before, or
 put together from an answer's receipt handles. RocketMQ's broker and proxy share one JVM, with G1
@@ -12,6 +12,9 @@ CPU time is that of the server's process, of all its threads, by /proc/PID/stat:
 message sent, or received and acknowledged. Both work before the first round until their CPU time
 has stopped to fall. A ratio is ours divided by theirs in the same round: below 1, ours takes less.
 The median is shown with the lowest and highest.
+
+With --handed-on it is an endpoint beside the broker to which it hands all calls on: the CPU time
+of the first is what it costs to hand on, that of the second what clients cost that come directly.
 
 Memory is that of the server with so many clients connected, each with a connection of its own, its
 telemetry stream open and one receive waiting; before them, and what each client adds.
@@ -46,6 +49,7 @@ from tests.support.ports import free_ports
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 OURS, THEIRS = "SkylarkMQ", "RocketMQ 5.3.3"
+ENDPOINT, DIRECT = "an endpoint that hands on", "the broker itself"
 TOPIC, GROUP, IDLE_TOPIC = "T_bench", "G_bench", "T_idle"
 FLIGHTS = (1, 32)
 BATCH = 32
@@ -380,6 +384,23 @@ def ours(folder: Path) -> Iterator[Contender]:
 
 
 @contextlib.contextmanager
+def handed_on(folder: Path) -> Iterator[list[Contender]]:
+    """A broker that has the topics, and before it the endpoint of one that has not."""
+    ports = free_ports(1)
+    keys = [{**KEYS, "grpcListenPort": port, "brokerName": f"b-{port}"} for port in ports]
+    for name in ("direct", "endpoint"):
+        (folder / name).mkdir()
+    with broker(folder / "direct", "ASYNC_FLUSH", keys[0]) as direct:
+        keys[1] |= {"namesrvAddr": direct.namesrv, "grpcProxyMode": "CLUSTER"}
+        with broker(folder / "endpoint", "ASYNC_FLUSH", keys[1], command="broker") as endpoint:
+            _furnish(direct.port)
+            yield [
+                Contender(ENDPOINT, endpoint.pid, ports[1]),
+                Contender(DIRECT, direct.pid, ports[0]),
+            ]
+
+
+@contextlib.contextmanager
 def theirs(folder: Path, heap: str) -> Iterator[Contender]:
     server = ApacheProxy(Children(folder), folder, **KEYS)
     server.proxy_jvm = ("-server", "-XX:+UseG1GC", f"-Xms{heap}", f"-Xmx{heap}")
@@ -412,12 +433,15 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=1024)
     parser.add_argument("--heap", default="1g", help="of RocketMQ's JVM")
     parser.add_argument("--alone", choices=["ours", "theirs"], help="without the other")
+    parser.add_argument(
+        "--handed-on", action="store_true", help="an endpoint that hands on, and none"
+    )
     parser.add_argument("--store", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, 0.5
-    if options.alone != "ours" and (why := why_not(ApacheProxy.project)):
+    if not options.handed_on and options.alone != "ours" and (why := why_not(ApacheProxy.project)):
         print(f"skipped: {why}")
         return
     parent = options.store or Path(__file__).resolve().parents[2] / "var"
@@ -426,7 +450,9 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="v5-", dir=parent)))
         contenders: list[Contender] = []
-        for name in ("ours", "theirs"):
+        if options.handed_on:
+            contenders += stack.enter_context(handed_on(folder))
+        for name in () if options.handed_on else ("ours", "theirs"):
             if options.alone in (None, name):
                 (folder / name).mkdir()
                 made = (
