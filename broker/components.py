@@ -227,7 +227,7 @@ class BrokerParts:
             is_sync=config.flush_disk_type == "SYNC_FLUSH",
             interval_s=config.flush_interval_commit_log / 1000,
         )
-        folder = store.paths.own / "pop"
+        folder = store.paths.pop
         return PopJournal(folder, files, workers.pop, self.context.clock, mode, store.fail)
 
     def _ha_client(self) -> HaClient | None:

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Key
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.store.pop.journal_records import UNKNOWN, Key
 
 if TYPE_CHECKING:
     from skylarkmq.broker.pop.consumption import Source

@@ -1,4 +1,4 @@
-"""The journal of pop consumption: `<root>/skylarkmq/pop/`, see `journal_file.py` for its bytes.
+"""The journal of pop consumption: `<root>/skylarkmq/pop/`; its bytes: `store/pop/journal_file.py`.
 
     noted --end of the turn--> in a frame --> written --> told          ASYNC_FLUSH
                                           --> written, synced --> told  SYNC_FLUSH
@@ -34,14 +34,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from skylarkmq.broker.pop.journal_file import (
+from skylarkmq.broker.waiting import result_of
+from skylarkmq.common.clock import Clock
+from skylarkmq.common.errors import StoreError
+from skylarkmq.common.files import Files, StoreFile, is_no_space
+from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.worker import Worker
+from skylarkmq.store.pop.journal_file import (
     FrameWriter,
     file_head,
     file_numbers,
     file_path,
     load_state,
 )
-from skylarkmq.broker.pop.journal_records import (
+from skylarkmq.store.pop.journal_records import (
     Clean,
     Key,
     KeyState,
@@ -50,12 +56,6 @@ from skylarkmq.broker.pop.journal_records import (
     State,
     Whole,
 )
-from skylarkmq.broker.waiting import result_of
-from skylarkmq.common.clock import Clock
-from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import Files, StoreFile, is_no_space
-from skylarkmq.common.repeating import IntervalTimer
-from skylarkmq.common.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
+from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 
 log = logging.getLogger(__name__)
 

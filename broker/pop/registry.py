@@ -17,13 +17,13 @@ from skylarkmq.broker.net.handlers import refused
 from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source
 from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, RETRY
-from skylarkmq.broker.pop.journal_records import Key
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.processor.read_checks import check_read
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import retry_topic
+from skylarkmq.store.pop.journal_records import Key
 
 RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
 QUEUES_MAX: Final = 200_000

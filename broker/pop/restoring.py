@@ -8,9 +8,9 @@ from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import MAIN, RETRY
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 
 if TYPE_CHECKING:
     from skylarkmq.broker.pop.registry import PopRegistry

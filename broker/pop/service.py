@@ -31,16 +31,6 @@ from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Wait
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
 from skylarkmq.broker.pop.journal_check import verified
-from skylarkmq.broker.pop.journal_records import (
-    UNKNOWN,
-    Changed,
-    Done,
-    Forgot,
-    Left,
-    Moved,
-    PopState,
-    Took,
-)
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.outside import Outside
 from skylarkmq.broker.pop.registry import PopRegistry
@@ -51,6 +41,16 @@ from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.store.pop.journal_records import (
+    UNKNOWN,
+    Changed,
+    Done,
+    Forgot,
+    Left,
+    Moved,
+    PopState,
+    Took,
+)
 from skylarkmq.store.results import GetMessageResult
 
 log = logging.getLogger(__name__)

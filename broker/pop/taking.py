@@ -32,7 +32,6 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Done, Row, Took
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
@@ -45,6 +44,7 @@ from skylarkmq.protocol.record import (
     record_properties,
 )
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.pop.journal_records import UNKNOWN, Done, Row, Took
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult
 

@@ -11,7 +11,7 @@ import pytest
 from skylarkmq.broker import components
 from skylarkmq.broker.pop import journal, moves, restoring, service
 from skylarkmq.broker.pop.deliveries import PopQueue
-from skylarkmq.broker.pop.journal_records import (
+from skylarkmq.store.pop.journal_records import (
     Changed,
     Done,
     Forgot,

@@ -69,7 +69,7 @@ def info(opened: StoppedStore, json_output: bool) -> None:
 @click.option(
     "--as",
     "kind",
-    type=click.Choice(["log", "queue", "ext", "index", "checkpoint", "json", "own"]),
+    type=click.Choice(["log", "queue", "ext", "index", "checkpoint", "json", "own", "pop"]),
     help="What the file is, if its name does not tell.",
 )
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="Begin at this byte.")
@@ -87,6 +87,8 @@ def dump(
 ) -> None:
     """Print the layout of FILE, one of the store in DIR (or a path below it), row by row.
 
+    The folder skylarkmq/pop stands for all of its files: what each group has in flight.
+
     With --json each row is a JSON object on a line.
     """
     with reading(opened.files, opened.paths):
@@ -101,7 +103,7 @@ def dump(
 
 
 def _row_text(row: dict[str, Any]) -> str:
-    place, kind = row["position"], row["kind"]
+    place, kind = row.get("position", ""), row["kind"]
     rest = " ".join(
         f"{name}={value}"
         for name, value in row.items()

@@ -1,7 +1,8 @@
 """`store dump`: the layout of one file of a store, row by row, each with its byte place.
 
 What a file is follows from its name and folder. Rows are dicts, printed as they come: of a file of
-any size no more than a row is in memory.
+any size no more than a row is in memory. The journal of pop consumption is read whole, as its
+broker does; its folder stands for all of its files.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from skylarkmq.store.queue.consume_queue import (
     unit_size_at,
 )
 from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.tools.store.pop_journal import file_rows, state_rows
 from skylarkmq.tools.store.tables import parse
 from skylarkmq.tools.store.walk import find_sound
 
@@ -83,12 +85,14 @@ _SIDECARS: Final = {
 
 
 def kind_of(path: Path) -> str:
-    """What a file is: log, queue, ext, index, checkpoint, json or own.
+    """What a file is: log, queue, ext, index, checkpoint, json, own or pop.
 
     Raises:
         StoreError: nothing that a store has.
     """
     folder = path.parent.name
+    if ("skylarkmq", "pop") in (path.parts[-2:], path.parts[-3:-1]):
+        return "pop"
     if is_file_name(path.name):
         above = path.parent.parent.parent.name
         if above in ("consumequeue", "consumequeue_ext"):
@@ -114,7 +118,11 @@ def rows(store: StoppedStore, path: Path, kind: str, *, start: int, slots: bool 
     Raises:
         CorruptFileError: the file has no layout of this kind.
     """
+    if kind == "pop" and store.files.is_folder(path):
+        return state_rows(store.files, path)
     view = store.view(path)
+    if kind == "pop":
+        return file_rows(path, _start_of(path), bytes(view))
     if kind == "index":
         shape = store.sizes.index
         if shape is None or shape.file_size != len(view):

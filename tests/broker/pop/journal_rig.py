@@ -7,8 +7,8 @@ from copy import deepcopy
 from pathlib import Path
 
 from skylarkmq.broker.pop.journal import JournalMode, PopJournal
-from skylarkmq.broker.pop.journal_records import Key, KeyState, PopState, Record, Row
 from skylarkmq.common.files import Files
+from skylarkmq.store.pop.journal_records import Key, KeyState, PopState, Record, Row
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.workers import ManualWorker, rest

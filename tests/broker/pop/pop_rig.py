@@ -10,13 +10,13 @@ import msgspec
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.journal_records import Clean, PopState, Record, State, Whole
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.service import PopService
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.record import decode_message
 from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store.pop.journal_records import Clean, PopState, Record, State, Whole
 from tests.broker.group_rig import GroupRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle

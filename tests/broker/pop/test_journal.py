@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.pop import journal as journal_module
-from skylarkmq.broker.pop.journal_file import HEAD_SIZE, file_head
-from skylarkmq.broker.pop.journal_records import (
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.store.pop.journal_file import HEAD_SIZE, file_head
+from skylarkmq.store.pop.journal_records import (
     Changed,
     Done,
     Forgot,
@@ -24,7 +25,6 @@ from skylarkmq.broker.pop.journal_records import (
     Row,
     Took,
 )
-from skylarkmq.common.errors import CorruptFileError
 from tests.broker.pop.journal_rig import INTERVAL_S, KEY, JournalRig, row
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.pop.journal_check import NO_OFFSET, verified
-from skylarkmq.broker.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
+from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 from tests.broker.pop.journal_rig import KEY
 
 LOG_END = 100_000

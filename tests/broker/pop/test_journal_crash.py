@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from skylarkmq.broker.pop import journal as journal_module
-from skylarkmq.broker.pop import journal_file
-from skylarkmq.broker.pop.journal_records import (
+from skylarkmq.store.pop import journal_file
+from skylarkmq.store.pop.journal_records import (
     Changed,
     Done,
     Forgot,

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from skylarkmq.broker.pop.handles import RETRY as RETRY_KIND
-from skylarkmq.broker.pop.journal_records import Key, Left
 from skylarkmq.broker.pop.requests import pop_filter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.store.pop.journal_records import Key, Left
 from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, message_of
 
 KEY = Key(GROUP, TOPIC, 0, 0)

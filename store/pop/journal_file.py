@@ -30,14 +30,16 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
-from skylarkmq.broker.pop.journal_records import (
+from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files
+from skylarkmq.store.pop.journal_records import (
     Changed,
     Clean,
     Done,
@@ -53,8 +55,6 @@ from skylarkmq.broker.pop.journal_records import (
     Took,
     Whole,
 )
-from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +167,23 @@ class FrameWriter:
         return name
 
 
+class Frame(NamedTuple):
+    """A frame of a file: its place, its bytes with the head, and what it says."""
+
+    position: int
+    size: int
+    synced: int
+    records: list[Record]
+
+
+class Tear(NamedTuple):
+    """Where the files end before their end: what is said behind it is left out."""
+
+    path: Path
+    position: int
+    is_damage: bool  # of what was on the disk; else it is what a crash leaves
+
+
 class _Read(NamedTuple):
     """What could be read of a file."""
 
@@ -182,10 +199,27 @@ class _Read(NamedTuple):
 
 
 def load_state(files: Files, folder: Path) -> PopState:
-    """Fold all files of a folder. Blocks.
+    """Fold all files of a folder, and log where they are torn or damaged. Blocks.
 
-    Torn ends are left out in silence; damage of what was on the disk is logged, and nothing behind
-    it is believed: messages come again.
+    Raises:
+        CorruptFileError: a file was written by a later release.
+        OSError: the disk cannot be read.
+    """
+    state, tear = fold_files(files, folder)
+    if tear is not None and tear.is_damage:
+        log.error(
+            "%s is damaged at byte %d: what it says from there on of messages in flight and "
+            "acknowledged is left out, and those messages are delivered again",
+            tear.path,
+            tear.position,
+        )
+    elif tear is not None:
+        log.info("%s: the crash has torn its end at byte %d", tear.path, tear.position)
+    return state
+
+
+def fold_files(files: Files, folder: Path) -> tuple[PopState, Tear | None]:
+    """Return what all files of a folder add up to, and where that ends early. Blocks.
 
     Raises:
         CorruptFileError: a file was written by a later release.
@@ -198,49 +232,65 @@ def load_state(files: Files, folder: Path) -> PopState:
         reads.append((path, read))
         if read.is_whole:
             break
-    state = PopState()
+    state, tear = PopState(), None
     for index, (path, read) in enumerate(reversed(reads)):
         for record in read.records:
             state.apply(record)
+        if read.is_sound:
+            continue
         is_last = index == len(reads) - 1
-        if not read.is_sound and (not is_last or read.synced > read.end):
-            log.error(
-                "%s is damaged at byte %d: what it says from there on of messages in flight and "
-                "acknowledged is left out, and those messages are delivered again",
-                path,
-                read.end,
-            )
+        tear = Tear(path, read.end, not is_last or read.synced > read.end)
+        if tear.is_damage:
             state.is_clean = False
             break
-        if not read.is_sound:
-            log.info("%s: the crash has torn its end at byte %d", path, read.end)
     for key_state in state.keys.values():
         key_state.rows = dict(sorted(key_state.rows.items()))
-    return state
+    return state, tear
 
 
-def _read_file(path: Path, number: int, data: bytes) -> _Read:
+def has_head(path: Path, number: int, data: bytes) -> bool:
+    """Return whether the bytes of a file begin as one of that number does.
+
+    Raises:
+        CorruptFileError: it was written by a later release.
+    """
     head = data[:HEAD_SIZE]
     if len(head) < HEAD_SIZE or CRC.unpack_from(head, HEAD.size)[0] != zlib.crc32(
         head[: HEAD.size]
     ):
-        # A file that was just begun, or damage; only zeros are known to be the former.
-        return _Read([], 0, not data.strip(b"\0"), 0)
+        return False
     magic, version, _, found = HEAD.unpack_from(head)
     if magic != MAGIC or found != number:
-        return _Read([], 0, False, 0)
+        return False
     if version != VERSION:
         raise CorruptFileError(path, 4, f"version {version} was written by a later release")
-    records: list[Record] = []
+    return True
+
+
+def frames_of(data: bytes) -> Iterator[Frame]:
+    """Yield the frames of a file with a head, as far as they can be believed."""
     names: dict[int, Key] = {}
-    position, synced = HEAD_SIZE, 0
-    while (found_frame := _frame_at(data, position)) is not None:
-        payload, end = found_frame
+    position = HEAD_SIZE
+    while (found := _frame_at(data, position)) is not None:
+        payload, end = found
         try:
-            synced = max(synced, _decode(payload, names, records))
+            synced, records = _decode(payload, names)
         except (ValueError, TypeError, IndexError, KeyError):
-            break
+            return
+        yield Frame(position, end - position, synced, records)
         position = end
+
+
+def _read_file(path: Path, number: int, data: bytes) -> _Read:
+    if not has_head(path, number, data):
+        # A file that was just begun, or damage; only zeros are known to be the former.
+        return _Read([], 0, not data.strip(b"\0"), 0)
+    records: list[Record] = []
+    position, synced = HEAD_SIZE, 0
+    for frame in frames_of(data):
+        synced = max(synced, frame.synced)
+        records += frame.records
+        position = frame.position + frame.size
     is_sound = not data[position:].strip(b"\0")
     if not is_sound:
         synced = max(synced, _synced_behind(data, position))
@@ -276,8 +326,10 @@ def _synced_behind(data: bytes, position: int) -> int:
     return 0
 
 
-def _decode(payload: bytes, names: dict[int, Key], records: list[Record]) -> int:
-    """Add the records of a frame; return how far the file was synced by then.
+def _decode(payload: bytes, names: dict[int, Key]) -> tuple[int, list[Record]]:
+    """Return how far the file was synced when a frame was written, and its records.
+
+    What it calls queues goes into `names`.
 
     Raises:
         ValueError, TypeError, IndexError, KeyError: they are not what this release writes.
@@ -290,9 +342,7 @@ def _decode(payload: bytes, names: dict[int, Key], records: list[Record]) -> int
             names[name] = Key(str(group), str(topic), int(kind), int(queue_id))
         else:
             found.append(_record(_Op(op), fields, names))
-    synced = int(content[0])
-    records += found
-    return synced
+    return int(content[0]), found
 
 
 def _record(op: _Op, fields: Sequence[Any], names: dict[int, Key]) -> Record:
