@@ -199,7 +199,8 @@ class BrokerController:
                 self._contexts.load()
                 self._contexts.start()
             self._outgoing_tls: OutgoingTls | None = None
-            if config.tls.uses_client_tls and (config.namesrv_addr or config.store.is_slave):
+            calls_others = config.namesrv_addr or config.grpc_listen_port is not None
+            if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
                 self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
             self._bind()
             bound = config.bind_address
