@@ -19,13 +19,16 @@ is never handed on again. A broker that cannot be reached is INTERNAL_SERVER_ERR
 name server knows: it may come back, and clients try again.
 
 When a client breaks a receive off, so does this endpoint, and the other broker gives the messages
-back; but not those that it had sent to their end, which come again after their invisible time.
+back. Where that has sent all of them already, their invisible time is ended from here; such a
+delivery counts as an attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
@@ -57,8 +60,12 @@ from skylarkmq.protocol.flags import is_readable, is_writeable
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 
+log = logging.getLogger(__name__)
+
 TURNS_MAX: Final = 10_000
 """Topics of which is kept which broker has its turn."""
+GIVING_MAX: Final = 1_000
+"""Receives that broke off, whose messages are being given back."""
 ANY: Final = ""
 """Stands for the broker of messages that any broker may have; no broker has an empty name."""
 ACK: Final = "AckMessage"
@@ -112,6 +119,7 @@ class ClusterRpcs(RpcHandlers):
         self._refusal = refusal
         self._note_receive = note_receive
         self._turns: dict[str, int] = {}  # by topic
+        self._giving: set[asyncio.Task[None]] = set()  # back, of receives that broke off
 
     # To whom
 
@@ -243,18 +251,64 @@ class ClusterRpcs(RpcHandlers):
         request: schema_pb2.ReceiveMessageRequest,
         send: Send,
     ) -> None:
-        code = 0
+        code, handles = 0, list[str]()
+
+        def read(data: bytes) -> schema_pb2.ReceiveMessageResponse:
+            answer: schema_pb2.ReceiveMessageResponse
+            answer = schema_pb2.ReceiveMessageResponse.FromString(data)
+            if answer.HasField("message"):
+                handles.append(answer.message.system_properties.receipt_handle)
+            return answer
+
         async with self._hand_on.stream(self._local[RECEIVE], target, call) as stream:
             await stream.write(request.SerializeToString())
             stream.end()
-            data = await self._hand_on.polled(stream)
-            while data is not None:
-                answer = schema_pb2.ReceiveMessageResponse.FromString(data)
-                if answer.HasField("status"):
-                    code = answer.status.code
-                await send(answer)
-                data = await stream.read()
+            try:
+                data = await self._hand_on.polled(stream)
+                while data is not None:
+                    answer = read(data)
+                    if answer.HasField("status"):
+                        code = answer.status.code
+                    await send(answer)
+                    data = await stream.read()
+            except BaseException:
+                if stream.has_ended:  # else it gives all of them back by itself
+                    while (data := await stream.read()) is not None:
+                        read(data)
+                    self._give_back(target, call, request, handles)
+                raise
         self._hand_on.count(target, code)
+
+    def _give_back(
+        self,
+        target: Neighbour,
+        call: Call,
+        request: schema_pb2.ReceiveMessageRequest,
+        handles: Sequence[str],
+    ) -> None:
+        """Have another broker's messages come again that a client did not take."""
+        if len(self._giving) < GIVING_MAX:
+            giving = self._given_back(target, replace(call, deadline_s=None), request, handles)
+            task = asyncio.ensure_future(giving)
+            self._giving.add(task)
+            task.add_done_callback(self._giving.discard)
+
+    async def _given_back(
+        self,
+        target: Neighbour,
+        call: Call,
+        request: schema_pb2.ReceiveMessageRequest,
+        handles: Sequence[str],
+    ) -> None:
+        for handle in handles:
+            change = schema_pb2.ChangeInvisibleDurationRequest(
+                group=request.group, topic=request.message_queue.topic, receipt_handle=handle
+            )
+            try:
+                await self._hand_on.unary(self._local[CHANGE], target, call, change)
+            except NotHandedOn as error:  # they come again when their time is over
+                log.info("messages are not given back: %s", error.message)
+                return
 
     @rpc(ACK, schema_pb2.AckMessageRequest, schema_pb2.AckMessageResponse)
     async def ack_message(self, call: Call, request: schema_pb2.AckMessageRequest) -> Any:

@@ -204,6 +204,11 @@ class UpstreamStream(MessageReader):
             self._open_window()
         return message
 
+    @property
+    def has_ended(self) -> bool:
+        """The other side has ended the call well; messages may wait to be read."""
+        return self._is_over and self._error is None
+
     def close(self) -> None:
         """End the call where it is still open; the second time does nothing."""
         if not self.is_over and self._connection is not None:

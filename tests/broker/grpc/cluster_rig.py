@@ -155,7 +155,7 @@ async def open_endpoint(
     """Open a connection to an endpoint."""
     said = (("x-mq-client-id", client_id), *METADATA[1:])
     options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
-    options.append(("grpc.use_local_subchannel_pool", 1))
+    options += [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(target, options=options) as channel:
         yield Endpoint(channel, (*said, *metadata.items()))
 

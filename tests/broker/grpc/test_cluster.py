@@ -32,6 +32,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5 import schema_pb2 as v5
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.grpc.session_rig import a_call, resource
+from tests.support.manual_clock import settle
 
 TOPIC = "orders"
 HERE = "own"
@@ -113,6 +114,7 @@ class Rig:
         self.is_cold = False
         self.refusal: Callable[[int], Exception | None] = lambda code: None
         self.frames: Sequence[v5.ReceiveMessageResponse] = ()
+        self.has_ended = False
         self.rpcs = ClusterRpcs(
             [Local(self)],
             cast(Any, self),
@@ -166,7 +168,9 @@ class Rig:
             return None if frame is None else frame.SerializeToString()
 
         try:
-            yield SimpleNamespace(write=write, end=lambda: None, read=read)
+            yield SimpleNamespace(
+                write=write, end=lambda: None, read=read, has_ended=self.has_ended
+            )
         finally:
             self.work.append((to.name, "left"))
 
@@ -217,11 +221,7 @@ class Rig:
         async def send(frame: Any) -> None:
             got.append(frame)
 
-        queue = v5.MessageQueue(topic=resource(TOPIC), broker=v5.Broker(name=broker_name))
-        request = v5.ReceiveMessageRequest(
-            group=resource(group), message_queue=queue, filter_expression={"expression": "tag"}
-        )
-        await self.table["ReceiveMessage"](call or a_call(), request, send)
+        await self.table["ReceiveMessage"](call or a_call(), receive_of(broker_name, group), send)
         return got
 
 
@@ -569,8 +569,20 @@ def test_groups_are_spread_and_stay() -> None:
 # Receives
 
 
+def receive_of(broker_name: str, group: str = "g") -> v5.ReceiveMessageRequest:
+    queue = v5.MessageQueue(topic=resource(TOPIC), broker=v5.Broker(name=broker_name))
+    return v5.ReceiveMessageRequest(
+        group=resource(group), message_queue=queue, filter_expression={"expression": "tag"}
+    )
+
+
 def frames(*bodies: str, code: int = Code.OK) -> list[v5.ReceiveMessageResponse]:
-    found = [v5.ReceiveMessageResponse(message=v5.Message(body=each.encode())) for each in bodies]
+    found = [
+        v5.ReceiveMessageResponse(
+            message={"body": each.encode(), "system_properties": {"receipt_handle": f"h{each}"}}
+        )
+        for each in bodies
+    ]
     last = v5.ReceiveMessageResponse(delivery_timestamp={"seconds": 1})
     return [v5.ReceiveMessageResponse(status=status(code)), *found, last]
 
@@ -631,16 +643,51 @@ async def test_a_receive_that_was_handed_on_is_handled_here() -> None:
         assert await rig.receive(name, handed_on()) == [v5.ReceiveMessageResponse(status=OK)]
 
 
-async def test_a_receive_that_breaks_off_leaves_the_other_broker() -> None:
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_what_a_client_did_not_take_is_given_back(has_ended: bool) -> None:
+    """The other broker does it by itself, unless it has sent everything."""
     rig = Rig("b")
-    rig.frames = frames("1", "2")
+    rig.frames, rig.has_ended = frames("1", "2", "3"), has_ended
+    took: list[Any] = []
 
     async def send(frame: Any) -> None:
+        took.append(frame)
+        if len(took) == 3:
+            raise asyncio.CancelledError
+
+    request = receive_of("b")
+    deadline_s = 1.0
+    with pytest.raises(asyncio.CancelledError):
+        await rig.table["ReceiveMessage"](a_call(deadline_s=deadline_s), request, send)
+    await settle(10)
+    given = [each for each in rig.requests if isinstance(each, v5.ChangeInvisibleDurationRequest)]
+    assert [each.receipt_handle for each in given] == (["h1", "h2", "h3"] if has_ended else [])
+    for each in given:
+        assert (each.group.name, each.topic.name) == ("g", TOPIC)
+        assert not each.invisible_duration.seconds
+    assert not rig.answered, "of a receive that was not answered"
+    assert not cast(Any, rig.rpcs)._giving
+
+
+async def test_giving_back_ends_where_nobody_is_reached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rig = Rig("b")
+    rig.frames, rig.has_ended = frames("1", "2"), True
+
+    async def send(frame: Any) -> None:
+        rig.unreachable = {"b": True}
         raise asyncio.CancelledError
 
-    queue = v5.MessageQueue(topic=resource(TOPIC), broker=v5.Broker(name="b"))
     with pytest.raises(asyncio.CancelledError):
-        await rig.table["ReceiveMessage"](
-            a_call(), v5.ReceiveMessageRequest(group=resource("g"), message_queue=queue), send
-        )
-    assert rig.work[-1] == ("b", "left") and not rig.answered
+        await rig.table["ReceiveMessage"](a_call(), receive_of("b"), send)
+    await settle(10)
+    assert [text for text in caplog.messages if "given back" in text] == [
+        "messages are not given back: no way to b"
+    ]
+    monkeypatch.setattr(limits, "GIVING_MAX", 0)
+    rig.unreachable = {}
+    with pytest.raises(asyncio.CancelledError):
+        await rig.table["ReceiveMessage"](a_call(), receive_of("b"), send)
+    assert not cast(Any, rig.rpcs)._giving

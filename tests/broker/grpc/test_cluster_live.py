@@ -190,6 +190,23 @@ async def test_a_poll_at_another_broker_is_woken_and_ends_with_its_client(tmp_pa
         await asyncio.gather(waiting, return_exceptions=True)
 
 
+async def test_an_answer_that_its_client_does_not_want_comes_again_soon(tmp_path: Path) -> None:
+    """The client has taken the status of it alone, the endpoint all of it."""
+    async with open_cluster(tmp_path, "CLUSTER", "LOCAL") as cluster, cluster.client() as client:
+        for number in range(2):
+            await client.send_one(message(bytes(700_000), message_id=f"m{number}"))
+        call = client.begin("broker-b")
+        assert (await call.read()).status.code == Code.OK
+        second = cluster.brokers[1].parts.grpc
+        assert second is not None
+        await until(lambda: second.answered["ReceiveMessage", Code.OK] == 1)
+        call.cancel()
+        (again,) = await client.taken("broker-b")
+        assert again.system_properties.delivery_attempt == 2
+        assert (await client.done([again])).status.code == Code.OK
+        await until(lambda: cluster.mark(1) == 1)
+
+
 async def test_a_poll_at_another_broker_is_answered_when_this_endpoint_stops(
     tmp_path: Path,
 ) -> None:
