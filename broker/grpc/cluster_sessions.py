@@ -207,12 +207,14 @@ class _Link:
 
     async def write(self, data: bytes) -> None:
         """Send the broker a command; nothing happens while the stream is not open."""
-        if self._stream is None:
+        stream = self._stream
+        if stream is None:
             return
         try:
-            await within(self._client.cluster.clock, WRITE_LIMIT_S, self._stream.write(data))
+            await within(self._client.cluster.clock, WRITE_LIMIT_S, stream.write(data))
         except TimeoutError:
-            self._begin_again()
+            if self._stream is stream:  # nobody else has left it meanwhile
+                self._begin_again()
         except UpstreamError as error:  # `_run` is told as well
             log.debug("%s takes no command: %s", self.to.name, error)
 
@@ -224,11 +226,13 @@ class _Link:
             self._begin_again()
 
     def _begin_again(self) -> None:
+        self._stream = None
         self._task.cancel()
         self._task = self._client.spawn(self._run())
 
     def close(self) -> None:
         """End it."""
+        self._stream = None
         self._settled(None)
         self._task.cancel()
 

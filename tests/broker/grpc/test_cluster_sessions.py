@@ -369,6 +369,19 @@ async def test_a_broker_that_takes_nothing_is_left(rig: ClusterRig) -> None:
     task.cancel()
 
 
+async def test_a_broker_is_not_told_again_of_a_client_that_has_left(rig: ClusterRig) -> None:
+    stream = await opened(rig, subscription(TOPIC))
+    rig.others.room.clear()
+    stream.says(settings=subscription(TOPIC))  # which waits for room
+    await settle(20)
+    await rig.leave(from_client())
+    await passed(rig, limits.WRITE_LIMIT_S)
+    rig.others.room.set()
+    await passed(rig, 1.0)
+    assert rig.others.opened == {B: 1, C: 1}
+    assert not rig[B].consumers.members(GROUP)
+
+
 # Heartbeats
 
 
