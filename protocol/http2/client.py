@@ -20,7 +20,6 @@ from skylarkmq.protocol.http2.connection import (
     Reset,
     Stream,
     StreamError,
-    rst_stream,
 )
 from skylarkmq.protocol.http2.frames import (
     END_HEADERS,
@@ -61,6 +60,8 @@ class Http2Client(Http2Connection):
         head_size_max: bytes of the fields of a request that it takes, each with ENTRY_SIZE.
         is_greeted: its settings have come.
         is_going: it takes no new stream.
+        reset_count: streams that were reset from here since `calm`; each is work without any use
+            to the server, which bounds that as this end does.
     """
 
     def __init__(self, first_id: int = 1) -> None:
@@ -74,7 +75,13 @@ class Http2Client(Http2Connection):
         self.head_size_max = HEADER_SIZE_MAX
         self.is_greeted = False
         self.is_going = False
+        self.reset_count = 0
         self._next_id = first_id
+
+    def calm(self) -> None:
+        """Forget what both ends did without any use: some time has passed."""
+        super().calm()
+        self.reset_count = 0
 
     # What comes
 
@@ -140,9 +147,10 @@ class Http2Client(Http2Connection):
             self._note_useless()
 
     def _answered(self, stream: _Asked) -> None:
-        if not stream.is_sent:
-            self._out.append(rst_stream(stream.stream_id, ErrorCode.CANCEL))
-        self._forget(stream.stream_id)
+        if stream.is_sent:
+            self._forget(stream.stream_id)
+        else:
+            self._reset(stream.stream_id, ErrorCode.CANCEL, [])
 
     def _goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         super()._goaway(flags, stream_id, payload, events)
@@ -193,6 +201,10 @@ class Http2Client(Http2Connection):
     def ping(self) -> None:
         """Ask the server for a sign of life."""
         self._out.append(_PING)
+
+    def _reset(self, stream_id: int, code: ErrorCode, events: list[Event]) -> None:
+        self.reset_count += 1
+        super()._reset(stream_id, code, events)
 
     def _finish(self, stream: Stream, trailers: bytes) -> None:
         assert isinstance(stream, _Asked)

@@ -294,6 +294,9 @@ def test_an_early_answer_ends_the_stream_whatever_has_not_left() -> None:
     assert event.is_end
     assert resets(client.take_outgoing()) == [(stream_id, ErrorCode.CANCEL)]
     assert client.unsent_size == client.stream_count == 0
+    assert client.reset_count == 1
+    client.calm()
+    assert client.reset_count == 0
     assert client.send(stream_id, b"more")
     assert client.take_outgoing() == b""
 
