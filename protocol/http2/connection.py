@@ -26,6 +26,7 @@ from skylarkmq.protocol.http2.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
+    FRAME_HEAD,
     FRAME_SIZE_LIMIT,
     FRAME_SIZE_MIN,
     HAS_PRIORITY,
@@ -235,14 +236,14 @@ class Http2Connection(ABC):
                 return 0
             position, self._awaited = len(self._awaited), b""
         while size - position >= HEAD_SIZE:
-            length = source[position] << 16 | source[position + 1] << 8 | source[position + 2]
+            high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(source, position)
+            length = high << 8 | low
             if length > RECEIVE_FRAME_SIZE:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             end = position + HEAD_SIZE + length
             if end > size:
                 break
-            kind, flags = source[position + 3], source[position + 4]
-            stream_id = int.from_bytes(source[position + 5 : position + 9], "big") & STREAM_ID_MASK
+            stream_id &= STREAM_ID_MASK
             payload = bytes(source[position + HEAD_SIZE : end])
             position = end
             if self._block is not None and kind != FrameType.CONTINUATION:

@@ -20,7 +20,10 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_SIZE: Final = 9
+FRAME_HEAD: Final = struct.Struct(">HBBBI")
+"""Length in two parts, kind, flags, stream."""
+HEAD_SIZE: Final = FRAME_HEAD.size
+assert HEAD_SIZE == 9
 UINT32: Final = struct.Struct(">I")
 SETTING: Final = struct.Struct(">HI")
 WINDOW_MAX: Final = (1 << 31) - 1
@@ -89,14 +92,8 @@ _MORE: Final = 0x80
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Return one frame."""
-    return b"".join(
-        (
-            len(payload).to_bytes(3, "big"),
-            bytes((kind, flags)),
-            stream_id.to_bytes(4, "big"),
-            payload,
-        )
-    )
+    size = len(payload)
+    return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings_frame(values: Iterable[tuple[Setting, int]]) -> bytes:

@@ -162,7 +162,8 @@ class HpackDecoder:
         try:
             return self._decode(block)
         except IndexError:
-            raise HpackError("the block ends too soon") from None
+            why = "the block ends too soon, or names a field that the table does not have"
+            raise HpackError(why) from None
 
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
@@ -175,7 +176,10 @@ class HpackDecoder:
                 index = first & 0x7F
                 if index == 0x7F:
                     index, position = _number(block, position, 0x7F)
-                field = self._field(index)
+                if index > _STATIC_COUNT:
+                    field = added[index - _STATIC_COUNT - 1]
+                else:
+                    field = self._field(index)
             elif first & 0x60 == 0x20:
                 if fields:
                     raise HpackError("a size of the table after a field")
@@ -206,11 +210,11 @@ class HpackDecoder:
         return fields
 
     def _field(self, index: int) -> Field:
-        if 0 < index <= _STATIC_COUNT:
-            return STATIC[index - 1]
-        if not index or index - _STATIC_COUNT > len(self._added):
-            raise HpackError("a field that the table does not have")
-        return self._added[index - _STATIC_COUNT - 1]
+        if index > _STATIC_COUNT:
+            return self._added[index - _STATIC_COUNT - 1]
+        if not index:
+            raise HpackError("the field 0")
+        return STATIC[index - 1]
 
     def _resize(self, size: int) -> None:
         if size > TABLE_SIZE:

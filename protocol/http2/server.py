@@ -84,9 +84,18 @@ class Http2Server(Http2Connection):
 
     def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a whole answer: its head, its body, its last fields."""
-        self.send_head(stream_id, head)
-        self.send(stream_id, data)
-        self.end(stream_id, trailers)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        size, out = len(data), self._out
+        out.append(frame(FrameType.HEADERS, END_HEADERS, stream_id, head))
+        if size <= self._send_left and size <= stream.send_left and size <= self._peer_frame_size:
+            self._send_left -= size
+            out.append(frame(FrameType.DATA, 0, stream_id, data))
+            self._finish(stream, trailers)
+        else:
+            self.send(stream_id, data)
+            self.end(stream_id, trailers)
 
     def go_away(self) -> None:
         """Tell the peer that no new stream is taken; those under way go on."""
