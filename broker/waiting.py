@@ -7,8 +7,8 @@ that `common.worker.start` runs awaits them as `Call`, a task awaits `result_of`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar, cast
 
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.worker import Call, Done
@@ -17,6 +17,47 @@ from skylarkmq.store.results import MessageInner, PutMessageResult
 
 T = TypeVar("T")
 Begin = Callable[[Done[T]], None]
+
+
+class Outcome(asyncio.Future[T]):
+    """A future that lets who waits for it go on in the turn in which it is told.
+
+    A task goes on in a later turn, as with any future. Loop thread.
+    """
+
+    go_on: Callable[[], None] | None = None
+    """Called when it is told; set by what runs a coroutine without a task."""
+
+    def tell(self, result: T) -> None:
+        """End the wait; one that was cancelled is over already."""
+        if not self.done():
+            self.set_result(result)
+            if self.go_on is not None:
+                self.go_on()
+
+
+class Rest(Coroutine[Any, Any, T]):
+    """What is left of a coroutine that began without a task and waits for something; for a task."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: object) -> None:
+        self._work = work
+        self._is_told = False
+        self._waits_for = waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._is_told:
+            return self._work.send(value)
+        self._is_told = True
+        return self._waits_for
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise NotImplementedError
 
 
 async def result_of(begin: Callable[[Done[T]], object]) -> T:

@@ -105,12 +105,16 @@ H = TypeVar("H", bound=Handler)
 
 
 class Rpc(NamedTuple):
-    """A handler with what it reads and writes."""
+    """A handler with what it reads and writes.
+
+    `needs_task` is False for one that has no task until it waits for anything but an `Outcome`.
+    """
 
     name: str
     request: type[Message]
     response: type[Message]
     handler: Handler
+    needs_task: bool = True
 
     @property
     def path(self) -> str:
@@ -122,17 +126,21 @@ class Rpc(NamedTuple):
         return self.response(status=status)
 
 
-def rpc(name: str, request: type[Message], response: type[Message]) -> Callable[[H], H]:
+def rpc(
+    name: str, request: type[Message], response: type[Message], *, needs_task: bool = True
+) -> Callable[[H], H]:
     """Make a method of an `RpcHandlers` class the handler of a call.
 
     Args:
         name: of the call in the service.
         request: what the client sends, for Telemetry many of them.
         response: what it gets; for ReceiveMessage and Telemetry many of them.
+        needs_task: False for one that is answered by `Outcome`s, and asks for no task (limits of
+            time do): it begins in the read that brings it, which takes less.
     """
 
     def decorated(method: H) -> H:
-        vars(method)["answered_rpc"] = (name, request, response)
+        vars(method)["answered_rpc"] = (name, request, response, needs_task)
         return method
 
     return decorated
@@ -147,8 +155,9 @@ class RpcHandlers:
         for cls in type(self).__mro__:
             for attribute, member in vars(cls).items():
                 if hasattr(member, "answered_rpc"):
-                    name, request, response = member.answered_rpc
-                    found.append(Rpc(name, request, response, getattr(self, attribute)))
+                    name, request, response, needs_task = member.answered_rpc
+                    handler = getattr(self, attribute)
+                    found.append(Rpc(name, request, response, handler, needs_task))
         return found
 
 

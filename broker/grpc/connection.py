@@ -1,12 +1,13 @@
-"""gRPC over one HTTP/2 connection: a call is a stream, a task serves it.
+"""gRPC over one HTTP/2 connection: a call is a stream.
 
     request     5 bytes of head and a protobuf for each message: unary calls have one
     answer      HTTP head, messages, trailers with grpc-status
 
 A call of a method that takes one message begins when that message and the end of the client's half
-have come; one that takes many begins with its head. It is cancelled when the client resets the
-stream, or has gone. Deadlines are told to the handler: a client whose deadline has passed resets
-its stream itself.
+have come; one that takes many begins with its head. Mostly its work begins in the read that brings
+it, and is answered at the end of that turn; a task is made for what waits for anything else than an
+`Outcome`. It is cancelled when the client resets the stream, or has gone. Deadlines are told to the
+handler: a client whose deadline has passed resets its stream itself.
 
 What the client leaves unread is bounded as for every peer (`net/peer_connection.py`). What it sends
 is bounded by the windows of its streams, by the largest message of the method, and by MESSAGES_MAX
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.peer_connection import PeerConnection
+from skylarkmq.broker.waiting import Outcome, Rest
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import header_block
 from skylarkmq.protocol.http2.grpc import (
@@ -69,10 +71,13 @@ class Method(Protocol):
 
     Attributes:
         takes_many: the client sends any number of messages.
+        needs_task: its work asks for its task. Other work begins at once, and has a task from where
+            it first waits for anything but an `Outcome`.
         size_max: bytes of the largest message that is taken.
     """
 
     takes_many: bool
+    needs_task: bool
     size_max: int
 
     def serve(self, stream: GrpcStream) -> Coroutine[Any, Any, None]:
@@ -88,11 +93,13 @@ class GrpcStream(MessageReader):
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
         heard_s: when something of the request came last.
         waited_s: how long its end had waited for the loop; 0 while the loop is not late.
+        is_served: it has all that its method begins with.
     """
 
     __slots__ = (
-        "_connection", "_has_begun", "_is_over", "_method", "_reader", "_writer", "deadline_s",
-        "heard_s", "is_received", "metadata", "stream_id", "task", "waited_s",
+        "_connection", "_has_begun", "_is_dropped", "_is_over", "_method", "_outcome", "_reader",
+        "_task", "_work", "_writer", "deadline_s", "heard_s", "is_received", "is_served",
+        "metadata", "stream_id", "waited_s",
     )  # fmt: skip
 
     messages_max = MESSAGES_MAX
@@ -114,7 +121,11 @@ class GrpcStream(MessageReader):
         self.heard_s = connection.last_active_s
         self.waited_s = 0.0
         self.is_received = False
-        self.task: asyncio.Task[None] | None = None
+        self.is_served = False
+        self._work: Coroutine[Any, Any, None]
+        self._outcome: Outcome[Any] | None = None  # what the work waits for, without a task
+        self._task: asyncio.Task[None] | None = None
+        self._is_dropped = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._has_begun = False
@@ -136,6 +147,10 @@ class GrpcStream(MessageReader):
             finally:
                 self._reader = None
         return self._messages.popleft()
+
+    def received(self) -> bytes:
+        """Return the only message of a call that has come to its end; empty without one."""
+        return self._messages.popleft() if self._messages else b""
 
     async def write(self, message: bytes) -> None:
         """Send a message; return when the client has room for more."""
@@ -178,13 +193,40 @@ class GrpcStream(MessageReader):
 
     def start(self) -> None:
         """Have the call served, once there is what its method begins with."""
-        if self.task is None and (self.is_received or self._method.takes_many):
-            self.waited_s = self._connection.waited_s
-            self.task = asyncio.ensure_future(self._connection.serve(self))
+        if self.is_served or not (self.is_received or self._method.takes_many):
+            return
+        self.is_served = True
+        self.waited_s = self._connection.waited_s
+        work = self._work = self._connection.serve(self, self._method)
+        if self._method.needs_task:
+            self._task = asyncio.get_running_loop().create_task(work)
+        else:
+            self._go_on()
 
-    def serve(self) -> Coroutine[Any, Any, None]:
-        """Return the method's work."""
-        return self._method.serve(self)
+    def _go_on(self) -> None:
+        """Do the next step of the work: a task is made when it waits for more than an outcome."""
+        self._outcome = None
+        try:
+            waits_for = self._work.send(None)
+        except (StopIteration, asyncio.CancelledError):
+            return
+        if isinstance(waits_for, Outcome):
+            self._outcome = waits_for
+            waits_for.go_on = self._go_on
+            self._connection.note_answer_soon()
+        else:
+            rest = Rest(self._work, waits_for)
+            self._task = asyncio.get_running_loop().create_task(rest)
+        if self._is_dropped:
+            self.drop()
+
+    def drop(self) -> None:
+        """End the work: its answer has gone, or goes nowhere. It hears of it in a later turn."""
+        self._is_dropped = True
+        if self._task is not None:
+            self._task.cancel()
+        elif self._outcome is not None and self._outcome.cancel():
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def drained(self) -> None:
         """The client has room again."""
@@ -249,6 +291,7 @@ class GrpcConnection(PeerConnection):
         self._waiting: set[GrpcStream] = set()  # to be able to write again
         self._growing: set[GrpcStream] = set()  # with a message that has not come to its end
         self._calm_at_s = 0.0
+        self._answers_soon = False  # a call waits that may be answered at the end of this turn
 
     # asyncio.Protocol
 
@@ -268,6 +311,9 @@ class GrpcConnection(PeerConnection):
         finally:
             self._in_read = False
         self.write_out()
+        if self._answers_soon:  # what ends its wait is planned already, so it is done by then
+            self._answers_soon = False
+            self.write_soon()
         if self.http2.failed:
             self._server.stats.protocol_errors["http2"] += 1
             log.info("closing %s: %s", self.remote_address, self.http2.failed)
@@ -370,7 +416,7 @@ class GrpcConnection(PeerConnection):
     def end_overdue(self, now_s: float) -> None:
         """End calls whose request does not come, and those that outlive their deadline."""
         for stream in list(self._streams.values()):
-            if stream.task is None and now_s - stream.heard_s > REQUEST_LIMIT_S:
+            if not stream.is_served and now_s - stream.heard_s > REQUEST_LIMIT_S:
                 why = f"nothing of the request came for {REQUEST_LIMIT_S:g} s"
                 self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, why)
             elif stream.deadline_s is not None and now_s - stream.deadline_s > DEADLINE_GRACE_S:
@@ -380,13 +426,12 @@ class GrpcConnection(PeerConnection):
         """End the work for a call whose answer has gone, or goes nowhere."""
         self._growing.discard(stream)
         self._waiting.discard(stream)
-        if stream.task is not None:
-            stream.task.cancel()
+        stream.drop()
 
-    async def serve(self, stream: GrpcStream) -> None:
+    async def serve(self, stream: GrpcStream, method: Method) -> None:
         """Serve one call to its end."""
         try:
-            await stream.serve()
+            await method.serve(stream)
         except GrpcError as error:
             stream.finish(error.status, str(error))
         except asyncio.CancelledError:
@@ -408,6 +453,11 @@ class GrpcConnection(PeerConnection):
             self._close_transport()
 
     # Writing
+
+    def note_answer_soon(self) -> None:
+        """A call waits for an outcome."""
+        if self._in_read:
+            self._answers_soon = True
 
     def note_waiting(self, stream: GrpcStream) -> None:
         """A call waits until its client has room again."""
@@ -453,7 +503,7 @@ class GrpcConnection(PeerConnection):
             return
         self.stop_reading()
         for stream in list(self._streams.values()):
-            if stream.task is None:
+            if not stream.is_served:
                 self._forget(stream)
             self._drop(stream)
         if not self._streams:

@@ -125,6 +125,7 @@ class _Method:
 
     def __init__(self, rpc: Rpc, endpoint: GrpcEndpoint, size_max: int) -> None:
         self.size_max = size_max
+        self.needs_task = rpc.needs_task
         self._rpc = rpc
         self._endpoint = endpoint
 
@@ -176,18 +177,17 @@ class _Method:
             access.check(call.account, self._rpc.name, call.peer, request)
         return request
 
-    async def _request(self, call: Call, stream: GrpcStream) -> Any:
+    def _request(self, call: Call, stream: GrpcStream) -> Any:
         """Return the only message of the client.
 
         Raises:
             As `_read`.
         """
-        data = await stream.read()
         if stream.too_large:
             code = Code.MESSAGE_BODY_TOO_LARGE if self._rpc.name == SEND else Code.PAYLOAD_TOO_LARGE
             why = f"the request has {stream.too_large} bytes: the largest has {self.size_max}"
             raise RpcRefused(code, why)
-        return self._read(call, data or b"", stream.waited_s)
+        return self._read(call, stream.received(), stream.waited_s)
 
     def _failed(self, error: Exception, call: Call | None, stream: GrpcStream) -> Message:
         """Return the answer to a call that failed."""
@@ -203,27 +203,30 @@ class _Unary(_Method):
     async def serve(self, stream: GrpcStream) -> None:
         self._endpoint.begun()
         try:
-            await self._serve(stream)
+            call = None
+            answer: Any
+            try:
+                call = self._call(stream)
+                answer = await self._rpc.handler(call, self._request(call, stream))
+                data = answer.SerializeToString()
+            except Exception as error:
+                answer = self._failed(error, call, stream)
+                data = answer.SerializeToString()
+            stream.answer(data)
+            self._endpoint.count(self._rpc.name, answer.status.code)
         finally:
             self._endpoint.ended()
 
-    async def _serve(self, stream: GrpcStream) -> None:
-        call = None
-        answer: Any
-        try:
-            call = self._call(stream)
-            request = await self._request(call, stream)
-            answer = await self._rpc.handler(call, request)
-            data = answer.SerializeToString()
-        except Exception as error:
-            answer = self._failed(error, call, stream)
-            data = answer.SerializeToString()
-        stream.answer(data)
-        self._endpoint.count(self._rpc.name, answer.status.code)
 
-
-class _Receive(_Unary):
+class _Receive(_Method):
     """A call with one request and many messages of an answer."""
+
+    async def serve(self, stream: GrpcStream) -> None:
+        self._endpoint.begun()
+        try:
+            await self._serve(stream)
+        finally:
+            self._endpoint.ended()
 
     async def _serve(self, stream: GrpcStream) -> None:
         code = 0
@@ -237,8 +240,7 @@ class _Receive(_Unary):
         call = None
         try:
             call = self._call(stream)
-            request = await self._request(call, stream)
-            await self._rpc.handler(call, request, send)
+            await self._rpc.handler(call, self._request(call, stream), send)
         except Exception as error:
             failed = self._failed(error, call, stream)
             assert isinstance(failed, schema_pb2.ReceiveMessageResponse)

@@ -227,7 +227,7 @@ class Receiving(RpcHandlers):
         except RemoteProtocolError as error:
             raise RpcRefused(Code.ILLEGAL_FILTER_EXPRESSION, error.remark) from error
 
-    @rpc("AckMessage", AckMessageRequest, AckMessageResponse)
+    @rpc("AckMessage", AckMessageRequest, AckMessageResponse, needs_task=False)
     async def ack_message(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
         """Note messages as done; each has a status of its own."""
         group, topic = group_of(request.group), topic_of(request.topic)

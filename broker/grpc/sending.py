@@ -17,7 +17,6 @@ proxy/.../processor/ProducerProcessor.java
 
 from __future__ import annotations
 
-import asyncio
 from functools import lru_cache
 from typing import Final
 
@@ -39,6 +38,7 @@ from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.processor.send import Placed, Sender, SendProcessor
 from skylarkmq.broker.processor.send_answers import CODES
 from skylarkmq.broker.transaction.ledger import TransactionLedger
+from skylarkmq.broker.waiting import Outcome
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import (
@@ -66,7 +66,7 @@ MESSAGES_MAX: Final = 1000
 """Messages of one request, which all are stored in one turn of the loop."""
 NO_HOST: Final = HostAddress("0.0.0.0", 0).pack()
 Told = tuple[PutMessageStatus, str]
-Begun = tuple[Placed, "asyncio.Future[Told]"]
+Begun = tuple[Placed, Outcome[Told]]
 """Where a message will lie, and what has come of it."""
 
 
@@ -87,7 +87,7 @@ class SendHandlers(RpcHandlers):
         self._rules = MessageRules(context.config.store)
         self._choice = QueueChoice(context.topics)
 
-    @rpc("SendMessage", SendMessageRequest, SendMessageResponse)
+    @rpc("SendMessage", SendMessageRequest, SendMessageResponse, needs_task=False)
     async def send_message(self, call: Call, request: SendMessageRequest) -> SendMessageResponse:
         """Check, store, and answer each message."""
         messages = request.messages
@@ -148,13 +148,10 @@ class SendHandlers(RpcHandlers):
             flag=0,
             properties=checked.properties,
         )
-        told: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
-
-        def tell(status: PutMessageStatus, why: str) -> None:
-            if not told.done():  # the client may have given up
-                told.set_result((status, why))
-
-        placed = self._send.put(sender, checked.body, header, tell)
+        told: Outcome[Told] = Outcome()
+        placed = self._send.put(
+            sender, checked.body, header, lambda status, why: told.tell((status, why))
+        )
         if placed.inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             self._ledger.keys.note(name, checked.message_id, placed.queue_offset)
         return placed, told

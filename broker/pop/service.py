@@ -38,7 +38,7 @@ from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.restoring import LiveState, StoredQueues, restore
 from skylarkmq.broker.pop.taking import Limits, Take, Taker
 from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.waiting import Outcome, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.store.pop.journal_records import (
@@ -515,13 +515,8 @@ class PopService:
         Raises:
             RemoteProtocolError: the disk does not take it; it counts as long as the broker runs.
         """
-        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-
-        def told(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
-
-        self.journal.after(told)
+        ended: Outcome[BaseException | None] = Outcome()
+        self.journal.after(ended.tell)
         error = await ended
         if error is not None:
             raise refused(

@@ -39,7 +39,7 @@ class Echo:
     """Answers what it gets; what it is told to do otherwise stands in the metadata."""
 
     def __init__(self, *, takes_many: bool = False) -> None:
-        self.takes_many = takes_many
+        self.takes_many = self.needs_task = takes_many
         self.size_max = SIZE_MAX
         self.under_way: set[GrpcStream] = set()
         self.cancelled = 0
