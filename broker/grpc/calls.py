@@ -189,7 +189,7 @@ OK: Final = status(Code.OK)
 def common_status(statuses: Iterable[schema_pb2.Status]) -> schema_pb2.Status:
     """Return the status of an answer with entries: the code of all of them, of one at least."""
     first, *others = statuses
-    if all(other.code == first.code for other in others):
+    if not others or all(other.code == first.code for other in others):
         return first
     return status(Code.MULTIPLE_RESULTS, "each entry has a status of its own")
 

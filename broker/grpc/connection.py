@@ -310,10 +310,11 @@ class GrpcConnection(PeerConnection):
                 self._handle(event)
         finally:
             self._in_read = False
-        self.write_out()
         if self._answers_soon:  # what ends its wait is planned already, so it is done by then
             self._answers_soon = False
             self.write_soon()
+        else:
+            self.write_out()
         if self.http2.failed:
             self._server.stats.protocol_errors["http2"] += 1
             log.info("closing %s: %s", self.remote_address, self.http2.failed)
@@ -344,7 +345,8 @@ class GrpcConnection(PeerConnection):
         if stream is None:
             return
         if isinstance(event, Data):
-            self.http2.taken(event.stream_id, len(event.data))
+            if not event.is_end:
+                self.http2.taken(event.stream_id, len(event.data))
             self._feed(stream, event.data, is_end=event.is_end)
         elif isinstance(event, Reset):
             self._forget(stream)
@@ -388,7 +390,8 @@ class GrpcConnection(PeerConnection):
         calls.count += 1
         stream = GrpcStream(self, head.stream_id, method, metadata, deadline_s)
         self._streams[head.stream_id] = stream
-        self._feed(stream, b"", is_end=head.is_end)
+        if head.is_end or method.takes_many:
+            self._feed(stream, b"", is_end=head.is_end)
 
     def _feed(self, stream: GrpcStream, data: bytes, *, is_end: bool) -> None:
         try:

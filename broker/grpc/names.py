@@ -11,6 +11,9 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/common/GrpcValidato
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.protocol.flags import (
     CID_RMQ_SYS_PREFIX,
@@ -21,6 +24,9 @@ from skylarkmq.protocol.flags import (
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 
+NAMES_CACHED: Final = 1024
+"""Names that were found good and need no other look; others are not kept."""
+
 
 def topic_of(resource: schema_pb2.Resource) -> str:
     """Return the name of a topic that clients may use; whether there is one is not looked at.
@@ -28,7 +34,11 @@ def topic_of(resource: schema_pb2.Resource) -> str:
     Raises:
         RpcRefused: ILLEGAL_TOPIC.
     """
-    name = resource.name
+    return _topic(resource.name)
+
+
+@lru_cache(NAMES_CACHED)
+def _topic(name: str) -> str:
     why = validate_topic(name)
     if why is None and is_system_topic(name):
         why = f"the topic {name} is the broker's own"
@@ -43,7 +53,11 @@ def group_of(resource: schema_pb2.Resource) -> str:
     Raises:
         RpcRefused: ILLEGAL_CONSUMER_GROUP.
     """
-    name = resource.name
+    return _group(resource.name)
+
+
+@lru_cache(NAMES_CACHED)
+def _group(name: str) -> str:
     why = validate_group(name)
     if why is None and name.startswith(CID_RMQ_SYS_PREFIX):
         why = f"the group {name} is the broker's own"

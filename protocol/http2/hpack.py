@@ -167,7 +167,7 @@ class HpackDecoder:
 
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
-        position, end, size = 0, len(block), 0
+        position, end = 0, len(block)
         added = self._added
         while position < end:
             first = block[position]
@@ -203,10 +203,10 @@ class HpackDecoder:
                     added.appendleft(field)
                     self._added_size += len(name) + len(value) + ENTRY_SIZE
                     self._evict()
-            size += len(field[0]) + len(field[1]) + ENTRY_SIZE
-            if size > self._size_max:
-                raise TooLargeError(f"fields of more than {self._size_max} bytes")
             fields.append(field)
+        size = sum([len(name) + len(value) + ENTRY_SIZE for name, value in fields])
+        if size > self._size_max:
+            raise TooLargeError(f"fields of more than {self._size_max} bytes")
         return fields
 
     def _field(self, index: int) -> Field:

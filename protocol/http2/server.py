@@ -87,11 +87,11 @@ class Http2Server(Http2Connection):
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        size, out = len(data), self._out
-        out.append(frame(FrameType.HEADERS, END_HEADERS, stream_id, head))
+        self._out.append(frame(FrameType.HEADERS, END_HEADERS, stream_id, head))
+        size = len(data)
         if size <= self._send_left and size <= stream.send_left and size <= self._peer_frame_size:
             self._send_left -= size
-            out.append(frame(FrameType.DATA, 0, stream_id, data))
+            self._out.append(frame(FrameType.DATA, 0, stream_id, data))
             self._finish(stream, trailers)
         else:
             self.send(stream_id, data)
