@@ -11,7 +11,6 @@ topic now, and speaks to masters. It caches nothing and joins no group. Its part
 
 from skylarkmq.client.admin.access import AccessAdmin
 from skylarkmq.client.admin.failover import FailoverAdmin
-from skylarkmq.client.admin.groups import Edge, GroupAdmin
 from skylarkmq.client.admin.messages import (
     DeadLetterReplay,
     DeliveryTrace,
@@ -21,6 +20,7 @@ from skylarkmq.client.admin.messages import (
     ReplayTarget,
     SendTrace,
 )
+from skylarkmq.client.admin.offsets import Edge, OffsetAdmin
 from skylarkmq.client.admin.reading import MessageScan, ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
     AccessFile,
@@ -65,7 +65,7 @@ from skylarkmq.client.admin.results import (
 from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
 
 
-class Admin(GroupAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
+class Admin(OffsetAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended. Cancelled,

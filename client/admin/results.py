@@ -635,7 +635,7 @@ class QueueReset(Result):
     """One queue of a reset: where the group stood (None: nowhere yet), and where it goes on.
 
     `how`: `members` are told by the broker and commit themselves, which takes them some seconds;
-    `broker` is moved at once; `written` by a commit in the group's name.
+    `broker` moves it at once, also where members pop; `written` by a commit in the group's name.
     """
 
     queue: MessageQueue

@@ -12,8 +12,8 @@ from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.client.admin.base import TIMEOUT_S
-from skylarkmq.client.admin.groups import Edge
 from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, ReplayTarget
+from skylarkmq.client.admin.offsets import Edge
 from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
     BEHIND_MAX,

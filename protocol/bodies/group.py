@@ -141,8 +141,8 @@ class DifferingMember(Body, kw_only=True, frozen=True):
 class ConsumerConnection(Body, kw_only=True, frozen=True):
     """The members of a group, and what the last heartbeat said of it.
 
-    Unlike RocketMQ, members that differ are named, one for each set of subscriptions; absent, and
-    passed over by RocketMQ's tools, when all want the same.
+    Unlike RocketMQ, members that differ are named, one for each set of subscriptions, and it is
+    said of a group that its members pop; absent elsewhere, and passed over by RocketMQ's tools.
     """
 
     connection_set: list[ConnectionBody]
@@ -150,6 +150,7 @@ class ConsumerConnection(Body, kw_only=True, frozen=True):
     consume_type: str
     differing_members: list[DifferingMember] | msgspec.UnsetType = msgspec.UNSET
     message_model: str
+    pops: bool | msgspec.UnsetType = msgspec.UNSET
     subscription_table: dict[str, SubscriptionData]
 
 

@@ -165,6 +165,7 @@ class AdminGroupProcessor(Processor):
             consume_type=info.consume_type,
             differing_members=differing or msgspec.UNSET,
             message_model=info.message_model,
+            pops=info.pops or msgspec.UNSET,
             subscription_table=info.subscriptions,
         )
         return Answer(body)

@@ -42,11 +42,17 @@ class Rig(GroupRig):
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return lenient_json.loads(answer.body)
 
-    def join(self, group: str, *topics: str, name: str = "192.0.2.1:1") -> FakeConnection:
+    def join(
+        self,
+        group: str,
+        *topics: str,
+        name: str = "192.0.2.1:1",
+        consume_type: str = "CONSUME_PASSIVELY",
+    ) -> FakeConnection:
         peer: Any = FakeConnection(name)
         data = ConsumerData(
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
-            consume_type="CONSUME_PASSIVELY",
+            consume_type=consume_type,
             group_name=group,
             message_model="CLUSTERING",
             subscription_data_set=[SubscriptionData(topic=t, sub_string="*") for t in topics],
@@ -162,6 +168,14 @@ async def test_members_of_a_consumer_group(rig: Rig) -> None:
     assert body["messageModel"] == "CLUSTERING"
     assert body["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
     assert set(body["subscriptionTable"]) == {"T", "U"}
+
+
+async def test_it_is_said_of_a_group_that_its_members_pop(rig: Rig) -> None:
+    rig.join("pulls", "T")
+    rig.join("pops", "T", consume_type="CONSUME_POP")
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    assert "pops" not in await rig.table(code, {"consumerGroup": "pulls"})
+    assert (await rig.table(code, {"consumerGroup": "pops"}))["pops"] is True
 
 
 async def test_members_that_differ_are_named_with_what_differs(rig: Rig) -> None:
