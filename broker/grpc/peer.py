@@ -155,7 +155,7 @@ class GrpcPeer(PendingCalls, CloseListeners):
         self.closed = False
         self.is_told = False
         self._started_s = self.last_s
-        self._call = call
+        self._said = call.language, call.version
         self._body_max = body_max
         self._broker_name = broker_name
         self._outbox: Outbox | None = None
@@ -164,14 +164,14 @@ class GrpcPeer(PendingCalls, CloseListeners):
     def heard(self, call: Call) -> None:
         """Note a sign of life; who makes it and from where is what counts from now on."""
         self.last_s = self._clock.monotonic()
-        self._call = call
+        self._said = call.language, call.version
         self.remote_address = call.peer
         self.account = call.account
 
     @property
     def language(self) -> LanguageCode:
         """Its language as the remoting protocol has it."""
-        return _LANGUAGES.get(self._call.language, LanguageCode.OTHER)
+        return _LANGUAGES.get(self._said[0], LanguageCode.OTHER)
 
     # The stream
 
@@ -298,7 +298,7 @@ class GrpcPeer(PendingCalls, CloseListeners):
             jstack=stacks,
             mq_table=[],
             properties={
-                "PROP_CLIENT_VERSION": f"{self._call.language} {self._call.version}",
+                "PROP_CLIENT_VERSION": " ".join(self._said),
                 "PROP_CONSUME_TYPE": wishes.consume_type,
                 "PROP_CONSUMEORDERLY": "false",
                 "PROP_CONSUMER_START_TIMESTAMP": str(int(started_ms)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -373,6 +375,24 @@ async def test_clients_are_bounded(rig: SessionRig, monkeypatch: pytest.MonkeyPa
     assert len(rig.sessions) == 3
     await rig.leave(a_call("a"))
     rig.sessions.receives(a_call("c", peer="192.0.2.1:3"), GROUP, TOPIC, ANY)
+
+
+async def test_metadata_is_not_kept(rig: SessionRig) -> None:
+    """It may have 16 KiB, of each of many clients."""
+
+    class Said(dict[str, str]):
+        pass
+
+    async def told() -> list[weakref.ref[Said]]:
+        said = [Said(), Said()]
+        rig.sessions.receives(a_call(metadata=said[0]), GROUP, TOPIC, ANY)
+        await rig.beat(a_call(metadata=said[1]))
+        return [weakref.ref(each) for each in said]
+
+    kept = await told()
+    gc.collect()
+    assert len(rig.sessions) == 1
+    assert [each() for each in kept] == [None, None]
 
 
 async def test_what_clients_say_is_bounded(
