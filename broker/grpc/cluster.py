@@ -235,7 +235,9 @@ class ClusterRpcs(RpcHandlers):
         elif not is_handed_on(call):
             topic = topic_of(queue.topic)
             brokers = await self._brokers(topic, writes=False)
-            if brokers and self._own_name not in brokers:
+            if self._own_name in brokers:
+                target = brokers[self._own_name]
+            elif brokers:
                 target = self._in_turn(topic, brokers)[0]
         if target is None:
             await self._here(RECEIVE).handler(call, request, send)

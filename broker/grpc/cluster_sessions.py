@@ -145,6 +145,8 @@ class _Link:
                 why, first_s = "the broker has ended it", MOST_WAIT_S
             except NotHandedOn as error:
                 why, first_s = error.message, FIRST_WAIT_S
+            except TimeoutError:
+                why, first_s = "the broker takes no settings", FIRST_WAIT_S
             self._failures += 1
             self._settled(None)
             wait_s = backoff_s(self._failures, first_s, MOST_WAIT_S)
@@ -166,7 +168,7 @@ class _Link:
             self._unanswered = 1
             self._stream = stream
             try:
-                await stream.write(client.settings)
+                await within(client.cluster.clock, WRITE_LIMIT_S, stream.write(client.settings))
                 while (data := await stream.read()) is not None:
                     self._take(_Command.FromString(data))
             finally:

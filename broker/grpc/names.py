@@ -72,6 +72,9 @@ def transaction_id(message_id: str, broker_name: str) -> str:
 
 
 def split_transaction_id(text: str) -> tuple[str, str]:
-    """Return the message id of a transaction and its broker's name; empty: it names none."""
-    message_id, _, broker_name = text.partition("@")
-    return message_id, broker_name
+    """Return the message id of a transaction and its broker's name; empty: it names none.
+
+    A message id may have an @ of its own, a broker's name should not.
+    """
+    message_id, mark, broker_name = text.rpartition("@")
+    return (message_id, broker_name) if mark else (text, "")

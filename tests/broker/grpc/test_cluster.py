@@ -279,6 +279,14 @@ async def test_the_broker_that_is_named(name: str) -> None:
     assert rig.requests[1] == named(name, "c"), "as it came"
 
 
+async def test_a_message_id_may_have_the_sign_before_a_broker_s_name() -> None:
+    rig = Rig("b")
+    for message_id in ("m", "m@x", "@", ""):
+        request = named("EndTransaction", "b")
+        request.transaction_id = transaction_id(message_id, "b")
+        assert await rig.by("EndTransaction", request) == "b"
+
+
 @pytest.mark.parametrize("name", NAMED)
 async def test_what_names_no_broker_is_for_this_one(name: str) -> None:
     rig = Rig("b")
@@ -630,6 +638,12 @@ async def test_a_receive_without_a_broker() -> None:
     assert [await taker() for _ in range(3)] == [HERE] * 3
     rig.topics.clear()
     assert [await taker() for _ in range(4)] == ["b", "c"] * 2
+    rig.leads = False
+    rig.brokers[HERE] = neighbour(HERE)
+    await rig.receive()
+    assert rig.work[-3:] == [(HERE, "opened"), (HERE, "ReceiveMessage"), (HERE, "left")]
+    rig.leads = True
+    del rig.brokers[HERE]
     rig.brokers["b"] = neighbour("b", perm=2)
     assert [await taker() for _ in range(2)] == ["c"] * 2
     rig.brokers.clear()

@@ -369,6 +369,18 @@ async def test_a_broker_that_takes_nothing_is_left(rig: ClusterRig) -> None:
     task.cancel()
 
 
+async def test_a_broker_that_takes_no_settings_is_tried_again(rig: ClusterRig) -> None:
+    rig.others.room.clear()
+    stream = await opened(rig, subscription("U"))
+    assert rig.others.opened == {B: 1}
+    await passed(rig, limits.WRITE_LIMIT_S, limits.FIRST_WAIT_S)
+    assert rig.others.opened == {B: 2}
+    rig.others.room.set()
+    await settle(20)
+    assert member_of(rig[B]).client_id == "c@1"
+    assert bodies(stream) == ["settings"]
+
+
 async def test_a_broker_is_not_told_again_of_a_client_that_has_left(rig: ClusterRig) -> None:
     stream = await opened(rig, subscription(TOPIC))
     rig.others.room.clear()
