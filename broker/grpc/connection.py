@@ -9,9 +9,10 @@ it, and is answered at the end of that turn; a task is made for what waits for a
 `Outcome`. It is cancelled when the client resets the stream, or has gone. Deadlines are told to the
 handler: a client whose deadline has passed resets its stream itself.
 
-What the client leaves unread is bounded as for every peer (`net/peer_connection.py`). What it sends
-is bounded by the windows of its streams, by the largest message of the method, and by MESSAGES_MAX
-messages of a call that wait for its handler.
+What the client leaves unread is bounded as for every peer (`net/peer_connection.py`); what waits
+for the windows of its streams counts among that of all peers, too. What it sends is bounded by
+these windows, by the largest message of the method, and by MESSAGES_MAX messages of a call that
+wait for its handler.
 
 grpcio's server in this process was measured beside it, an echo of 1 KiB with the metadata of a
 client, CPU of the server: 147 us a call with 32 in flight and 235 with one; here 50 and 112, before
@@ -32,7 +33,7 @@ from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.peer_connection import PeerConnection
 from skylarkmq.broker.waiting import Outcome, Rest
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
-from skylarkmq.protocol.http2.frames import header_block
+from skylarkmq.protocol.http2.frames import ErrorCode, header_block
 from skylarkmq.protocol.http2.grpc import (
     CONTENT_TYPE,
     GrpcError,
@@ -159,6 +160,8 @@ class GrpcStream(MessageReader):
             self._has_begun = True
             connection.http2.send_head(self.stream_id, _HEAD)
         has_room = connection.http2.send(self.stream_id, framed(message))
+        if not has_room:
+            connection.note_pending()
         connection.write_soon()
         if not has_room or connection.writing_paused:
             self._writer = asyncio.get_running_loop().create_future()
@@ -292,6 +295,7 @@ class GrpcConnection(PeerConnection):
         self._growing: set[GrpcStream] = set()  # with a message that has not come to its end
         self._calm_at_s = 0.0
         self._answers_soon = False  # a call waits that may be answered at the end of this turn
+        self._pending_size = 0  # of what waits for its windows, as it was counted
 
     # asyncio.Protocol
 
@@ -310,6 +314,8 @@ class GrpcConnection(PeerConnection):
                 self._handle(event)
         finally:
             self._in_read = False
+        if self.http2.unsent_size or self._pending_size:
+            self.note_pending()
         if self._answers_soon:  # what ends its wait is planned already, so it is done by then
             self._answers_soon = False
             self.write_soon()
@@ -324,6 +330,7 @@ class GrpcConnection(PeerConnection):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.note_pending()
         waiting, self._waiting = self._waiting, set()
         for stream in waiting:
             stream.drained()
@@ -424,6 +431,9 @@ class GrpcConnection(PeerConnection):
                 self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, why)
             elif stream.deadline_s is not None and now_s - stream.deadline_s > DEADLINE_GRACE_S:
                 self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over")
+                self.http2.reset(stream.stream_id, ErrorCode.CANCEL)  # where its end cannot leave
+                self.note_pending()
+                self.write_soon()
 
     def _drop(self, stream: GrpcStream) -> None:
         """End the work for a call whose answer has gone, or goes nowhere."""
@@ -461,6 +471,20 @@ class GrpcConnection(PeerConnection):
         """A call waits for an outcome."""
         if self._in_read:
             self._answers_soon = True
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that the peer has not taken yet; those too that wait for its windows."""
+        return 0 if self.closed else super().unsent_size + self.http2.unsent_size
+
+    def note_pending(self) -> None:
+        """Count what waits for the peer's windows among what all peers leave unread."""
+        outbound, size = self._server.outbound, self.http2.unsent_size
+        if size < self._pending_size and not self._behind:
+            outbound.caught_up(self)  # it takes some: others are dropped before it
+        self._pending_size = size
+        if size and not self.closed:
+            outbound.note(self, self.unsent_size)
 
     def note_waiting(self, stream: GrpcStream) -> None:
         """A call waits until its client has room again."""

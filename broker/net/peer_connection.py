@@ -208,7 +208,7 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         """Note that a peer that is behind has `written` bytes more to take."""
         size = self._transport.get_write_buffer_size()
         outbound = self._server.outbound
-        outbound.note(self, size)
+        outbound.note(self, self.unsent_size)
         self._unread_size = self._unread_size + written if self._unread_size else size
         if size > OUTBOUND_MAX:
             self._drop_slow()
@@ -227,7 +227,7 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
 
     def note_progress(self) -> None:
         """Start `paused_since_s` anew when a peer that is behind has read enough."""
-        unsent = self.unsent_size
+        unsent = 0 if self.closed else self._transport.get_write_buffer_size()
         if self._unread_size - unsent >= PROGRESS_SIZE:
             self.paused_since_s = self._server.clock.monotonic()
             self._unread_size = unsent

@@ -13,10 +13,12 @@ import grpc.aio
 import h2.config
 import h2.connection
 import h2.events
+import h2.settings
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.grpc.connection import (
+    DEADLINE_GRACE_S,
     MESSAGES_MAX,
     GrpcConnection,
     GrpcStream,
@@ -200,6 +202,59 @@ async def test_an_answer_waits_for_a_client_that_does_not_read(
     assert len(answer) == 20 << 20
     await call.done_writing()
     assert await call.code() is grpc.StatusCode.OK
+
+
+async def shut(rig: Rig, count: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Make calls whose answers of 1 MiB each wait for the client's windows."""
+    client = h2.connection.H2Connection()
+    client.local_settings.initial_window_size = 100
+    client.initiate_connection()
+    head = [(":method", "POST"), (":path", "/test/Many"), *HEAD, CONTENT_TYPE, ("times", "1024")]
+    for stream_id in range(1, 2 * count, 2):
+        client.send_headers(stream_id, head)
+        client.send_data(stream_id, PREFIX.pack(0, 1024) + bytes(1024))
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(client.data_to_send())
+    return reader, writer
+
+
+async def test_what_waits_for_windows_counts_among_what_peers_leave_unread(rig: Rig) -> None:
+    outbound = rig.server.outbound
+    reader, writer = await shut(rig, 3)
+    await until(lambda: outbound.size > 2 << 20)
+    connection = rig.connection
+    assert outbound.size == connection.unsent_size == connection.http2.unsent_size
+    client = h2.connection.H2Connection()
+    client.initiate_connection()
+    client.clear_outbound_data_buffer()
+    client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2 << 20})
+    client.increment_flow_control_window(8 << 20)
+    writer.write(client.data_to_send())
+    await reader.readexactly(3 << 20)
+    await until(lambda: not outbound.size)
+    assert rig.connection is connection, "it is still there"
+    writer.close()
+
+
+async def test_a_peer_that_opens_no_window_is_dropped_when_there_is_too_much(rig: Rig) -> None:
+    rig.server.outbound.limit = 8 << 20
+    _, writer = await shut(rig, 9)
+    await until(lambda: rig.many.cancelled == 9)
+    assert not rig.server.connections
+    assert rig.server.outbound.size == 0
+    writer.close()
+
+
+async def test_the_deadline_ends_an_answer_that_waits_for_the_window(rig: Rig) -> None:
+    _, writer = await shut(rig, 2)
+    await until(lambda: rig.server.outbound.size > 1 << 20)
+    connection = rig.connection
+    for stream in rig.many.under_way:
+        stream.deadline_s = 0.0
+    connection.end_overdue(DEADLINE_GRACE_S + 1)
+    assert connection.http2.stream_count == 0
+    assert rig.server.outbound.size == 0
+    writer.close()
 
 
 @pytest.mark.parametrize(
