@@ -490,7 +490,9 @@ def _processors(
             ClientManageProcessor(context, parts.locks, stats),
             ConsumerManageProcessor(context),
             LockProcessor(context, parts.locks),
-            AssignmentProcessor(context, lambda: parts.find_routes),
+            AssignmentProcessor(
+                context, lambda: parts.find_routes, lambda topic: parts.as_told(topic)
+            ),
             PopMessageProcessor(context, parts.pop, parts.peer_clock),
             QueryProcessor(context),
             QueryConsumeQueueProcessor(context, parts.filters),

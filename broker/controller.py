@@ -329,6 +329,7 @@ class BrokerController:
                 parts.offsets,
                 parts.consumers,
                 parts.holding,
+                parts.pop,
                 parts.stats,
                 lambda: parts.replica,
             )

@@ -13,9 +13,10 @@ follows the broker registers as ever.
 
 How it is seen that clients have moved: clients ask for routes anew every 30 s, so after that time
 (`DrainOrder.refresh_s`) producers have, when no send came for QUIET_S. Consumers have, when all
-groups with members have confirmed every message, and no pull is held after the held ones were
-answered. A client that pulls without being held, or names the queue that it sends to, is not seen,
-or keeps the drain from its end: `DrainState.waits_for` says what it waits for.
+groups with members have confirmed every message, and nobody waits for one, by a held pull or a
+receive of a group that pops, after those who did were answered. A client that pulls without being
+held, or names the queue that it sends to, is not seen, or keeps the drain from its end:
+`DrainState.waits_for` says what it waits for.
 
 A topic moves only when another broker takes its messages, as every name server that answers says,
 and when it is not ordered: a key must keep its queue. Other topics stay, and their clients see the
@@ -40,6 +41,7 @@ from skylarkmq.broker.groups.consumer_manager import (
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.metrics.stats import OTHER, BrokerStats, Traffic
 from skylarkmq.broker.pop.consumption import pop_retry_topic
+from skylarkmq.broker.pop.service import PopService
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.broker.replication.failover.replica_status import Replicated
@@ -63,7 +65,7 @@ REFRESH_S: Final = 30.0
 """How often clients ask for routes anew: `pollNameServerInterval` of Java, `route_refresh` here."""
 LOOK_EVERY_S: Final = 1.0
 QUIET_S: Final = 3.0
-"""No send, and no held pull, for so long: a client that is still here would have come."""
+"""No send, and no request that waits, for so long: a client that is still here would have come."""
 ROUTES_AT_ONCE: Final = 32
 SHOWN: Final = 20
 
@@ -136,6 +138,7 @@ class DrainSources(NamedTuple):
     offsets: ConsumerOffsetManager
     consumers: ConsumerManager
     holding: PullRequestHoldService
+    pop: PopService
     stats: BrokerStats
     replica: Callable[[], Replicated | None]
 
@@ -283,7 +286,7 @@ class Draining:
                 if held:
                     quiet_since_s = now_s
                 if now_s - quiet_since_s < QUIET_S:
-                    waits.append(f"consumers still waited for messages: {held} pulls")
+                    waits.append(f"consumers still waited for messages: {held} requests")
             waits += self._behind()
             if not waits:
                 return
@@ -307,12 +310,12 @@ class Draining:
             self._moving = {n: perm for n, perm in self._moving.items() if n not in lost}
 
     def _answer_held(self) -> int:
-        """Answer the held pulls of what moves, and return how many there were."""
+        """Answer pulls and receives that wait for what moves; return how many there were."""
         holding = self._sources.holding
         before = holding.count
         for topic in holding.topics() & self._moving.keys():
             holding.wake_topic(topic)
-        return before - holding.count
+        return before - holding.count + self._sources.pop.end_polls_of(self._moving)
 
     def _sent(self) -> int:
         """Return how many messages clients have sent to what moves."""

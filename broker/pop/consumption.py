@@ -195,11 +195,12 @@ class Consumption:
 class Waiter:
     """A receive that waits."""
 
-    __slots__ = ("following", "is_woken", "previous", "request", "woken")
+    __slots__ = ("following", "is_over", "is_woken", "previous", "request", "woken")
 
     def __init__(self, request: PopRequest) -> None:
         self.request = request
         self.is_woken = False  # it is its turn
+        self.is_over = False  # it is to wait no longer, whatever time it has
         self.woken: asyncio.Future[bool] | None = None
         self.previous: Waiter | None = None
         self.following: Waiter | None = None
@@ -263,6 +264,14 @@ class WaitingLine:
         """Let all look: there is nothing to wait for any more."""
         waiter = self._first
         while waiter is not None:
+            waiter.tell(False)
+            waiter = waiter.following
+
+    def end_all(self) -> None:
+        """Let nobody wait any longer who waits now."""
+        waiter = self._first
+        while waiter is not None:
+            waiter.is_over = True
             waiter.tell(False)
             waiter = waiter.following
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
@@ -189,6 +189,15 @@ class PopService:
         for consumption in list(self.registry.all()):
             consumption.line.wake_all()
 
+    def end_polls_of(self, topics: Container[str]) -> int:
+        """Answer receives that wait for messages of these topics; return how many there were."""
+        count = 0
+        for consumption in self.registry.all():
+            if consumption.line.count and consumption.topic in topics:
+                count += consumption.line.count
+                consumption.line.end_all()
+        return count
+
     async def stop(self) -> None:
         """Hand out nothing more: answer receives that wait, and end copies under way.
 
@@ -312,7 +321,7 @@ class PopService:
                 consumption.line.wake()
             while self._may_wait and request.until_s > self._peer_clock.monotonic():
                 await waiter.wait()
-                if not self._may_wait:
+                if waiter.is_over or not self._may_wait:
                     break
                 if self.registry.find(request.group, request.topic) is not consumption:
                     return await self.receive(request, remote_address)  # it was deleted

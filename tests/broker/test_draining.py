@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,22 @@ from skylarkmq.broker import draining
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.draining import Draining, DrainOrder, DrainSources, Phase
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.client import Admin, Client, Consumer, Message, Producer, ReceivedMessage
+from skylarkmq.client import (
+    Admin,
+    Client,
+    Consumer,
+    Message,
+    Producer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.support.live_broker import PATIENT, broker_config, live_broker, namesrv_of
 from tests.support.manual_clock import ManualClock, advance_async, settle
-from tests.support.patience import until
+from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient
 
 READ, BOTH = 4, 6
@@ -95,6 +103,7 @@ class Rig:
     ends: dict[int, int] = field(default_factory=dict)
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     members: dict[str, Any] = field(default_factory=dict)
+    polls: dict[str, int] = field(default_factory=dict)
     replica: Any = None
 
     def __post_init__(self) -> None:
@@ -107,10 +116,14 @@ class Rig:
             SimpleNamespace(table=self.offsets),  # type: ignore[arg-type]
             SimpleNamespace(group=self.members.get),  # type: ignore[arg-type]
             self.holding,  # type: ignore[arg-type]
+            SimpleNamespace(end_polls_of=self._end_polls_of),  # type: ignore[arg-type]
             SimpleNamespace(topics_in={("orders", "normal"): self.sent}),  # type: ignore[arg-type]
             lambda: self.replica,
         )
         self.drain = Draining(sources, self.names, self.clock)
+
+    def _end_polls_of(self, topics: Collection[str]) -> int:
+        return sum(self.polls.pop(topic) for topic in [*self.polls] if topic in topics)
 
     def _end(self, _: str, queue_id: int) -> int:
         return self.ends.get(queue_id, 0)
@@ -209,6 +222,17 @@ async def test_held_pulls_are_answered_until_none_comes_again(rig: Rig) -> None:
         rig.holding.pulls = {"orders": 2, "broker-a": 1}
         assert await rig.after(1.0) is Phase.CONSUMERS
         assert rig.holding.pulls == {"broker-a": 1}, "of what moves alone"
+    assert await rig.after(4.0) is Phase.DRAINED
+
+
+async def test_receives_of_groups_that_pop_are_answered_until_none_comes_again(rig: Rig) -> None:
+    await rig.start(refresh_s=0.0)
+    await rig.after(4.0)
+    for _ in range(10):
+        rig.polls = {"orders": 2, "broker-a": 1}
+        assert await rig.after(1.0) is Phase.CONSUMERS
+        assert rig.polls == {"broker-a": 1}, "of what moves alone"
+        assert rig.waits == "consumers still waited for messages: 2 requests"
     assert await rig.after(4.0) is Phase.DRAINED
 
 
@@ -430,6 +454,41 @@ async def test_no_client_notices_a_broker_that_leaves_and_comes_back(tmp_path: P
         with suppress(asyncio.CancelledError):
             await running
         await again.stop()
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures("quick")
+async def test_who_pops_and_has_not_heard_of_it_is_waited_for(tmp_path: Path) -> None:
+    async with (
+        two_shards(tmp_path) as (first, second),
+        Client(namesrv_of(first), route_refresh=0.1) as client,
+        Client(namesrv_of(first), route_refresh=3600) as slow,
+        SimpleConsumer("orders", group="g", client=client, await_duration=LIMIT_S) as here,
+    ):
+        receiving = asyncio.create_task(here.receive())
+        async with SimpleConsumer("orders", group="h", client=slow, await_duration=LIMIT_S) as late:
+            waiting = asyncio.create_task(late.receive())
+            await until(lambda: second.parts.pop.waiting_count == 2)
+            await page(second, "POST", "/drainz?refresh=0.5")
+
+            async def waits_for_one() -> bool:
+                return (
+                    "waited for messages: 1 requests" in (await page(second, "GET", "/drainz"))[1]
+                )
+
+            await until(waits_for_one, "the others have gone")
+            waiting.cancel()
+
+        async def is_drained() -> bool:
+            return (await page(second, "GET", "/drainz"))[0] == 200
+
+        await until(is_drained)
+        assert second.parts.pop.waiting_count == 0
+        await second.stop()
+        async with Producer(client=client) as producer:
+            await producer.send(Message("orders", b"x"))
+        (message,) = await receiving
+        await here.ack(message)
 
 
 @pytest.mark.timing

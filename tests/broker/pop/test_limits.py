@@ -293,6 +293,25 @@ async def test_wait_ready_takes_nothing() -> None:
     assert not task.result()
 
 
+async def test_receives_that_wait_for_a_topic_are_answered_when_that_is_to_move() -> None:
+    rig = PopRig().start()
+    looks = asyncio.create_task(rig.pop.wait_ready(rig.request(1, 20)))
+    tasks = [rig.begin(), rig.begin()]
+    await rig.rest()
+    assert rig.pop.end_polls_of({"other"}) == 0
+    assert rig.pop.end_polls_of({TOPIC}) == 3
+    await rig.rest()
+    assert not looks.result()
+    assert [task.result() for task in tasks] == [[], []]
+    assert rig.pop.waiting_count == 0
+    again = rig.begin()
+    await rig.rest()
+    assert rig.pop.waiting_count == 1, "who comes again waits as ever"
+    rig.send(b"x")
+    await rig.rest()
+    assert len(again.result()) == 1
+
+
 async def test_a_wait_that_takes_nothing_does_not_keep_others_from_it() -> None:
     rig = PopRig().start()
     looks = asyncio.create_task(rig.pop.wait_ready(rig.request(1, 20)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
@@ -18,9 +19,11 @@ from skylarkmq.protocol.bodies.pop import (
 )
 from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import decode_body, encode_body
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import PermName
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 
 GROUP, TOPIC = "G", "T"
@@ -35,8 +38,12 @@ class Rig(GroupRig):
         super().__init__(**config)
         self.routes: list[TopicRouteData | None] = []
         self.find: Callable[[str], Any] | None = self.known
-        self.processor = AssignmentProcessor(self.context, lambda: self.find)
+        self.withheld = 0
+        self.processor = AssignmentProcessor(self.context, lambda: self.find, self.told)
         self.peer = FakeConnection()
+
+    def told(self, topic: TopicConfig) -> TopicConfig:
+        return msgspec.structs.replace(topic, perm=topic.perm & ~self.withheld)
 
     async def known(self, _: str) -> list[TopicRouteData | None]:
         return self.routes
@@ -89,6 +96,17 @@ async def test_a_group_that_pops_gets_every_broker(rig: Rig) -> None:
     assert await rig.query(topic="unknown", consumer_group="H") is None
     rig.find = None
     assert await rig.query() == [("broker-a", -1, "POP")]
+
+
+@pytest.mark.parametrize("mode", ["POP", "PULL"])
+async def test_who_is_to_go_is_not_sent_back_here(rig: Rig, mode: str) -> None:
+    assert (await rig.set_mode(mode)).code == 0
+    rig.join("c0")
+    rig.routes = [OTHER]
+    rig.withheld = PermName.PERM_READ
+    assert {name for name, _, _ in await rig.query() or []} == {"other"}
+    rig.withheld = 0
+    assert {name for name, _, _ in await rig.query() or []} == {"broker-a", "other"}
 
 
 async def test_the_mode_is_on_the_disk_and_stays_when_the_group_is_changed(rig: Rig) -> None:
