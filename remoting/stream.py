@@ -28,6 +28,11 @@ class Stream(Protocol):
         """This side's address, without port."""
         ...
 
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that were written and have not left."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send `data`, buffered when the socket is full."""
         ...
@@ -127,6 +132,10 @@ class _SocketStream(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._receiver.resume_writing()
+
+    @property
+    def unsent_size(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     @property
     def local_ip(self) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from skylarkmq.common.clock import Clock, TimerHandle
@@ -85,15 +85,23 @@ class Answers:
     Attributes:
         message_max: bytes of the largest message.
         held_max: bytes that wait to be read.
+        unread: calls with messages that wait; first the one that was not read for longest.
     """
 
     message_max: int = MESSAGE_MAX
     held_max: int = HELD_MAX
     held: int = 0
+    unread: dict[UpstreamStream, None] = field(default_factory=dict["UpstreamStream", None])
+
+    def make_room(self) -> None:
+        """End calls that are not read while too much waits, and drop what they have."""
+        while self.held > self.held_max and self.unread:
+            why = f"it is not read, and more than {self.held_max} bytes of answers wait to be read"
+            next(iter(self.unread)).drop(why)
 
 
 class UpstreamStream(MessageReader):
-    """One call. One task may read while another writes. Loop thread.
+    """One call. One task may read while others write. Loop thread.
 
     Attributes:
         deadline_s: when it ends on the clock, if not before; None: never.
@@ -102,8 +110,8 @@ class UpstreamStream(MessageReader):
     """
 
     __slots__ = (
-        "_answers", "_connection", "_credit", "_error", "_has_head", "_held", "_is_unary",
-        "_reader", "_writer", "deadline_s", "is_over", "stream_id",
+        "_answers", "_connection", "_credit", "_drained", "_error", "_has_head", "_held",
+        "_is_unary", "_reader", "deadline_s", "is_over", "stream_id",
     )  # fmt: skip
 
     messages_max = MESSAGES_MAX
@@ -121,7 +129,7 @@ class UpstreamStream(MessageReader):
         self._held = 0  # bytes of it that wait to be read
         self._credit = 0  # bytes that the window was not opened for yet
         self._reader: asyncio.Future[None] | None = None
-        self._writer: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None  # what those who write wait for
 
     def begin(self, connection: GrpcClient, block: bytes) -> None:
         """Begin the call.
@@ -172,11 +180,9 @@ class UpstreamStream(MessageReader):
         has_room = connection.http2.send(self.stream_id, framed(data))
         connection.write_soon()
         if not has_room or connection.is_behind:
-            self._writer = asyncio.get_running_loop().create_future()
-            try:
-                await self._writer
-            finally:
-                self._writer = None
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)  # of all who write
             if self._error is not None:
                 raise self._error
 
@@ -204,7 +210,11 @@ class UpstreamStream(MessageReader):
                 self._reader = None
         message = self._messages.popleft()
         self._let_go(PREFIX.size + len(message))
-        if not self._messages:
+        unread = self._answers.unread
+        unread.pop(self, None)
+        if self._messages:
+            unread[self] = None
+        else:
             self._open_window()
         return message
 
@@ -218,6 +228,8 @@ class UpstreamStream(MessageReader):
         if not self.is_over and self._connection is not None:
             self._connection.reset(self.stream_id)
         self._leave()
+        self.drained()
+        self._answers.unread.pop(self, None)
         self._let_go(self._held)
 
     # For its connection
@@ -243,10 +255,15 @@ class UpstreamStream(MessageReader):
         answers = self._answers
         answers.held += size
         try:
+            self.take(data.data)
+            if self._messages and not self._is_unary:
+                answers.unread.setdefault(self)
+            answers.make_room()
+            if self._error is not None:
+                return
             if answers.held > answers.held_max:
                 why = f"more than {answers.held_max} bytes of answers wait to be read"
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, why)
-            self.take(data.data)
             if self.too_large:
                 why = f"a message of {self.too_large} bytes: the largest has {self._size_max}"
                 raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, why)
@@ -262,8 +279,9 @@ class UpstreamStream(MessageReader):
 
     def drained(self) -> None:
         """There is room again for what is written."""
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.set_result(None)
 
     def fail(self, status: GrpcStatus, why: str, *, reached: bool = True) -> None:
         """Note that the call has ended before its time."""
@@ -275,6 +293,14 @@ class UpstreamStream(MessageReader):
         if self._connection is not None:
             self._connection.reset(self.stream_id)
         self.fail(status, why)
+
+    def drop(self, why: str) -> None:
+        """End the call, and forget what of it waits to be read."""
+        self._messages.clear()
+        self._part.clear()
+        self._answers.unread.pop(self, None)
+        self._let_go(self._held)
+        self.give_up(GrpcStatus.RESOURCE_EXHAUSTED, f"its answer is not taken: {why}")
 
     def _ended(self, trailers: Mapping[bytes, bytes]) -> None:
         code = trailers.get(b"grpc-status", b"")
@@ -341,7 +367,6 @@ class GrpcClient(asyncio.Protocol):
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_read = False
         self._scheduled = False
-        self._behind_size = 0  # written since it is behind
         self._calm_at_s = 0.0
         self._heard_s = self._clock.monotonic()
         self._asked_s = 0.0  # for a sign of life
@@ -375,8 +400,8 @@ class GrpcClient(asyncio.Protocol):
 
     @property
     def unsent_size(self) -> int:
-        """Bytes that the other end has not taken yet, about."""
-        return self.http2.unsent_size + self._behind_size
+        """Bytes that the other end has not taken yet."""
+        return self.http2.unsent_size + (0 if self._stream is None else self._stream.unsent_size)
 
     # asyncio.Protocol
 
@@ -402,7 +427,6 @@ class GrpcClient(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_behind = False
-        self._behind_size = 0
         for call in list(self._calls.values()):
             call.drained()
 
@@ -499,8 +523,6 @@ class GrpcClient(asyncio.Protocol):
         data = self.http2.take_outgoing()
         if data:
             self._stream.write(data)
-            if self.is_behind:
-                self._behind_size += len(data)
 
     # Ending
 

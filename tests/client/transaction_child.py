@@ -65,6 +65,10 @@ class FatefulStream:
     def local_ip(self) -> str:
         return self._stream.local_ip
 
+    @property
+    def unsent_size(self) -> int:
+        return self._stream.unsent_size
+
     def write(self, data: bytes) -> None:
         self._stream.write(data)
         is_own = self._fate.unique_id.encode() in data and ANSWER not in data

@@ -36,6 +36,7 @@ class ScriptedStream:
     """The client's end of a scripted connection; implements `Stream`."""
 
     local_ip = "192.0.2.1"
+    unsent_size = 0
 
     def __init__(self, peer: ScriptedPeer, receiver: asyncio.Protocol) -> None:
         self.peer = peer

