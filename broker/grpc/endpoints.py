@@ -7,7 +7,9 @@ address there is a client that hangs at its start and says nothing.
     a client names one address      that again: it has just reached this broker by it, through
                                     whatever translates addresses in between
     it names several                this broker's own, if it is among them; else all of them, which
-                                    lead to one broker or to brokers behind one another
+                                    lead to one broker or to brokers behind one another. Where calls
+                                    are handed on, all of them: the others hand on as well, and one
+                                    that is lost leaves the client the others
     it names none                   this broker's own: brokerIP1 and grpcListenPort
 
 Unlike RocketMQ's proxy beside a broker, which says its own address to everybody.
@@ -42,15 +44,17 @@ def place_of(address: str) -> Place:
 class OwnEndpoints:
     """What clients are told of this broker."""
 
-    def __init__(self, own: str, advertised: str | None = None) -> None:
+    def __init__(self, own: str, advertised: str | None = None, *, hands_on: bool = False) -> None:
         """Take the addresses, each `host:port`.
 
         Args:
             own: as the broker knows itself.
             advertised: as the configuration has it.
+            hands_on: calls about other brokers' queues are handed on from here.
         """
         self._own = place_of(advertised or own)
         self._is_fixed = bool(advertised)
+        self._hands_on = hands_on
         self.address = advertised or own
 
     def told(self, asked: schema_pb2.Endpoints) -> schema_pb2.Endpoints:
@@ -67,7 +71,8 @@ class OwnEndpoints:
             if _scheme(host) is None or not 0 < port <= 0xFFFF:
                 why = f"an endpoint is no address: {host[:64]!a}, port {port}"
                 raise RpcRefused(Code.ILLEGAL_ACCESS_POINT, why)
-        if self._is_fixed or not places or (len(places) > 1 and self._own in places):
+        is_one_of_them = len(places) > 1 and self._own in places and not self._hands_on
+        if self._is_fixed or not places or is_one_of_them:
             places = [self._own]
         return endpoints(places)
 

@@ -134,7 +134,8 @@ def make_endpoint(
         config.broker_name,
     )
     sessions.release = parts.pop.release_client
-    endpoints = OwnEndpoints(own, config.grpc_advertised_address)
+    hands_on = config.grpc_proxy_mode == "CLUSTER"
+    endpoints = OwnEndpoints(own, config.grpc_advertised_address, hands_on=hands_on)
     parts.info.grpc = GrpcPlaces(endpoints.address, own)
     neighbours = Neighbours(
         lambda name: name == config.broker_name and parts.leads,
@@ -145,7 +146,7 @@ def make_endpoint(
     services: list[Service] = [sessions, neighbours]
     hand_on: HandOn | None = None
     refusal: Refusal = router.refusal
-    if config.grpc_proxy_mode == "CLUSTER":
+    if hands_on:
         upstreams = Upstreams(parts.peer_clock, tls)
         services.append(upstreams)
         hand_on = HandOn(upstreams, parts.peer_clock, own, access)
@@ -172,7 +173,7 @@ def make_endpoint(
         gate=parts.fast_failure,
     )
     endpoint.services += services
-    endpoint.hands_on = hand_on is not None
+    endpoint.hands_on = hands_on
     if hand_on is not None:
         endpoint.handed_on = hand_on.answered
         endpoint.end_polls = hand_on.end_polls

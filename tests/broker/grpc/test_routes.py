@@ -37,7 +37,10 @@ class Rig(SessionRig):
         self.withheld: dict[str, int] = {}
         self.others: list[Neighbour] = []
         self.routes = RouteRpcs(
-            self.context, OwnEndpoints(OWN, advertised), self._told, self._others
+            self.context,
+            OwnEndpoints(OWN, advertised, hands_on=config.get("grpc_proxy_mode") == "CLUSTER"),
+            self._told,
+            self._others,
         )
 
     async def _others(self, topic: str) -> list[Neighbour]:
@@ -235,6 +238,14 @@ async def test_of_several_addresses_the_own_one_counts(rig: Rig) -> None:
     assert await rig.endpoints(*mixed) == (IPv4, [("192.0.2.7", 1), ("192.0.2.8", 4)])
     names = ("a.example.org", 1), ("b.example.org", 1)
     assert await rig.endpoints(*names) == (DOMAIN_NAME, [("a.example.org", 1)])
+
+
+async def test_of_several_addresses_all_count_where_calls_are_handed_on() -> None:
+    """When the one that a client uses is lost, it goes on with another one at once."""
+    rig = rig_of(grpc_proxy_mode="CLUSTER")
+    places = [("192.0.2.1", 8081), ("192.0.2.7", 8081)]
+    assert await rig.endpoints(*places) == (IPv4, places)
+    assert await rig.endpoints() == (IPv4, [("192.0.2.1", 8081)])
 
 
 async def test_an_advertised_address_is_told_to_all() -> None:

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import itertools
 import json
+import logging
 import os
 import sys
 import threading
@@ -27,6 +28,19 @@ clients: dict[str, Any] = {}
 messages: dict[int, Any] = {}
 numbers = itertools.count(1)
 printing = threading.Lock()
+
+
+class LastError(logging.Handler):
+    """Keeps what the client has only logged."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR:
+            self.text = record.getMessage()
+
+
+logged = LastError()
 
 
 def line(fields: dict[str, Any]) -> None:
@@ -151,6 +165,10 @@ def perform(command: dict[str, Any]) -> dict[str, Any]:
     if name in ("producer", "push", "simple"):
         made = {"producer": producer, "push": push, "simple": simple}[name](command)
         made.startup()
+        if not made.route_manager.get_all_endpoints():
+            # It has started, and asks for its route never again: nor is it told of its settings.
+            made.shutdown()
+            raise LookupError(f"no route at its start: {logged.text}")
         clients[client_id] = made
     elif name == "send":
         return send(command)
@@ -187,6 +205,7 @@ def main() -> None:
     global library
     sys.path.insert(0, sys.argv[1])
     library = importlib.import_module("rocketmq")
+    importlib.import_module("rocketmq.v5.log").logger.addHandler(logged)
     for text in sys.stdin:
         threading.Thread(target=answer, args=(json.loads(text),), daemon=True).start()
     with contextlib.suppress(OSError):
