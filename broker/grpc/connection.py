@@ -39,6 +39,7 @@ from skylarkmq.protocol.http2.grpc import (
     GrpcError,
     GrpcStatus,
     MessageReader,
+    Metadata,
     error_text,
     framed,
     read_timeout,
@@ -90,7 +91,6 @@ class GrpcStream(MessageReader):
     """One call. Loop thread.
 
     Attributes:
-        metadata: names in lower case; of several values of a name the last one.
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
         heard_s: when something of the request came last.
         waited_s: how long its end had waited for the loop; 0 while the loop is not late.
@@ -110,7 +110,7 @@ class GrpcStream(MessageReader):
         connection: GrpcConnection,
         stream_id: int,
         method: Method,
-        metadata: Mapping[str, str],
+        metadata: Metadata,
         deadline_s: float | None,
     ) -> None:
         super().__init__(method.size_max)
@@ -362,7 +362,8 @@ class GrpcConnection(PeerConnection):
             stream.drained()
 
     def _begin(self, head: Head) -> None:
-        fields = dict(head.fields)
+        metadata = Metadata(head.fields)
+        fields = metadata.raw
         if fields[b":method"] != b"POST" or not fields.get(b"content-type", b"").startswith(
             CONTENT_TYPE
         ):
@@ -376,13 +377,9 @@ class GrpcConnection(PeerConnection):
             why = f"this server has no method {path[:NAME_MAX]!r}"
             self.http2.end(head.stream_id, refusal(GrpcStatus.UNIMPLEMENTED, why))
             return
-        metadata = {
-            name.decode("latin-1"): value.decode("utf-8", "replace")
-            for name, value in fields.items()
-        }
-        timeout = metadata.get("grpc-timeout")
         deadline_s = None
-        if timeout is not None:
+        if b"grpc-timeout" in fields:
+            timeout = metadata["grpc-timeout"]
             timeout_s = read_timeout(timeout)
             if timeout_s is None:
                 why = f"grpc-timeout {timeout[:NAME_MAX]!r} is no time"

@@ -20,8 +20,9 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -59,7 +60,7 @@ from skylarkmq.broker.process import give_memory_back
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.codes import RequestCode
-from skylarkmq.protocol.http2.grpc import GrpcError, GrpcStatus
+from skylarkmq.protocol.http2.grpc import GrpcError, GrpcStatus, Metadata
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 
@@ -71,10 +72,13 @@ BESIDE_BODY: Final = 1 << 20
 COMMAND_MAX: Final = 1 << 20
 """Bytes of what a client writes to its stream of telemetry: its settings, a dump of its threads."""
 TEXT_MAX: Final = 256
-"""Characters of what a client says of itself."""
+"""Bytes of what a client says of itself."""
+CALLERS_CACHED: Final = 1024
+"""What so many clients have said of themselves is not read anew with each call."""
 OTHER_LANGUAGE: Final = "OTHER"
 LANGUAGES: Final = frozenset(schema_pb2.Language.keys()) | {"HTTP", "GO", "DOTNET"}  # Node: HTTP
 STOP_LIMIT_S: Final = 2.0
+_CLIENT: Final = CLIENT.encode()
 # What a broker refuses of remoting, it refuses of these.
 _C: Final = RequestCode
 REMOTING_CODES: Final[dict[str, int]] = {
@@ -95,27 +99,32 @@ def refuse_nothing(_: int) -> None:
     return
 
 
-def call_of(metadata: Mapping[str, str], peer: str, deadline_s: float | None) -> Call:
+def call_of(metadata: Metadata, peer: str, deadline_s: float | None) -> Call:
     """Return who makes a call, by its metadata.
 
     Raises:
         RpcRefused: it does not say so.
     """
-    client_id = metadata.get("x-mq-client-id", "")
-    if not client_id or len(client_id) > TEXT_MAX:
-        why = f"x-mq-client-id is to be a text of 1 to {TEXT_MAX} characters"
-        raise RpcRefused(Code.CLIENT_ID_REQUIRED, why)
-    language = metadata.get("x-mq-language", "").upper()
-    return Call(
-        client_id,
-        language if language in LANGUAGES else OTHER_LANGUAGE,
-        metadata.get("x-mq-client-version", "")[:TEXT_MAX],
-        metadata.get("x-mq-namespace", "")[:TEXT_MAX],
-        peer,
-        None,
-        deadline_s,
-        metadata,
+    get = metadata.raw.get
+    client_id, language, version, namespace = _caller(
+        get(b"x-mq-client-id", b""),
+        get(b"x-mq-language", b"")[:TEXT_MAX],
+        get(b"x-mq-client-version", b"")[:TEXT_MAX],
+        get(b"x-mq-namespace", b"")[:TEXT_MAX],
     )
+    return Call(client_id, language, version, namespace, peer, None, deadline_s, metadata)
+
+
+@lru_cache(CALLERS_CACHED)
+def _caller(client_id: bytes, language: bytes, *others: bytes) -> list[str]:
+    if not 0 < len(client_id) <= TEXT_MAX:
+        why = f"x-mq-client-id is to be a text of 1 to {TEXT_MAX} bytes"
+        raise RpcRefused(Code.CLIENT_ID_REQUIRED, why)
+    client_id_text, language_text, version, namespace = (
+        text.decode("utf-8", "replace") for text in (client_id, language, *others)
+    )
+    known = language_text.upper()
+    return [client_id_text, known if known in LANGUAGES else OTHER_LANGUAGE, version, namespace]
 
 
 class _Method:
@@ -141,7 +150,7 @@ class _Method:
             AccessDenied: it may not.
         """
         peer, access = stream.peer.remote_address, self._endpoint.access
-        if CLIENT in stream.metadata:
+        if _CLIENT in stream.metadata.raw:
             by = peer
             peer = client_of(stream.metadata) or by
             if access is not None:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import ClassVar, Final
 from urllib.parse import quote, unquote
+
+from skylarkmq.protocol.http2.hpack import Field
 
 PREFIX: Final = struct.Struct(">BI")
 CONTENT_TYPE: Final = b"application/grpc"
@@ -74,6 +77,31 @@ def error_text(why: str) -> bytes:
 def read_error_text(text: bytes) -> str:
     """Return what a `grpc-message` says."""
     return unquote(text.decode("latin-1"), errors="replace")
+
+
+class Metadata(Mapping[str, str]):
+    """What the fields of a head say, read where it is asked for: a call asks for a few of them.
+
+    Attributes:
+        raw: by names in lower case; of several values of a name the last one.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, fields: Iterable[Field]) -> None:
+        self.raw = dict(fields)
+
+    def __getitem__(self, name: str) -> str:
+        return self.raw[name.encode()].decode("utf-8", "replace")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.encode() in self.raw
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
 
 
 class MessageReader:

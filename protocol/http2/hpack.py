@@ -28,6 +28,7 @@ TABLE_SIZE: Final = 4096
 ENTRY_SIZE: Final = 32
 """Bytes that a field counts beside its name and value."""
 NUMBER_BYTES_MAX: Final = 5
+_SHORT: Final = 0x7F  # of strings: a length that has one byte
 _SYMBOLS: Final = 256  # and the end
 _PADDING_MAX: Final = 7
 
@@ -196,14 +197,26 @@ class HpackDecoder:
                 if index:
                     name = self._field(index)[0]
                 else:
-                    name, position = _string(block, position)
-                value, position = _string(block, position)
+                    length = block[position]
+                    if length < _SHORT:  # and plain
+                        name = block[position + 1 : position + 1 + length]
+                        position += 1 + length
+                    else:
+                        name, position = _string(block, position)
+                length = block[position]
+                if length < _SHORT:
+                    value = block[position + 1 : position + 1 + length]
+                    position += 1 + length
+                else:
+                    value, position = _string(block, position)
                 field = name, value
                 if first & 0x40:
                     added.appendleft(field)
                     self._added_size += len(name) + len(value) + ENTRY_SIZE
                     self._evict()
             fields.append(field)
+        if position > end:
+            raise HpackError("the block ends within a string")
         size = sum([len(name) + len(value) + ENTRY_SIZE for name, value in fields])
         if size > self._size_max:
             raise TooLargeError(f"fields of more than {self._size_max} bytes")

@@ -20,7 +20,7 @@ from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.broker.grpc.upstream import UpstreamError
 from skylarkmq.protocol.bodies.route import QueueData
-from skylarkmq.protocol.http2.grpc import GrpcStatus
+from skylarkmq.protocol.http2.grpc import GrpcStatus, Metadata
 from skylarkmq.protocol.v5 import schema_pb2
 from tests.broker.grpc.session_rig import BODY_MAX, SessionRig, a_call
 
@@ -111,8 +111,8 @@ class Brokers:
         if address in self.down:
             raise UpstreamError(GrpcStatus.UNAVAILABLE, "nobody listens", reached=False)
         rpc = rpc_table([self.rigs[address].rpcs])[path.rpartition("/")[2]]
-        call = call_of(metadata, metadata["x-skylarkmq-client"], None)
-        call.metadata = metadata
+        fields = [(name.encode(), value.encode()) for name, value in metadata.items()]
+        call = call_of(Metadata(fields), metadata["x-skylarkmq-client"], None)
         return rpc, call
 
     async def unary(
