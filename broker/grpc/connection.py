@@ -64,6 +64,7 @@ _HEAD: Final = header_block(((b":status", b"200"), (b"content-type", CONTENT_TYP
 _OK: Final = header_block(((b"grpc-status", b"0"),))
 _NO_GRPC: Final = header_block(((b":status", b"415"), (b"content-type", b"text/plain")))
 _NO_GRPC_TEXT: Final = b"This port is for RocketMQ 5 clients, which speak gRPC.\n"
+_ENDED: Final = "the call was ended; try again"
 NAME_MAX: Final = 128
 """Characters of a client's text that an error repeats."""
 
@@ -230,6 +231,11 @@ class GrpcStream(MessageReader):
             self._task.cancel()
         elif self._outcome is not None and self._outcome.cancel():
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the work has, also when it was ended before its first step."""
+        return self._task is not None and self._task.done()
 
     def drained(self) -> None:
         """The client has room again."""
@@ -445,7 +451,7 @@ class GrpcConnection(PeerConnection):
         except GrpcError as error:
             stream.finish(error.status, str(error))
         except asyncio.CancelledError:
-            stream.finish(GrpcStatus.UNAVAILABLE, "the call was ended; try again")
+            stream.finish(GrpcStatus.UNAVAILABLE, _ENDED)
             raise
         except Exception:
             log.exception("a call of %s failed", self.remote_address)
@@ -530,8 +536,17 @@ class GrpcConnection(PeerConnection):
             if not stream.is_served:
                 self._forget(stream)
             self._drop(stream)
-        if not self._streams:
+        if self._streams:
+            asyncio.get_running_loop().call_soon(self._end_those_not_begun)
+        else:
             self._close_transport()
+
+    def _end_those_not_begun(self) -> None:
+        """End calls whose tasks were cancelled before their first step, which `serve` never saw."""
+        for stream in list(self._streams.values()):
+            if stream.has_ended:
+                stream.finish(GrpcStatus.UNAVAILABLE, _ENDED)
+                self._ended(stream)
 
     def _close_transport(self) -> None:
         if not self.closed:

@@ -317,6 +317,19 @@ async def test_a_stop_ends_calls_as_unavailable(rig: Rig, channel: grpc.aio.Chan
     assert rig.stats.connections_closed["shutdown"] == 1
 
 
+@pytest.mark.parametrize("path", ["/test/One", "/test/Many"])
+async def test_a_call_that_has_just_come_does_not_keep_its_connection_open(
+    path: str, rig: Rig
+) -> None:
+    head = [*HEAD, (":method", "POST"), (":path", path), CONTENT_TYPE, ("what", "hang")]
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    await until(lambda: rig.server.connections)
+    rig.connection.data_received(request(head, PREFIX.pack(0, 1) + b"x"))
+    rig.connection.close("test")  # before it has begun
+    assert b"grpc-status\x02%d" % GrpcStatus.UNAVAILABLE in await reader.read()
+    writer.close()
+
+
 async def test_compressed_messages_are_refused(rig: Rig) -> None:
     gzip = grpc.Compression.Gzip
     async with grpc.aio.insecure_channel(rig.target, compression=gzip) as channel:
