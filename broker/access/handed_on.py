@@ -5,8 +5,9 @@
 
 The digits are HMAC-SHA256(secret key, client's address, its x-mq-client-id, x-mq-date-time; each
 in a line). White lists let addresses in without an account, so with access control on an address
-counts only with a proof; without one, it is the address of the connection that counts. The account
-of the call is the client's own all the same: its signature is handed on as it came.
+counts only with a proof. Without one the call has that of the connection, and no white list lets it
+in: who is behind the other endpoint is not known. The account of the call is the client's own all
+the same: its signature is handed on as it came.
 
 Whoever has read a proof may use the client's address from then on: TLS is what protects it.
 """

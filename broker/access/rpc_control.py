@@ -66,33 +66,38 @@ class RpcAccess:
     def client(self, metadata: Mapping[str, str], peer: str) -> str:
         """Return the address of the client of a call that another endpoint hands on.
 
+        Empty where it is not proved.
+
         Args:
-            peer: `host:port` of the connection; it counts where no other is proved.
+            peer: `host:port` of the connection.
         """
         client = client_of(metadata)
         if client and is_proved(self.rules, client, metadata):
             return client
         if self._told.take():
             log.info(
-                "%s hands a call of %s on without a proof that counts here, so its own address "
-                "counts: give both brokers the same admin's account",
+                "%s hands a call of %s on without a proof that counts here, so no white list "
+                "lets it in: give both brokers the same admin's account",
                 peer,
                 client or "no address",
             )
-        return peer
+        return ""
 
-    def account(self, name: str, metadata: Mapping[str, str], peer: str) -> Account | None:
+    def account(
+        self, name: str, metadata: Mapping[str, str], peer: str, *, may_be_white: bool = True
+    ) -> Account | None:
         """Return whose call it is; None for an address that may do everything.
 
         Args:
             name: of the call.
             peer: `host:port` of the client.
+            may_be_white: white lists count.
 
         Raises:
             AccessDenied: it is nobody's.
         """
-        host = peer.rpartition(":")[0]
-        if self._is_open(host):
+        host = peer.rpartition(":")[0] if may_be_white else ""
+        if host and self._is_open(host):
             return None
         try:
             return self._proved(metadata, host)
@@ -136,7 +141,7 @@ class RpcAccess:
     def _proved(self, metadata: Mapping[str, str], host: str) -> Account:
         key, signature = read_authorization(metadata.get("authorization", ""))
         account = account_of(self.rules, key)
-        if account.white and account.white.matches(host):
+        if host and account.white and account.white.matches(host):
             return account
         date = metadata.get("x-mq-date-time", "")
         right = digest(account.secret_key, date.encode(), "sha1").hex()

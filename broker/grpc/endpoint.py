@@ -149,15 +149,15 @@ class _Method:
             RpcRefused: it does not say so.
             AccessDenied: it may not.
         """
-        peer, access = stream.peer.remote_address, self._endpoint.access
-        if _CLIENT in stream.metadata.raw:
-            by = peer
-            peer = client_of(stream.metadata) or by
-            if access is not None:
-                peer = access.client(stream.metadata, by)
-        call = call_of(stream.metadata, peer, stream.deadline_s)
+        metadata, access = stream.metadata, self._endpoint.access
+        peer, is_known = stream.peer.remote_address, True
+        if _CLIENT in metadata.raw:
+            client = client_of(metadata) if access is None else access.client(metadata, peer)
+            peer, is_known = client or peer, bool(client)
+        call = call_of(metadata, peer, stream.deadline_s)
         if access is not None:
-            call.account = access.account(self._rpc.name, stream.metadata, peer)
+            name = self._rpc.name
+            call.account = access.account(name, metadata, peer, may_be_white=is_known)
         return call
 
     def _read(self, call: Call, data: bytes, waited_s: float = 0.0) -> Any:

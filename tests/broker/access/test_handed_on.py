@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
-from skylarkmq.broker.access.accounts import Account, read_rules
+from skylarkmq.broker.access.accounts import AccessRules, Account, read_rules
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, client_of, is_proved, proof_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.access.rpc_rights import RPCS
@@ -22,6 +22,8 @@ from tests.broker.grpc.rig import METADATA, open_client, open_rig
 RULES = read_rules([(Path("plain_acl.yml"), (WHITE + ACCOUNTS).encode())])
 WHITE_CLIENT = "10.1.2.3:4711"
 FAR_CLIENT = "192.0.2.7:4711"
+HOME = "globalWhiteRemoteAddresses: [127.0.0.*, '::1']\n"
+AT_HOME = read_rules([(Path("plain_acl.yml"), (HOME + ACCOUNTS).encode())])
 BEAT = schema_pb2.HeartbeatRequest()
 
 
@@ -79,12 +81,14 @@ def test_others_prove_nothing(change: dict[str, str], why: str) -> None:
     assert not is_proved(RULES, WHITE_CLIENT, handed_on(WHITE_CLIENT) | {PROOF: proof})
 
 
-async def peers_of(metadata: dict[str, str], *, with_access: bool) -> tuple[int, list[Any]]:
+async def peers_of(
+    metadata: dict[str, str], *, with_access: bool, rules: AccessRules = RULES
+) -> tuple[int, list[Any]]:
     """The code of a heartbeat, and address and account of the call that its handler got."""
 
     def make(stats: Any, clock: Any) -> RpcAccess:
         access = RpcAccess(RPCS, stats, clock)
-        access.rules = RULES
+        access.rules = rules
         return access
 
     options: dict[str, Any] = {"access": make} if with_access else {}
@@ -114,6 +118,10 @@ async def test_with_access_control_it_is_to_be_proved() -> None:
     code, calls = await peers_of({**signs, CLIENT: WHITE_CLIENT}, with_access=True)
     assert code == Code.OK
     assert calls[0][0] != WHITE_CLIENT and calls[0][1] == "subscriber"
+    code, calls = await peers_of(handed_on(FAR_CLIENT), with_access=True, rules=AT_HOME)
+    assert (code, calls) == (Code.UNAUTHORIZED, []), "the connection's address is on the list"
+    code, calls = await peers_of({}, with_access=True, rules=AT_HOME)
+    assert code == Code.OK, "who hands nothing on is let in by it"
     proved = handed_on(FAR_CLIENT, admin(), **signs)
     found = await peers_of(proved, with_access=True)
     assert found == (Code.OK, [(FAR_CLIENT, "subscriber")])
