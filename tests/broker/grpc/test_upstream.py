@@ -111,18 +111,24 @@ async def test_a_stream_goes_both_ways(server: GrpcioServer, upstreams: Upstream
         await call.write(b"to nobody")
 
 
-async def test_what_is_not_read_is_not_sent(server: GrpcioServer, upstreams: Upstreams) -> None:
-    many = {"times": "3000"}
-    async with upstreams.stream(server.address, "/test/Many", many) as call:
-        await call.write(bytes(1000))
-        call.end()
-        await until(lambda: upstreams.answers.held >= RECEIVE_WINDOW - 70_000, "the window")
-        assert upstreams.answers.held <= RECEIVE_WINDOW
-        # Another call is not held up.
-        assert await upstreams.unary(server.address, "/test/One", {}, b"hello", None) == b"hello"
-        assert [await call.read() for _ in range(3000)] == [bytes(1000)] * 3000
-        assert await call.read() is None
+async def test_what_is_not_read_is_not_sent(upstreams: Upstreams) -> None:
+    async with scripted(nothing) as server, upstreams.stream(server.address, "/a/B", {}) as call:
+        await call.write(b"")
+        await until(lambda: server.peers[0].size)
+        (peer,) = server.peers
+        peer.http2.send_headers(1, OK)
+        count = 0
+        while peer.http2.local_flow_control_window(1) >= 1024:
+            peer.http2.send_data(1, framed(bytes(1019)))
+            count += 1
+        peer.send()
+        await until(lambda: upstreams.answers.held == count * 1024 == RECEIVE_WINDOW)
+        server.work = echo  # another call is not held up, and carries what was said before it
+        assert await upstreams.unary(server.address, "/a/B", {}, b"", None) == b"answer"
+        assert peer.http2.local_flow_control_window(1) == 0
+        assert [await call.read() for _ in range(count)] == [bytes(1019)] * count
         assert upstreams.answers.held == 0
+        await until(lambda: peer.http2.local_flow_control_window(1) == RECEIVE_WINDOW)
 
 
 async def test_our_own_endpoint_takes_them(upstreams: Upstreams) -> None:
@@ -537,19 +543,18 @@ async def test_a_stream_that_is_left_ends_there(upstreams: Upstreams) -> None:
         assert left[0].is_over
 
 
-async def test_the_time_of_a_call(server: GrpcioServer) -> None:
+async def test_the_time_of_a_call() -> None:
     clock = ManualClock()
-    async with opened(clock) as upstreams:
-        times = 3.0, 0.5, 6.0, None
+    async with scripted(nothing) as server, opened(clock) as upstreams:
         calls = [
-            asyncio.ensure_future(upstreams.unary(server.address, "/test/Hang", {}, b"", time_s))
-            for time_s in times
+            asyncio.ensure_future(upstreams.unary(server.address, "/a/B", {}, b"", time_s))
+            for time_s in (3.0, 0.5, 6.0, None)
         ]
-        await until(lambda: server.under_way == 4)
+        await until(lambda: server.peers and len(server.peers[0].asked) == 4)
         for seconds, left in ((0.25, 4), (0.25, 3), (2.25, 3), (0.25, 2), (3, 1)):
             await advance_async(clock, seconds)
-            await until(lambda: server.under_way == left)  # noqa: B023
             assert sum(not call.done() for call in calls) == left
+        await until(lambda: server.peers[0].resets == [3, 1, 5])
         error = await failed(calls[1])
         assert (error.status, error.reached) == (GrpcStatus.DEADLINE_EXCEEDED, True)
         calls[3].cancel()
