@@ -12,8 +12,9 @@ RocketMQ's proxy, all have this endpoint, which hands calls on (`cluster.py`).
                      these two
 
 A broker without an endpoint, or one of RocketMQ's, has no queues in the route. What was learned is
-kept for a while, and beyond that when nobody answers. This broker itself is not asked about, but a
-replica that follows has its master among its neighbours.
+kept for a while, and beyond that when nobody answers, or no name server knows the topic: one that
+has just started knows none, until brokers register again. This broker itself is not asked about,
+but a replica that follows has its master among its neighbours.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 ROUTE_KEPT_S: Final = 5.0
 ENDPOINT_KEPT_S: Final = 30.0
+UNKNOWN_KEPT_S: Final = 60.0
+"""What was known of a topic that no name server knows any more; brokers register every 30 s."""
 ANSWER_LIMIT_S: Final = 1.0
 """For name servers, and again for brokers: a client waits for 3 s."""
 ROUTES_MAX: Final = 10_000
@@ -64,6 +67,7 @@ class Neighbour(NamedTuple):
 
 class _Known(NamedTuple):
     until_s: float
+    told_s: float  # when a name server knew the topic last
     rows: list[tuple[QueueData, str]]  # with each broker's master, `host:port`
 
 
@@ -165,10 +169,15 @@ class Neighbours:
                 answers = await within(self._clock, ANSWER_LIMIT_S, find(topic))
             except TimeoutError:
                 log.info("no name server tells where else %s is", topic)
-        rows = self._rows(answers) if answers or known is None else known.rows
+        now_s = self._clock.monotonic()
+        rows, told_s = self._rows(answers), now_s
+        if known is not None and not any(answers):
+            told_s = known.told_s
+            if not answers or now_s < told_s + UNKNOWN_KEPT_S:
+                rows = known.rows
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
-        found = self._routes[topic] = _Known(self._clock.monotonic() + ROUTE_KEPT_S, rows)
+        found = self._routes[topic] = _Known(now_s + ROUTE_KEPT_S, told_s, rows)
         return found
 
     def _rows(self, answers: list[TopicRouteData | None]) -> list[tuple[QueueData, str]]:

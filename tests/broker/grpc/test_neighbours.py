@@ -107,9 +107,18 @@ async def test_what_was_learned_is_kept_for_a_while() -> None:
     rig.routes, rig.endpoints = [route(b="b:2")], {"b:2": "b.example:2"}
     assert await rig.of() == {"b": "b.example:2"}, "another replica leads"
     assert rig.were_asked() == ["T", "b:2"]
-    rig.routes = [None]
+    rig.routes = [None, None]
+    for _ in range(9):
+        rig.clock.advance(6)
+        assert await rig.of() == {"b": "b.example:2"}, "name servers may have just started"
     rig.clock.advance(6)
     assert await rig.of() == {}, "the topic was deleted there"
+    rig.routes = [None, route(b="b:2")]
+    rig.clock.advance(6)
+    assert await rig.of() == {"b": "b.example:2"}
+    rig.routes = [None, route(own="o:1")]
+    rig.clock.advance(6)
+    assert await rig.of() == {}, "one knows that it is not there any more"
 
 
 async def test_brokers_find_another_one_by_its_own_port() -> None:
