@@ -344,6 +344,8 @@ class Http2Connection(ABC):
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a head without its priority")
             on_itself = _depends_on(payload) == stream_id
             payload = payload[_PRIORITY_SIZE:]
+        if len(payload) > HEADER_SIZE_MAX:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a head is too large")
         if flags & END_HEADERS:
             self._head(stream_id, flags, payload, events)
         else:
@@ -374,6 +376,7 @@ class Http2Connection(ABC):
             raise StreamError(stream.stream_id, ErrorCode.PROTOCOL_ERROR)
         for name, _ in fields:
             self._check_name(stream.stream_id, name)
+        _check_values(stream.stream_id, fields)
         stream.is_received = True
 
     def _check(
@@ -409,6 +412,7 @@ class Http2Connection(ABC):
                 length = int(value[:20])
         if not needed <= pseudo <= known:
             raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        _check_values(stream_id, fields)
         return length
 
     def _check_name(self, stream_id: int, name: bytes) -> None:
@@ -612,6 +616,13 @@ class Http2Connection(ABC):
         stream = self._streams.pop(stream_id)
         if self._blocked.pop(stream_id, None) is not None:
             self.unsent_size -= sum(map(len, stream.pending))
+
+
+def _check_values(stream_id: int, fields: Sequence[Field]) -> None:
+    """Refuse values with an end of a line or of a text in them; RFC 9113 8.2.1."""
+    values = b" ".join([value for _, value in fields])
+    if b"\n" in values or b"\r" in values or b"\0" in values:
+        raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
 
 
 def _window_update(stream_id: int, increment: int) -> bytes:

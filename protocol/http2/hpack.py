@@ -149,6 +149,7 @@ class HpackDecoder:
             size_max: bytes of the fields of a block, each counted with ENTRY_SIZE.
         """
         self._size_max = size_max
+        self._count_max = size_max // ENTRY_SIZE
         self._added: deque[Field] = deque()  # newest first
         self._added_size = 0
         self._table_size = TABLE_SIZE
@@ -169,6 +170,7 @@ class HpackDecoder:
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
         position, end = 0, len(block)
+        is_long = end > self._count_max  # a field has a byte at least
         added = self._added
         while position < end:
             first = block[position]
@@ -215,6 +217,8 @@ class HpackDecoder:
                     self._added_size += len(name) + len(value) + ENTRY_SIZE
                     self._evict()
             fields.append(field)
+            if is_long and len(fields) > self._count_max:
+                break  # too large, whatever follows
         if position > end:
             raise HpackError("the block ends within a string")
         size = sum([len(name) + len(value) + ENTRY_SIZE for name, value in fields])

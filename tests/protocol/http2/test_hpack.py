@@ -60,6 +60,14 @@ def test_a_field_counts_more_than_its_bytes() -> None:
         HpackDecoder(size - 1).decode(block)
 
 
+def test_of_too_many_fields_the_rest_is_not_read() -> None:
+    post, none = b"\x83", b"\x80"
+    decoder = HpackDecoder(10 * (len(":method") + len("POST") + ENTRY_SIZE))
+    assert decoder.decode(post * 10) == [(b":method", b"POST")] * 10
+    with pytest.raises(TooLargeError):
+        decoder.decode(post * 100 + none)
+
+
 @pytest.mark.parametrize(
     "block",
     [

@@ -286,6 +286,7 @@ def test_a_fault_of_a_stream_costs_the_stream(data: bytes, code: ErrorCode) -> N
         (*HEAD[:4], ("te", "gzip")),
         (*HEAD, (":status", "200")),
         (*HEAD, ("content-length", "x")),
+        *((*HEAD, ("x-mq-client-id", f"a{end}b")) for end in "\n\r\0"),
     ],
 )
 def test_a_head_that_is_no_request_costs_the_stream(fields: tuple[tuple[str, str], ...]) -> None:
@@ -362,6 +363,13 @@ def test_a_head_without_an_end_is_bounded() -> None:
         server.receive(frame(FrameType.CONTINUATION, 0, 1, bytes(1000)))
     assert server.failed.startswith("ENHANCE_YOUR_CALM")
     assert server.buffered_size == 0
+
+
+def test_a_head_in_one_frame_is_bounded_too() -> None:
+    for size, fails in ((HEADER_SIZE_MAX, False), (HEADER_SIZE_MAX + 1, True)):
+        server = raw()
+        server.receive(frame(FrameType.HEADERS, END_HEADERS, 1, b"\x20" * size))
+        assert server.failed.startswith("ENHANCE_YOUR_CALM") is fails
 
 
 def test_what_is_no_http2_fails_at_its_first_byte() -> None:
