@@ -180,6 +180,7 @@ def test_those_that_work_on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     store.start()
     store.run(put("TopicTest", 0, "a message"))
     store.stop()
+    (tmp_path / "var" / "store" / "skylarkmq" / "pop").mkdir(parents=True)  # as a broker does
     (tmp_path / "broker.conf").write_text("brokerName=broker-a\n")
     lines = [line for line in runnable() if is_offline(line)]
     assert len(lines) >= 7
