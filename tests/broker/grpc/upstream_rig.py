@@ -84,8 +84,10 @@ class GrpcioServer(grpc.GenericRpcHandler):
 
     async def many(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
         self._note(context)
+        # Of this call: by the time a request comes another call may have been told of.
+        times = int(self.metadata.get("times", "1"))
         async for request in requests:
-            for _ in range(int(self.metadata.get("times", "1"))):
+            for _ in range(times):
                 yield request
 
 
