@@ -21,7 +21,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 cdef extern from "Python.h":
@@ -103,6 +103,7 @@ include "crc.pxi"
 include "records.pxi"
 include "units.pxi"
 include "frames.pxi"
+include "fields.pxi"
 include "pulls.pxi"
 include "send_headers.pxi"
 include "answers.pxi"
