@@ -17,6 +17,7 @@ proxy/.../processor/ProducerProcessor.java
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import Final
 
@@ -79,6 +80,7 @@ class SendHandlers(RpcHandlers):
         Args:
             ledger: told of half messages whose producers name no offsets.
         """
+        self._loop = asyncio.get_running_loop()
         self._config = context.config
         self._clock = context.clock
         self._topics = context.topics
@@ -148,7 +150,7 @@ class SendHandlers(RpcHandlers):
             flag=0,
             properties=checked.properties,
         )
-        told: Outcome[Told] = Outcome()
+        told: Outcome[Told] = Outcome(loop=self._loop)
         placed = self._send.put(
             sender, checked.body, header, lambda status, why: told.tell((status, why))
         )

@@ -65,12 +65,16 @@ class LateWrites:
     """
 
     def __init__(self) -> None:
+        # Kept: whoever asks for the running loop asks the system for a process id each time.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: list[LateWriter] = []
 
     def add(self, connection: LateWriter) -> None:
         """Have a connection write what it has queued by then."""
         if not self._connections:
-            asyncio.get_running_loop().call_soon(self._write)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._write)
         self._connections.append(connection)
 
     def _write(self) -> None:

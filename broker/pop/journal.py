@@ -168,6 +168,7 @@ class PopJournal:
             worker: a thread that has nothing else to do.
             fail: ends all writing of the store for good, because the disk failed.
         """
+        self._loop = asyncio.get_running_loop()
         self._folder = folder
         self._files = files
         self._worker = worker
@@ -289,7 +290,7 @@ class PopJournal:
     def _plan(self) -> None:
         if not self._is_planned:
             self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._is_planned = False

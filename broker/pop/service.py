@@ -96,6 +96,7 @@ class PopService:
         Args:
             peer_clock: what waiting clients are measured by.
         """
+        self._loop = asyncio.get_running_loop()
         self._store = context.store
         self._topics = context.topics
         self._offsets = context.offsets
@@ -524,7 +525,7 @@ class PopService:
         Raises:
             RemoteProtocolError: the disk does not take it; it counts as long as the broker runs.
         """
-        ended: Outcome[BaseException | None] = Outcome()
+        ended: Outcome[BaseException | None] = Outcome(loop=self._loop)
         self.journal.after(ended.tell)
         error = await ended
         if error is not None:
