@@ -112,3 +112,13 @@ def test_a_block_of_usual_fields_needs_no_python() -> None:
             (b":method", b"POST"),
             (b"date", b"20261127T0000Z"),
         ]
+
+
+def test_what_had_to_leave_the_table_in_a_block_is_no_field_in_its_rest() -> None:
+    encoder, decoder = hpack.Encoder(), HpackDecoder(SIZE_MAX)
+    decoder.decode(encoder.encode([(b"x-old", b"1")]))
+    large = encoder.encode([(b"x-large", bytes(4050))], huffman=False)
+    newest, before_it = b"\xbe", b"\xbf"
+    with pytest.raises(HpackError):
+        decoder.decode(large + before_it)
+    assert decoder.decode(newest) == [(b"x-large", bytes(4050))]
