@@ -80,7 +80,7 @@ class SendHandlers(RpcHandlers):
         Args:
             ledger: told of half messages whose producers name no offsets.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once something was sent
         self._config = context.config
         self._clock = context.clock
         self._topics = context.topics
@@ -150,6 +150,8 @@ class SendHandlers(RpcHandlers):
             flag=0,
             properties=checked.properties,
         )
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
         told: Outcome[Told] = Outcome(loop=self._loop)
         placed = self._send.put(
             sender, checked.body, header, lambda status, why: told.tell((status, why))

@@ -168,7 +168,7 @@ class PopJournal:
             worker: a thread that has nothing else to do.
             fail: ends all writing of the store for good, because the disk failed.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once something was noted
         self._folder = folder
         self._files = files
         self._worker = worker
@@ -290,6 +290,8 @@ class PopJournal:
     def _plan(self) -> None:
         if not self._is_planned:
             self._is_planned = True
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:

@@ -96,7 +96,7 @@ class PopService:
         Args:
             peer_clock: what waiting clients are measured by.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once something was acknowledged
         self._store = context.store
         self._topics = context.topics
         self._offsets = context.offsets
@@ -525,6 +525,8 @@ class PopService:
         Raises:
             RemoteProtocolError: the disk does not take it; it counts as long as the broker runs.
         """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
         ended: Outcome[BaseException | None] = Outcome(loop=self._loop)
         self.journal.after(ended.tell)
         error = await ended
