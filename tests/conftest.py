@@ -20,6 +20,7 @@ from skylarkmq.client.services import Services
 from skylarkmq.remoting import client
 from skylarkmq.remoting.waiting import within
 from tests.support.busy import busy_processes
+from tests.support.cpu_report import CpuReport
 from tests.support.patience import LIMIT_S
 
 # How long an example takes says how busy the machine is. A failure prints how to see it again.
@@ -34,6 +35,17 @@ SEND_TIMEOUT_S: Final = ProducerConfig().send_timeout
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--busy", type=int, default=0, metavar="N", help="beside N busy processes")
+    parser.addoption(
+        "--cpu-limit",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="fail when a test without the marker slow takes more CPU seconds",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuReport(config, config.getoption("--cpu-limit")))
 
 
 @pytest.hookimpl(wrapper=True)
