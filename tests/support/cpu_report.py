@@ -1,9 +1,9 @@
-"""What a run costs: CPU seconds of its tests by folder, of its collection, and the tests above a budget.
+"""What a run costs: CPU seconds of its tests by folder and of its collection, and who took most.
 
-A test's CPU is that of its process and of the children it waited for, from the first fixture to the last
-teardown, so a fixture of a module counts for the module's first test. CPU, since time on a clock says
-how busy the machine is. The report is a list for whoever reads it; with `--cpu-limit S`, as in
-`make nightly`, a test without the marker `slow` that takes more than S makes the run fail.
+A test's CPU is that of its process and of the children it waited for, from the first fixture to the
+last teardown, so a fixture of a module counts for the module's first test. CPU, since time on a
+clock says how busy the machine is. The report is a list for whoever reads it; with `--cpu-limit S`,
+as in `make nightly`, a test without the marker `slow` that takes more than S makes the run fail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def peak_mib() -> int:
 
 
 class CpuReport:
-    """Measures in the process that runs the tests, adds up and prints in the one that was called."""
+    """Measures in the process that runs tests, adds up and prints in the one that was called."""
 
     def __init__(self, config: pytest.Config, limit_s: float) -> None:
         self._config = config
