@@ -1,14 +1,31 @@
-# Every target makes .venv by itself. Needed beforehand: Python 3.11 or later with venv, and make.
+# Commands. Each makes .venv by itself; needed beforehand: Python 3.11 or later with venv, and make.
 #
+# Use it
 #   make run       broker and name server in the foreground, data in ./var/store
-#   make test      the test suite, three files at a time, in a random order
-#   make test-pure  the same without the compiled kernel
-#   make test-spark  the tests that start a JVM: the Spark connector and its jobs
-#   make test-busy  the tests that a busy machine could break, beside busy processes
-#   make check     style, types, layers, the Dockerfiles
 #   make demo      336,776 real flights through a broker that is killed in between
 #   make pipeline-demo  the same flights through Spark: an archive job that is killed, figures, a plot
 #   make places-demo  234,908 real places archived as columns, counted by polars, one of them erased
+#
+# Test a change
+#   make test      the test suite: about three minutes, two files at a time, in a random order
+#   make check     style, types, the Dockerfiles, layers and other rules of the architecture
+#   make test-slow  the tests above half a CPU second, or that wait for more than two seconds
+#   make test-pure  without the compiled kernel: the tests of what has a twin in it
+#   make test-spark  the tests that start a JVM: the Spark connector and its jobs
+#
+# Before a release
+#   make nightly   all of the above and below in one go, each with a limit and a log, then one table
+#   make test-busy  the tests that a busy machine could break, beside busy processes
+#   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
+#   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
+#                  be missing; needs root, or ARGS=--loopback
+#   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, Go, promtool
+#   make mutants   breaks single lines on purpose: which of them do the tests catch?
+#   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
+#   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
+#   make docs      the documentation with the API pages as one site, in ./var/docs
+#
+# Measure
 #   make bench     how fast, beside echo servers on the same machine; also with several processes, and with a slave
 #   make bench-store  how fast the store alone is: growth, recovery, reads, the key index
 #   make bench-broker  filters, many topics, groups and queues, a million timers, connections
@@ -16,16 +33,12 @@
 #                  with ARGS='--peers nats redis kafka' on these
 #   make bench-failover  what replicas that elect their master cost a send, with 0, 1 and 2 followers
 #   make bench-spark  source, sink, commit-log reader and triggers, beside the same without Spark
-#   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
-#   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
-#   make faults    kills, crashes and disk errors at their full amounts; power cuts when root
-#   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
-#                  be missing; needs root, or ARGS=--loopback
-#   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, Go, promtool
-#   make docs      the documentation with the API pages as one site, in ./var/docs
-#   make docs-reference  writes the generated pages of docs/reference anew
-#   make schema    compiles protocol/v5/schema.proto anew, after a change in it
-#   make boards    writes Grafana's boards anew, after a change in deploy/grafana
+#
+# Write files anew
+#   make docs-reference  the generated pages of docs/reference
+#   make schema    protocol/v5/schema.proto, compiled, after a change in it
+#   make boards    Grafana's boards, after a change in deploy/grafana
+#   make clean     removes the environments and caches
 #
 # ARGS goes to the command: make run ARGS='--set flushDiskType=SYNC_FLUSH', make test ARGS='-k frame'.
 # The first lines of a test run name the seed of its order: make test ARGS='--randomly-seed=7' has it again.
@@ -35,29 +48,48 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
+# What marks a test that other machines, root or a JVM are needed for, or hours.
+ELSEWHERE := not spark and not interop and not fault and not fault_root and not soak
+# Tests start hundreds of processes: without bytecode each would compile the product again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-pure test-spark test-busy faults failover check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference schema boards clean
+.PHONY: run help test test-slow test-pure test-spark test-busy nightly faults failover mutants check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference schema boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
 
-test: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/architecture $(ARGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile -m 'slow and $(ELSEWHERE)' $(ARGS)
+
+# Whose code takes another road where the kernel is. TWINS=tests for the whole suite.
+TWINS ?= tests/kernel tests/store tests/protocol tests/remoting tests/property tests/broker/processor \
+	tests/spark/log tests/spark/reading tests/spark/test_batches.py tests/spark/test_spark_columns.py
 test-pure: $(VENV)/.dev
-	SKYLARKMQ_PURE=1 $(BIN)/pytest -n 3 --dist loadfile $(ARGS)
+	SKYLARKMQ_PURE=1 $(BIN)/pytest -n 2 --dist loadfile $(TWINS) $(ARGS)
 
 test-spark: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m 'spark and not interop and not soak' $(ARGS)
 
 test-busy: $(VENV)/.dev
-	$(BIN)/pytest -m 'timing and not interop and not fault and not fault_root and not soak' --busy 4 $(ARGS)
+	$(BIN)/pytest -m 'timing and $(ELSEWHERE)' --busy 4 $(ARGS)
+
+nightly: $(VENV)/.dev
+	$(BIN)/python -m tests.nightly $(ARGS)
 
 faults: $(VENV)/.dev
 	$(BIN)/pytest -rs -m 'fault or fault_root' $(ARGS)
 
 failover: $(VENV)/.dev
 	$(BIN)/python -m tests.failover $(ARGS)
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

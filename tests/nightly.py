@@ -4,8 +4,8 @@
     make nightly ARGS='--only test faults --folder /tmp/night'
 
 Each part is a target of the Makefile with a limit and a log of its own. A part that fails, hangs or
-lacks its tools does not stop the others. The end is one table; what was skipped stands below it with
-its reason. Exits with 1 when a part failed or was ended at its limit.
+lacks its tools does not stop the others. The end is one table, with what was skipped and why below.
+Exits with 1 when a part failed or was ended at its limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 
 LIMIT_CPU_S: Final = 2  # of a test without the marker `slow`
 LIMITS_CODE: Final = 124  # as `timeout` says it
-TARGETS_WORD: Final = "make: *** ["
+MAKES_WORD: Final = "make: *** "
 SKIPPED: Final = re.compile(r"^SKIPPED \[(\d+)\] (?:\S+: )?(.+)$", re.MULTILINE)
 CLOSING: Final = re.compile(r"^=*\s*((?:\d+ \w+,? ?)+ in [\d.]+s.*?)\s*=*$", re.MULTILINE)
 REASONS_SHOWN: Final = 12
@@ -40,11 +40,11 @@ class Part:
     name: str
     minutes: float
     args: str = ""
-    target: str = ""  # of the Makefile; the name when it is empty
+    target: str = ""  # of the Makefile, with its variables; the name when it is empty
     skip_code: int = 0  # with which the command says that this machine lacks what it needs
 
     def command(self) -> list[str]:
-        words = ["make", "--no-print-directory", self.target or self.name]
+        words = ["make", "--no-print-directory", *(self.target or self.name).split()]
         return [*words, f"ARGS={self.args}"] if self.args else words
 
 
@@ -52,7 +52,7 @@ PARTS: Final = (
     Part("check", 15),
     Part("test", 30, f"-rs --cpu-limit {LIMIT_CPU_S}"),
     Part("test-slow", 40, "-rs"),
-    Part("pure", 60, "tests -rs", "test-pure"),
+    Part("test-pure", 60, "-rs", "test-pure TWINS=tests"),
     Part("test-spark", 60, "-rs"),
     Part("test-busy", 60, "-rs"),
     Part("faults", 180),
@@ -132,7 +132,7 @@ def _last_words(text: str) -> str:
     if closing:
         return closing[-1]
     lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line and TARGETS_WORD not in line]
+    said = [line for line in lines if line and MAKES_WORD not in line]
     return said[-1][:80] if said else ""
 
 

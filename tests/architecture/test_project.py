@@ -14,6 +14,7 @@ from tests.architecture.sources import (
     ROOTS_FOLDER,
     product_files,
 )
+from tests.nightly import PARTS
 
 
 def read(name: str) -> str:
@@ -55,10 +56,22 @@ def test_images_are_built_from_all_packages() -> None:
 
 def test_ci_runs_what_the_documents_say() -> None:
     script = read(".ci/run")
-    commands = re.findall(r"^make ([a-z-]+)$", script, re.MULTILINE)
-    assert commands == ["check", "test", "test-pure", "test-spark", "test-busy"]
+    commands = re.findall(r"^ *timed make ([a-z-]+)$", script, re.MULTILINE)
+    assert commands == ["check", "test", "test-slow", "test-pure", "test-spark"]
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_no_part_of_the_night_is_unknown_to_make() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    assert {(part.target or part.name).split()[0] for part in PARTS} <= targets
+
+
+def test_the_head_of_the_makefile_tells_every_command() -> None:
+    makefile = read("Makefile")
+    told = re.findall(r"^#   make ([a-z-]+) ", makefile, re.MULTILINE)
+    phony = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
+    assert sorted(told) == sorted(set(phony) - {"help"})
 
 
 def test_extras_that_make_installs_exist() -> None:
