@@ -8,7 +8,8 @@ from tests.nightly import Outcome, Part, run, table
 
 MAKEFILE = """
 good:
-	@echo 'SKIPPED [2] tests/a.py: no Maven here'; echo '== 7 passed, 2 skipped in 1.20s =='; : $(ARGS)
+	@echo 'SKIPPED [2] tests/a.py: no Maven here'
+	@echo '== 7 passed, 2 skipped in 1.20s =='; : $(ARGS)
 bad:
 	@echo broken; exit 3
 lacking:
