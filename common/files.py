@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -162,6 +163,27 @@ def _named(error: OSError, what: str, path: Path) -> OSError:
     return OSError(error.errno, f"{error.strerror} ({what})", str(path))
 
 
+def write_whole(
+    write: Callable[[int, bytes | bytearray | memoryview, int], int],
+    fd: int,
+    data: bytes | bytearray | memoryview,
+    position: int,
+    path: Path,
+) -> None:
+    """Write all of `data` by `os.pwrite`, or by what a test has in its place.
+
+    Raises:
+        OSError: the system refused it, or took only a part.
+    """
+    try:
+        written = write(fd, data, position)
+    except OSError as error:
+        raise _named(error, "write", path) from error
+    if written != len(data):
+        why = f"short write of {written} of {len(data)} bytes"
+        raise OSError(errno.EIO, why, str(path))
+
+
 class DiskFile:
     """A `StoreFile` on a real file system."""
 
@@ -173,14 +195,8 @@ class DiskFile:
         self.size = os.fstat(fd).st_size
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        try:
-            written = os.pwrite(self._fd, data, position)
-        except OSError as error:
-            raise _named(error, "write", self.path) from error
-        if written != len(data):
-            why = f"short write of {written} of {len(data)} bytes"
-            raise OSError(errno.EIO, why, str(self.path))
-        self.size = max(self.size, position + written)
+        write_whole(os.pwrite, self._fd, data, position, self.path)
+        self.size = max(self.size, position + len(data))
 
     def pread(self, size: int, position: int) -> bytes:
         try:

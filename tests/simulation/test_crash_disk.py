@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,6 +12,7 @@ import pytest
 from skylarkmq.common.files import DiskFiles, Files
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep, Names
+from tests.support.workers import ManualWorker
 
 RNG = Random(1)
 NOTHING = CrashState(Keep.NONE, names=Keep.NONE)
@@ -194,11 +195,57 @@ def test_faults_hit_the_call_that_was_named() -> None:
     file = disk.open(disk.root / "file", create=True)
     disk.fail("pwrite", at=2, short=3)
     file.pwrite(b"12345", 0)
-    with pytest.raises(OSError, match="short write"):
+    with pytest.raises(OSError):
         file.pwrite(b"67890", 5)
     assert file.pread(10, 0) == b"12345678"
+    disk.faults.clear()
     disk.fail("pwrite", path="other")
     file.pwrite(b"x", 0)
+
+
+def test_a_disk_with_little_room_takes_what_fits_of_a_write() -> None:
+    disk = CrashDisk(free=2 * 4096)
+    file = disk.open(disk.root / "file", create=True)
+    file.pwrite(b"a" * 100, 0)
+    with pytest.raises(OSError):
+        file.pwrite(b"b" * 9000, 100)
+    assert disk.free == 0
+    assert file.pread(10_000, 0) == b"a" * 100 + b"b" * (2 * 4096 - 100)
+    with pytest.raises(OSError) as caught:
+        file.pwrite(b"c", 2 * 4096)
+    assert caught.value.errno == errno.ENOSPC
+    file.pwrite(b"d", 0)  # its block is there
+
+
+def test_a_slow_call_lets_others_have_their_turn() -> None:
+    disk = CrashDisk()
+    file = disk.open(disk.root / "file", create=True)
+    disk.sync_folder(disk.root)
+    disk.faults.slow_down(
+        "datasync", at=2, path="file", meanwhile=lambda: file.pwrite(b"c" * 4096, 8192)
+    )
+    file.pwrite(b"a" * 4096, 0)
+    file.datasync()
+    file.pwrite(b"b" * 4096, 4096)
+    file.datasync()
+    assert file.pread(1, 8192) == b"c"
+    left = disk.crash(NOTHING, RNG).contents()["file"]
+    assert left == b"a" * 4096 + b"b" * 4096, "a sync covers what was there when it began"
+    file.datasync()
+    assert len(disk.crash(NOTHING, RNG).contents()["file"]) == 3 * 4096
+
+
+def test_a_job_that_lingers_is_not_run_twice_nor_followed() -> None:
+    worker, ran = ManualWorker(), list[str]()
+
+    def job(name: str) -> Callable[[], None]:
+        return lambda: ran.append(f"{name} {worker.step()} {worker.idle}")
+
+    worker.submit(job("first"), lambda *_: None)
+    worker.submit(job("second"), lambda *_: None)
+    worker.run_all()
+    assert ran == ["first False False", "second False False"]
+    assert worker.idle
 
 
 def test_a_full_disk_refuses_and_space_comes_back_with_an_unlink() -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from skylarkmq.common.files import DiskSpace
+from skylarkmq.common.files import DiskSpace, write_whole
 from tests.support.crash_faults import Faults
 from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
 from tests.support.crash_states import CrashState, Names, NameSpace, folder_of
@@ -58,6 +58,7 @@ class CrashDisk:
 
     def open(self, path: Path, *, create: bool = False) -> CrashFile:
         key = self._key(path)
+        self.faults.check("open", path)
         inode = self.name_space.live.get(key)
         if inode is None:
             if not create or folder_of(key) not in self._folders:
@@ -73,6 +74,7 @@ class CrashDisk:
 
     def list(self, path: Path) -> list[str]:
         folder = self._key(path)
+        self.faults.check("open", path)
         entries = (*self.name_space.live, *self._folders)
         return sorted(
             entry[len(folder) + 1 :] for entry in entries if entry and folder_of(entry) == folder
@@ -98,6 +100,7 @@ class CrashDisk:
         return (path.parent, *parents)
 
     def read_all(self, path: Path) -> bytes:
+        self.faults.check("open", path)
         return bytes(self._inode(path).live)
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
@@ -105,7 +108,7 @@ class CrashDisk:
         temporary = path.with_name(path.name + ".tmp")
         file = self.open(temporary, create=True)
         file.truncate(0)
-        file.pwrite(data, 0)
+        file.write_on(data)
         file.datasync()
         live, key = self.name_space.live, self._key(path)
         if backup and key in live:
@@ -140,10 +143,12 @@ class CrashDisk:
         self.name_space.folder_removed(key)
 
     def sync_folder(self, path: Path) -> None:
+        self.faults.check("open", path)
         if self._key(path) not in self._folders:
             raise _missing(path)
         self._step("sync_folder", path)
         self.name_space.folder_synced(self._key(path))
+        self.faults.linger("sync_folder", path)
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 40 if self.free is None else self.free
@@ -169,6 +174,7 @@ class CrashDisk:
 
     def lock_folder(self, path: Path) -> CrashLock | None:
         assert self._key(path) in self._folders
+        self.faults.check("open", path)
         return None if path in self.locked else CrashLock(self, path)
 
     # What the files of this disk call
@@ -202,17 +208,17 @@ class CrashDisk:
             if id(inode) not in remaining and self.free is not None:
                 self.free += len(inode.blocks) * PAGE_SIZE
 
-    def _reserve(self, inode: Inode, position: int, size: int, path: Path) -> None:
-        """Take blocks for a range of a file; half of them, then ENOSPC, when there are too few."""
+    def reserve(self, inode: Inode, position: int, size: int) -> int:
+        """Take blocks for a range of a file; return how much of it has some, from its start on."""
         missing = [page for page in pages_of(position, size) if page not in inode.blocks]
-        if self.free is not None and len(missing) * PAGE_SIZE > self.free:
-            got = missing[: self.free // PAGE_SIZE]
-            inode.blocks.update(got)
-            self.free -= len(got) * PAGE_SIZE
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        inode.blocks.update(missing)
+        got = missing
         if self.free is not None:
-            self.free -= len(missing) * PAGE_SIZE
+            got = missing[: self.free // PAGE_SIZE]
+            self.free -= len(got) * PAGE_SIZE
+        inode.blocks.update(got)
+        if len(got) == len(missing):
+            return size
+        return max(0, missing[len(got)] * PAGE_SIZE - position)
 
     # Crashes
 
@@ -257,11 +263,24 @@ class CrashFile:
         self.size = len(inode.live)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        write_whole(self._write, 0, data, position, self.path)
+        self.size = max(self.size, position + len(data))
+
+    def write_on(self, data: bytes) -> None:
+        """Write by as many calls as it takes, as `DiskFiles` writes the text of a table."""
+        written = 0
+        while written < len(data):
+            written += self._write(0, memoryview(data)[written:], written)
+
+    def _write(self, _fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        """What the system does: it takes what there is room for, and returns its size."""
         disk, inode = self._disk, self._begin("pwrite")
-        short = disk.faults.short_count("pwrite", self.path)
-        part = memoryview(data)[:short]
+        size = disk.faults.part("pwrite", self.path, len(data))
+        room = disk.reserve(inode, position, size)
+        if not room and data:
+            raise _no_space(self.path)
+        part = memoryview(data)[:room]
         inode.modified_ms = disk.now_ms()
-        disk._reserve(inode, position, len(part), self.path)
         for start in range(0, len(part), PAGE_SIZE):
             if start and disk.before_step is not None:
                 disk.before_step("pwrite", self.path)  # killed between two pages of one write
@@ -269,9 +288,8 @@ class CrashFile:
             inode.write(part[start : start + PAGE_SIZE], position + start, next(disk._touches))
             if len(inode.live) != before:
                 disk.name_space.resized(self._key, inode)
-        if len(part) != len(data):
-            raise OSError(errno.EIO, f"short write of {len(part)} bytes", str(self.path))
-        self.size = max(self.size, position + len(data))
+        disk.faults.linger("pwrite", self.path)
+        return len(part)
 
     def pread(self, size: int, position: int) -> bytes:
         self._check_open()
@@ -292,17 +310,17 @@ class CrashFile:
             raise
         self._disk.name_space.file_synced(inode)
         inode.sync()
+        self._disk.faults.linger("datasync", self.path)
 
     def allocate(self, position: int, size: int) -> None:
         inode = self._begin("allocate")
-        try:
-            self._disk._reserve(inode, position, size, self.path)
-        except OSError:
+        if self._disk.reserve(inode, position, size) < size:
             got = max(inode.blocks, default=-1) + 1
             self._resize(min(max(len(inode.live), got * PAGE_SIZE), position + size))
-            raise
+            raise _no_space(self.path)
         self._resize(max(len(inode.live), position + size))
         self.size = max(self.size, position + size)
+        self._disk.faults.linger("allocate", self.path)
 
     def truncate(self, size: int) -> None:
         inode = self._begin("truncate")
@@ -328,10 +346,12 @@ class CrashFile:
         self._check_open()
         if self.size == 0:
             raise ValueError("cannot mmap an empty file")
+        self._disk.faults.check("map", self.path)
         return memoryview(self._inode.live)[: self.size].toreadonly()
 
     def writable_view(self) -> memoryview:
         self._check_open()
+        self._disk.faults.check("map", self.path)
         self._inode.mapped = True
         return memoryview(self._inode.live)[: self.size]
 
@@ -368,3 +388,7 @@ class CrashLock:
 
 def _missing(path: Path) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _no_space(path: Path) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

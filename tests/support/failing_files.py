@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
+from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile, write_whole
 from tests.support.crash_faults import Faults
 from tests.support.patience import LIMIT_S
 
@@ -34,12 +34,13 @@ class FailingFiles(DiskFiles):
         self._lock = threading.Lock()
 
     def fail(
-        self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO, path: str = ""
-    ) -> None:
-        """Let calls of `op` fail: create, pread, pwrite, datasync, allocate, truncate, rename,
-        unlink."""
+        self, op: str, *, at: int = 1, times: int = 1, error: int = errno.EIO,
+        path: str = "", short: int | None = None,
+    ) -> None:  # fmt: skip
+        """Let calls of `op` fail: open, map, create, pread, pwrite, datasync, allocate, truncate,
+        rename, unlink. See `Faults.add`."""
         with self._lock:
-            self._faults.add(op, at=at, times=times, error=error, path=path, short=None)
+            self._faults.add(op, at=at, times=times, error=error, path=path, short=short)
 
     def heal(self) -> None:
         """The disk is sound again."""
@@ -50,13 +51,32 @@ class FailingFiles(DiskFiles):
         with self._lock:
             self._faults.check(op, path)
 
+    def part(self, path: Path, size: int) -> int:
+        """How much of a write the system takes."""
+        with self._lock:
+            return self._faults.part("pwrite", path, size)
+
     def open(self, path: Path, *, create: bool = False) -> StoreFile:
+        self.check("open", path)
         if create:
             self.check("create", path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return _FailingFile(self, path, os.open(path, flags, 0o640))
 
+    def list(self, path: Path) -> list[str]:
+        self.check("open", path)
+        return super().list(path)
+
+    def read_all(self, path: Path) -> bytes:
+        self.check("open", path)
+        return super().read_all(path)
+
+    def sync_folder(self, path: Path) -> None:
+        self.check("open", path)
+        super().sync_folder(path)
+
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        self.check("open", path)
         self.check("rename", path)
         super().replace(path, data, backup=backup)
 
@@ -75,8 +95,21 @@ class _FailingFile(DiskFile):
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
         if "commitlog" in str(self.path):
             assert self._files.writing.wait(LIMIT_S)
+        write_whole(self._write, self._fd, data, position, self.path)
+        self.size = max(self.size, position + len(data))
+
+    def _write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        """What the system does with a write."""
         self._files.check("pwrite", self.path)
-        super().pwrite(data, position)
+        return os.pwrite(fd, data[: self._files.part(self.path, len(data))], position)
+
+    def view(self) -> memoryview:
+        self._files.check("map", self.path)
+        return super().view()
+
+    def writable_view(self) -> memoryview:
+        self._files.check("map", self.path)
+        return super().writable_view()
 
     def pread(self, size: int, position: int) -> bytes:
         self._files.check("pread", self.path)

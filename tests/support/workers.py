@@ -25,6 +25,7 @@ class ManualWorker:
         self.waits: list[float | None] = []  # limits of the calls of `wait`
         self._jobs: deque[tuple[Callable[[], Any], Done[Any]]] = deque()
         self._results: deque[tuple[Done[Any], Any, BaseException | None]] = deque()
+        self.is_busy = False  # a job is under way; one that lingers lets others have their turns
 
     def submit(self, job: Callable[[], T], done: Done[T]) -> None:
         if not self.stopped:  # a thread that has ended runs nothing more, and says nothing
@@ -46,17 +47,20 @@ class ManualWorker:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued, under way, or waiting to be told."""
-        return not self._jobs and not self._results
+        return not self._jobs and not self._results and not self.is_busy
 
     def run_job(self) -> bool:
         """Run the oldest job and keep its result back; False when there is none."""
-        if not self._jobs:
+        if not self._jobs or self.is_busy:
             return False
         job, done = self._jobs.popleft()
+        self.is_busy = True
         try:
             self._results.append((done, job(), None))
         except Exception as error:
             self._results.append((done, None, error))
+        finally:
+            self.is_busy = False
         return True
 
     def deliver(self) -> bool:
