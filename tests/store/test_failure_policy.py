@@ -17,64 +17,15 @@ from random import Random
 import pytest
 
 from skylarkmq.store.message_store import StoreState
-from skylarkmq.store.results import GetMessageStatus, PutMessageResult, PutMessageStatus
-from tests.store.support import LOG_SIZE, StoreRig, inner
+from skylarkmq.store.results import PutMessageResult, PutMessageStatus
+from tests.store.failing_rig import BODY, FailingRig, check_reads
+from tests.store.support import LOG_SIZE, StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep
 
 STEPS = 40
-BODY = b"b" * 6000  # some 20 records fill a log file
 KILL = CrashState(Keep.KILL)
 CUT = CrashState(Keep.NONE, names=Keep.NONE)
-
-
-class FailingRig(StoreRig):
-    """A store that is used in a fixed way while its disk fails at some call."""
-
-    def __init__(self, disk: CrashDisk, flush: str) -> None:
-        super().__init__(
-            disk,
-            flush_disk_type=flush,
-            mapped_file_size_consume_queue=400,
-            sync_flush_timeout=600_000,  # no answer but for good or bad
-        )
-        self.acked: dict[bytes, PutMessageResult] = {}
-        self.refused = 0
-        self.known = False  # the loop has learned of the failure
-
-    def send(self, number: int) -> None:
-        """Send one message; its answer is noted when it comes."""
-        body = b"%d:" % number + BODY
-
-        def done(result: PutMessageResult) -> None:
-            if result.status is PutMessageStatus.PUT_OK:
-                assert not self.known, "acknowledged after the disk had failed"
-                self.acked[body] = result
-            else:
-                assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-                self.refused += 1
-
-        self.store.put_message(inner("orders", number % 2, body), done)
-        self.known = self.store.failure is not None
-
-    def use(self) -> None:
-        """Send over two rolls, with flushes, written queues and checkpoints in between."""
-        for number in range(50):
-            self.send(number)
-            if number % 3 == 0:
-                self.workers.flush.step()
-            if number % 5 == 0:
-                self.workers.prepare.step()
-            if number % 7 == 0:
-                self.clock.advance(1.1)
-                self.workers.queues.step()
-            if number % 25 == 20:
-                self.clock.advance(60)
-                self.workers.run_all()
-            self.known = self.store.failure is not None
-        self.workers.run_all()
-        self.clock.advance(1)
-        self.workers.run_all()
 
 
 def _changes(disk: CrashDisk) -> Counter[str]:
@@ -95,15 +46,7 @@ def _check_at_rest(rig: FailingRig) -> None:
         rig.workers.run_all()
     assert _changes(rig.files) == before, "something was written after the failure"
     assert rig.store.writer.waiting == 0
-    _check_reads(rig, rig.acked)
-
-
-def _check_reads(rig: StoreRig, acked: dict[bytes, PutMessageResult]) -> None:
-    for body, result in acked.items():
-        queue_id = int(body[: body.index(b":")]) % 2
-        found = rig.store.get_message("orders", queue_id, result.queue_offset, 1)
-        assert found.status is GetMessageStatus.FOUND
-        assert body in bytes(found.views[0])
+    check_reads(rig, rig.acked)
 
 
 def _check_after(rig: FailingRig, durable: dict[bytes, PutMessageResult]) -> None:
@@ -122,7 +65,7 @@ def _check_after(rig: FailingRig, durable: dict[bytes, PutMessageResult]) -> Non
             flush_disk_type=rig.store.config.flush_disk_type,
             mapped_file_size_consume_queue=400,
         ).start()
-        _check_reads(after, kept)
+        check_reads(after, kept)
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -189,7 +132,7 @@ def test_the_nth_call_of_a_start_fails(op: str, used: bool) -> None:
             break
         again = FailingRig(disk.crash(KILL, Random(1)), "SYNC_FLUSH")
         again.start()
-        _check_reads(again, acked)
+        check_reads(again, acked)
     assert seen or (used and op in ("rename", "create", "sync_folder", "allocate"))
 
 

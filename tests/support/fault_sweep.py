@@ -1,0 +1,211 @@
+"""The sweep "at every call in turn": a small life for each n, whose n-th call of a kind fails.
+
+    def life(strike: Strike) -> None:
+        rig = ...
+        strike.arm(rig.files.faults)     # from here on calls are counted
+        ... use it, heal it, and check what it owes ...
+
+    @AMOUNTS
+    @cases(Case(NO_DESCRIPTOR, "commitlog"), Case(PART, "checkpoint", KNOWN))
+    def test_the_nth_call_fails(case: Case, whole: bool) -> None:
+        sweep(case, [life], whole=whole)
+
+A kind of fault and a part of the path make one test, so that each fault that is known has its name
+and each sound combination is a test that passes. A known fault has a sign: whatever else goes wrong
+is no part of it, and fails the test.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
+from typing import Generic, NamedTuple, TypeVar
+
+import pytest
+
+from skylarkmq.common.errors import StoreError
+from tests.support.crash_faults import Faults
+
+CALLS_MAX = 2000
+SAMPLE = (1, 2, 3, 4, 6, 9, 13, 20)
+"""Calls that fail where not all do."""
+
+NO_RESOURCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class Kind(NamedTuple):
+    """A way in which a call fails."""
+
+    name: str
+    op: str
+    errors: tuple[int, ...]
+    short: int | None = None
+
+
+NO_DESCRIPTOR = Kind("no_descriptor", "open", NO_RESOURCE)
+NO_MAPPING = Kind("no_mapping", "map", NO_RESOURCE)  # `mmap` takes a descriptor of its own
+PART = Kind("part_then_no_room", "pwrite", (errno.ENOSPC, errno.EDQUOT), short=3)
+NO_ROOM = Kind("no_room", "pwrite", (errno.ENOSPC, errno.EDQUOT))
+NO_BLOCKS = Kind("no_blocks", "allocate", (errno.ENOSPC, errno.EDQUOT))
+SYNC_FAILS = Kind("sync_fails", "datasync", (errno.EIO,))
+WRITE_FAILS = Kind("write_fails", "pwrite", (errno.EIO,))
+READ_FAILS = Kind("read_fails", "pread", (errno.EIO,))
+PART_THEN_FAILS = Kind("part_then_fails", "pwrite", (errno.EIO,), short=3)
+
+
+class Known(NamedTuple):
+    """A fault of the product that a sweep shows each time."""
+
+    reason: str
+    sign: str  # a pattern, in what each promise that is not kept says
+
+
+class Case(NamedTuple):
+    """What a sweep is about."""
+
+    kind: Kind
+    path: str  # a part of it
+    known: Known | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path or 'any'}-{self.kind.name}"
+
+
+class KnownFault(AssertionError):
+    """The known fault was seen, and nothing else."""
+
+
+class Strike:
+    """One fault, at the n-th call."""
+
+    def __init__(self, case: Case, number: int, error: int) -> None:
+        self.number = number
+        self._kind, self._path, _ = case
+        self._error = error
+        self._faults: Faults | None = None
+        self._before = 0
+
+    def arm(self, faults: Faults) -> None:
+        """Count from here on."""
+        self._faults, self._before = faults, len(faults.hit)
+        faults.add(
+            self._kind.op, at=self.number, times=1, error=self._error, path=self._path,
+            short=self._kind.short,
+        )  # fmt: skip
+
+    @property
+    def has_hit(self) -> bool:
+        """Whether there was such a call."""
+        return self._faults is not None and len(self._faults.hit) > self._before
+
+    def __str__(self) -> str:
+        hit = self._faults.hit[self._before :] if self._faults is not None else []
+        calls = ", ".join(f"{op} of {path.name}" for op, path in hit)
+        return f"call {self.number} ({calls}), {errno.errorcode[self._error]}"
+
+
+L = TypeVar("L")
+
+
+class Sweep(Generic[L]):
+    """The strikes of one test, and what was seen."""
+
+    def __init__(self, case: Case, lives: Sequence[L], *, whole: bool) -> None:
+        self._case = case
+        self._lives = lives
+        self._whole = whole
+        self._seen = 0
+        self._failures: list[str] = []
+
+    def strikes(self) -> Iterator[tuple[Strike, L]]:
+        """Give each strike and the life that it meets, until one finds no call.
+
+        All of them: each call, with each error, in each life. Else errors and lives take turns.
+        """
+        errors = self._case.kind.errors
+        if not self._whole:
+            for turn, number in enumerate(SAMPLE):
+                strike = Strike(self._case, number, errors[turn % len(errors)])
+                yield strike, self._lives[turn % len(self._lives)]
+                self._seen += strike.has_hit
+            return
+        for life in self._lives:
+            for error in errors:
+                for number in count(1):
+                    assert number < CALLS_MAX, "the calls never end"
+                    strike = Strike(self._case, number, error)
+                    yield strike, life
+                    if not strike.has_hit:
+                        break
+                    self._seen += 1
+
+    def failed(self, strike: Strike, error: Exception) -> None:
+        """Note a promise that was not kept."""
+        first = (str(error).splitlines() or [""])[0]
+        self._failures.append(f"{strike}: {type(error).__name__}: {first}")
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        known = self._case.known
+        others = [
+            failure for failure in self._failures
+            if known is None or not re.search(known.sign, failure)
+        ]  # fmt: skip
+        text = "\n".join(others or self._failures)
+        assert not others, f"{len(others)} of {self._seen} calls:\n{text}"
+        if self._failures:
+            raise KnownFault(f"{len(self._failures)} of {self._seen} calls:\n{text}")
+        assert self._seen, "there was no such call"
+
+
+# What a promise that is not kept looks like: an assertion, or an error that nobody should see.
+BROKEN = (AssertionError, OSError, RuntimeError, StoreError)
+
+
+def sweep(case: Case, lives: Sequence[Callable[[Strike], None]], *, whole: bool) -> None:
+    """Live once for each call, in turn; raise all that went wrong."""
+    found = Sweep(case, lives, whole=whole)
+    for strike, life in found.strikes():
+        try:
+            life(strike)
+        except BROKEN as error:
+            found.failed(strike, error)
+    found.check()
+
+
+async def sweep_async(
+    case: Case, lives: Sequence[Callable[[Strike], Awaitable[None]]], *, whole: bool
+) -> None:
+    """Do as `sweep`, with a loop."""
+    found = Sweep(case, lives, whole=whole)
+    for strike, life in found.strikes():
+        try:
+            await life(strike)
+        except BROKEN as error:
+            found.failed(strike, error)
+    found.check()
+
+
+def cases(*given: Case) -> pytest.MarkDecorator:
+    """Run a test with each of them as `case`."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                case,
+                id=str(case),
+                marks=[pytest.mark.xfail(strict=True, reason=case.known.reason, raises=KnownFault)]
+                if case.known
+                else [],
+            )
+            for case in given
+        ],
+    )
+
+
+AMOUNTS = pytest.mark.parametrize(
+    "whole",
+    [pytest.param(False, id="some"), pytest.param(True, id="all", marks=pytest.mark.fault)],
+)
