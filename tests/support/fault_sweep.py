@@ -112,10 +112,10 @@ L = TypeVar("L")
 class Sweep(Generic[L]):
     """The strikes of one test, and what was seen."""
 
-    def __init__(self, case: Case, lives: Sequence[L], *, whole: bool) -> None:
+    def __init__(self, case: Case, lives: Sequence[L], numbers: Sequence[int] | None) -> None:
         self._case = case
+        self._numbers = numbers  # of calls; None for all of them
         self._lives = lives
-        self._whole = whole
         self._seen = 0
         self._failures: list[str] = []
 
@@ -125,8 +125,8 @@ class Sweep(Generic[L]):
         All of them: each call, with each error, in each life. Else errors and lives take turns.
         """
         errors = self._case.kind.errors
-        if not self._whole:
-            for turn, number in enumerate(SAMPLE):
+        if self._numbers is not None:
+            for turn, number in enumerate(self._numbers):
                 strike = Strike(self._case, number, errors[turn % len(errors)])
                 yield strike, self._lives[turn % len(self._lives)]
                 self._seen += strike.has_hit
@@ -164,9 +164,12 @@ class Sweep(Generic[L]):
 BROKEN = (AssertionError, OSError, RuntimeError, StoreError)
 
 
-def sweep(case: Case, lives: Sequence[Callable[[Strike], None]], *, whole: bool) -> None:
+def sweep(
+    case: Case, lives: Sequence[Callable[[Strike], None]], *, whole: bool,
+    sample: Sequence[int] = SAMPLE,
+) -> None:  # fmt: skip
     """Live once for each call, in turn; raise all that went wrong."""
-    found = Sweep(case, lives, whole=whole)
+    found = Sweep(case, lives, None if whole else sample)
     for strike, life in found.strikes():
         try:
             life(strike)
@@ -176,10 +179,11 @@ def sweep(case: Case, lives: Sequence[Callable[[Strike], None]], *, whole: bool)
 
 
 async def sweep_async(
-    case: Case, lives: Sequence[Callable[[Strike], Awaitable[None]]], *, whole: bool
-) -> None:
+    case: Case, lives: Sequence[Callable[[Strike], Awaitable[None]]], *, whole: bool,
+    sample: Sequence[int] = SAMPLE,
+) -> None:  # fmt: skip
     """Do as `sweep`, with a loop."""
-    found = Sweep(case, lives, whole=whole)
+    found = Sweep(case, lives, None if whole else sample)
     for strike, life in found.strikes():
         try:
             await life(strike)
