@@ -148,15 +148,22 @@ class BrokerMachine(Applications):
         connection.connection_made(cast(asyncio.BaseTransport, transport))
         return Peer(connection, transport)
 
-    async def restart(self) -> None:
-        """Stop cleanly and start again."""
+    async def stop(self, turns: int = 10_000) -> None:
+        """Stop cleanly, in so many steps at most."""
         self._lazy = False
         self.server.stop_reading()
         stopping = asyncio.ensure_future(self._stop())
-        while not stopping.done():
+        for _ in range(turns):
+            if stopping.done():
+                return await stopping
             await self._turn()
             self.clock.advance(STEP_S)
-        await stopping
+        stopping.cancel()
+        raise AssertionError("the stop does not end")
+
+    async def restart(self) -> None:
+        """Stop cleanly and start again."""
+        await self.stop()
         self.ledger.keep(self.ledger.mark())
         self._start_ms = self.clock.now_ms() + self.rng.choice((10, 3000))
         await self.boot()
@@ -173,7 +180,8 @@ class BrokerMachine(Applications):
             while worker.deliver():
                 pass
         store.close()
-        assert not self.disk.exists(store.paths.abort)
+        is_unclean = self.disk.exists(store.paths.abort)
+        assert is_unclean == (store.failure is not None), "`abort` tells of an unclean stop"
 
     def _before_step(self, _op: str, _path: Path) -> None:
         self._steps += 1
