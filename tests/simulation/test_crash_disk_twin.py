@@ -132,7 +132,7 @@ def test_both_say_the_same_and_hold_the_same(count: int, tmp_path: Path) -> None
         crash = CrashDisk()
         (tmp_path / f"{seed}").mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            faults = OsFaults(patch).faults
+            faults = OsFaults(patch, tmp_path).faults
             real = Side(DiskFiles(), tmp_path / f"{seed}", faults, [])
             memory = Side(crash, crash.root, crash.faults, [])
             script = Script(seed)
@@ -150,7 +150,7 @@ def test_both_say_the_same_and_hold_the_same(count: int, tmp_path: Path) -> None
 def side(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Side:
     """Each disk that can fail on order."""
     if request.param == "real":
-        return Side(DiskFiles(), tmp_path, OsFaults(monkeypatch).faults, [])
+        return Side(DiskFiles(), tmp_path, OsFaults(monkeypatch, tmp_path).faults, [])
     if request.param == "failing":
         failing = FailingFiles()
         return Side(failing, tmp_path, failing._faults, [])
@@ -205,6 +205,7 @@ def test_every_call_that_needs_a_descriptor_or_a_mapping_may_be_refused(
             lambda: files.open(root / "other", create=True),
             lambda: files.list(root),
             lambda: files.sync_folder(root),
+            lambda: files.read_all(root / "file"),
             lambda: files.replace(root / "table", b"text", backup=True),
             lambda: files.lock_folder(root),
         ],

@@ -99,7 +99,7 @@ class Faults:
                 continue
             if fault.calls_until > 0:
                 fault.calls_until -= 1
-            elif fault.calls_failing > 0:
+            elif fault.calls_failing > 0 or short:
                 self.raised += 1
                 self.hit.append((op, path))
                 return fault

@@ -42,11 +42,13 @@ class Kind(NamedTuple):
     op: str
     errors: tuple[int, ...]
     short: int | None = None
+    times: int = 1
 
 
 NO_DESCRIPTOR = Kind("no_descriptor", "open", NO_RESOURCE)
 NO_MAPPING = Kind("no_mapping", "map", NO_RESOURCE)  # `mmap` takes a descriptor of its own
 PART = Kind("part_then_no_room", "pwrite", (errno.ENOSPC, errno.EDQUOT), short=3)
+PART_ALONE = Kind("part_alone", "pwrite", (errno.ENOSPC,), short=3, times=0)  # room came meanwhile
 NO_ROOM = Kind("no_room", "pwrite", (errno.ENOSPC, errno.EDQUOT))
 NO_BLOCKS = Kind("no_blocks", "allocate", (errno.ENOSPC, errno.EDQUOT))
 SYNC_FAILS = Kind("sync_fails", "datasync", (errno.EIO,))
@@ -91,8 +93,8 @@ class Strike:
         """Count from here on."""
         self._faults, self._before = faults, len(faults.hit)
         faults.add(
-            self._kind.op, at=self.number, times=1, error=self._error, path=self._path,
-            short=self._kind.short,
+            self._kind.op, at=self.number, times=self._kind.times, error=self._error,
+            path=self._path, short=self._kind.short,
         )  # fmt: skip
 
     @property
