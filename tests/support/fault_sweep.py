@@ -53,6 +53,10 @@ NO_ROOM = Kind("no_room", "pwrite", (errno.ENOSPC, errno.EDQUOT))
 NO_BLOCKS = Kind("no_blocks", "allocate", (errno.ENOSPC, errno.EDQUOT))
 SYNC_FAILS = Kind("sync_fails", "datasync", (errno.EIO,))
 WRITE_FAILS = Kind("write_fails", "pwrite", (errno.EIO,))
+SLOW_SYNC = Kind("slow_sync", "datasync", (0,))
+SLOW_NAMES = Kind("slow_names", "sync_folder", (0,))
+SLOW_WRITE = Kind("slow_write", "pwrite", (0,))
+SLOW_BLOCKS = Kind("slow_blocks", "allocate", (0,))
 READ_FAILS = Kind("read_fails", "pread", (errno.EIO,))
 PART_THEN_FAILS = Kind("part_then_fails", "pwrite", (errno.EIO,), short=3)
 
@@ -97,6 +101,11 @@ class Strike:
             path=self._path, short=self._kind.short,
         )  # fmt: skip
 
+    def slow_down(self, faults: Faults, meanwhile: Callable[[], object]) -> None:
+        """Let the call take long instead; see `Faults.slow_down`."""
+        self._faults, self._before = faults, len(faults.hit)
+        faults.slow_down(self._kind.op, at=self.number, path=self._path, meanwhile=meanwhile)
+
     @property
     def has_hit(self) -> bool:
         """Whether there was such a call."""
@@ -105,7 +114,7 @@ class Strike:
     def __str__(self) -> str:
         hit = self._faults.hit[self._before :] if self._faults is not None else []
         calls = ", ".join(f"{op} of {path.name}" for op, path in hit)
-        return f"call {self.number} ({calls}), {errno.errorcode[self._error]}"
+        return f"call {self.number} ({calls}), {errno.errorcode.get(self._error, 'slow')}"
 
 
 L = TypeVar("L")
