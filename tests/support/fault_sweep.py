@@ -111,6 +111,11 @@ class Strike:
         """Whether there was such a call."""
         return self._faults is not None and len(self._faults.hit) > self._before
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it hit, and the disk has failed: nothing may be written any more."""
+        return self.has_hit and self._error == errno.EIO
+
     def __str__(self) -> str:
         hit = self._faults.hit[self._before :] if self._faults is not None else []
         calls = ", ".join(f"{op} of {path.name}" for op, path in hit)

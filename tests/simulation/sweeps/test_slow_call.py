@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from skylarkmq.store.log.flush_service import SLOW_SYNC_S
+from skylarkmq.store.results import PutMessageResult
 from tests.broker.pop.test_journal_crash import Machine, check
 from tests.store.failing_rig import FailingRig, check_reads
 from tests.support.crash_disk import CrashDisk
@@ -32,6 +33,7 @@ from tests.support.fault_sweep import (
 KILL = CrashState(Keep.KILL)
 CUT = CrashState(Keep.NONE, names=Keep.NONE)
 CALL_S = 3.0
+POINTS = 6  # steps of the disk, from the slow call on, at which the machine may die
 KEYS = {"properties": b"KEYS\x01all other\x02UNIQ_KEY\x01u1\x02"}
 SMALL_INDEX: dict[str, Any] = {"max_index_num": 40, "max_hash_slot_num": 10}
 ROADS: list[dict[str, Any]] = [
@@ -47,6 +49,11 @@ def _life(road: dict[str, Any]) -> Callable[[Strike], None]:
         rig.store.writer._flush.slow_sync_s = SLOW_SYNC_S
         rig.start()
         numbers = itertools.count(100)
+        points: list[tuple[CrashDisk, dict[bytes, PutMessageResult]]] = []
+
+        def before_step(_op: str, _path: object) -> None:
+            if strike.has_hit and len(points) < POINTS:
+                points.append((rig.files.snapshot(), dict(rig.acked)))
 
         def meanwhile() -> None:
             if not any(worker.is_busy for worker in rig.workers.all()):
@@ -59,17 +66,21 @@ def _life(road: dict[str, Any]) -> Callable[[Strike], None]:
                     worker.step()
 
         strike.slow_down(rig.files.faults, meanwhile)
+        rig.files.before_step = before_step
         rig.use(**KEYS)
+        rig.files.before_step = None
         rig.files.faults.clear()
         rig.clock.advance(1.1)
         rig.workers.run_all()
         assert rig.store.failure is None
         assert len(rig.acked) == 50 + 4 * (next(numbers) > 100), "a send was not answered well"
         check_reads(rig, rig.acked)
-        for state in (KILL, CUT) if road["flush"] == "SYNC_FLUSH" else (KILL,):
-            after = FailingRig(rig.files.crash(state, Random(1)), **road, **SMALL_INDEX)
-            after.start()
-            check_reads(after, rig.acked)
+        points.append((rig.files, rig.acked))
+        for disk, acked in points:
+            for state in (KILL, CUT) if road["flush"] == "SYNC_FLUSH" else (KILL,):
+                after = FailingRig(disk.crash(state, Random(1)), **road, **SMALL_INDEX)
+                after.start()
+                check_reads(after, acked)
 
     return live
 
