@@ -2,7 +2,7 @@
 transactions and its journal of pop consumption.
 
 Answers may be refusals meanwhile. When there is enough again it goes on, and what it acknowledged
-comes after a kill.
+comes after a kill. Where a sync or a write fails the broker may end, and the next one has it all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tests.support.fault_sweep import (
     NO_DESCRIPTOR,
     NO_ROOM,
     PART,
+    SYNC_FAILS,
+    WRITE_FAILS,
     Case,
     Known,
     Strike,
@@ -42,13 +44,14 @@ def _small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timed messages fill runs, which are merged; the journal of pop changes its file."""
     monkeypatch.setattr(index_module, "MEMORY_MAX", 6)
     monkeypatch.setattr(index_module, "FAN_IN", 3)
-    monkeypatch.setattr(journal_module, "ALLOCATION", 4096)
-    monkeypatch.setattr(journal_module, "RESERVE", 1024)
-    monkeypatch.setattr(journal_module, "CHANGE_SIZE", 3000)
+    monkeypatch.setattr(journal_module, "ALLOCATION", 512)
+    monkeypatch.setattr(journal_module, "RESERVE", 256)
+    monkeypatch.setattr(journal_module, "CHANGE_SIZE", 1500)
     monkeypatch.setattr(journal_module, "CHANGE_TIMES", 2)
 
 
 KILL = CrashState(Keep.KILL)
+CUT = CrashState(Keep.NONE, names=Keep.NONE)
 SAMPLE = (1, 2, 7)
 SEED = 5
 
@@ -120,7 +123,7 @@ Recover = Callable[[bool, CrashPoint, CrashState, Random], Awaitable[Any]]
 
 
 def _life(
-    make: type[Broker] | type[PopBroker], recover: Recover, *, sync: bool
+    make: type[Broker] | type[PopBroker], recover: Recover, *, sync: bool, goes_on: bool
 ) -> Callable[[Strike], Awaitable[None]]:
     async def live(strike: Strike) -> None:
         machine = make(sync=sync, rng=Random(SEED))
@@ -138,7 +141,10 @@ def _life(
         ledger = deepcopy(machine.ledger)
         point = CrashPoint(machine.disk.snapshot(), ledger, machine.clock.now_ms())
         await recover(sync, point, KILL, Random(SEED))
-        assert failure is None, f"the store ended: {failure}"
+        if goes_on:
+            assert failure is None, f"the store ended: {failure}"
+        else:
+            await recover(sync, point, CUT, Random(SEED))
 
     return live
 
@@ -157,13 +163,19 @@ async def _check_goes_on(machine: ToleratesRefusals) -> None:
 
 
 def _lives(
-    make: type[Broker] | type[PopBroker], recover: Recover
+    make: type[Broker] | type[PopBroker], recover: Recover, *, goes_on: bool
 ) -> list[Callable[[Strike], Awaitable[None]]]:
-    return [_life(make, recover, sync=sync) for sync in (True, False)]
+    return [_life(make, recover, sync=sync, goes_on=goes_on) for sync in (True, False)]
 
 
-BROKERS = _lives(Broker, test_broker_simulator.recover)
-POP_BROKERS = _lives(PopBroker, test_pop_simulator.recover)
+def _brokers(*, goes_on: bool) -> list[Callable[[Strike], Awaitable[None]]]:
+    return _lives(Broker, test_broker_simulator.recover, goes_on=goes_on)
+
+
+def _pop_brokers(*, goes_on: bool) -> list[Callable[[Strike], Awaitable[None]]]:
+    return _lives(PopBroker, test_pop_simulator.recover, goes_on=goes_on)
+
+
 REFUSED = Known(
     "EMFILE, ENFILE or ENOMEM at an open or a mapping ends the store", "the store ended"
 )
@@ -189,7 +201,7 @@ SHORT = Known(
     Case(NO_ROOM, "skylarkmq/timer/0"),
 )
 async def test_the_nth_call_is_refused(case: Case, whole: bool) -> None:
-    await sweep_async(case, BROKERS, whole=whole, sample=SAMPLE)
+    await sweep_async(case, _brokers(goes_on=True), whole=whole, sample=SAMPLE)
 
 
 @AMOUNTS
@@ -198,4 +210,21 @@ async def test_the_nth_call_is_refused(case: Case, whole: bool) -> None:
     Case(NO_BLOCKS, "skylarkmq/pop"),
 )
 async def test_the_nth_call_of_the_journal_of_pop_is_refused(case: Case, whole: bool) -> None:
-    await sweep_async(case, POP_BROKERS, whole=whole, sample=SAMPLE)
+    await sweep_async(case, _pop_brokers(goes_on=True), whole=whole, sample=SAMPLE)
+
+
+@AMOUNTS
+@cases(
+    Case(SYNC_FAILS, "config/"),
+    Case(SYNC_FAILS, "skylarkmq/timer"),
+    Case(WRITE_FAILS, "config/"),
+    Case(WRITE_FAILS, "skylarkmq/timer"),
+)
+async def test_the_nth_call_fails_for_good(case: Case, whole: bool) -> None:
+    await sweep_async(case, _brokers(goes_on=False), whole=whole, sample=SAMPLE[:2])
+
+
+@AMOUNTS
+@cases(Case(SYNC_FAILS, "skylarkmq/pop"), Case(WRITE_FAILS, "skylarkmq/pop"))
+async def test_the_nth_call_of_the_journal_of_pop_fails_for_good(case: Case, whole: bool) -> None:
+    await sweep_async(case, _pop_brokers(goes_on=False), whole=whole, sample=SAMPLE[:2])
