@@ -204,3 +204,36 @@ async def test_a_message_of_a_new_topic_waits_for_the_topic_table(tmp_path: Path
         answer = await rig.send(topic="made")
         assert answer.code == ResponseCode.SUCCESS
         assert b'"made"' in (tmp_path / "config" / "topics.json").read_bytes()
+
+
+REFUSED = "EMFILE, ENFILE or ENOMEM at an open or a mapping ends the store"
+SHORT = "a write that is taken in part counts as EIO, so a full disk ends the store"
+
+
+@pytest.mark.parametrize(
+    ("op", "path", "error", "short"),
+    [
+        pytest.param(
+            op, path, error, short,
+            marks=pytest.mark.xfail(strict=True, reason=reason, raises=AssertionError),
+        )
+        for op, path, error, short, reason in (
+            ("open", "commitlog", errno.EMFILE, None, REFUSED),
+            ("map", "commitlog", errno.ENOMEM, None, REFUSED),
+            ("open", "consumequeue", errno.ENFILE, None, REFUSED),
+            ("pwrite", "consumequeue", errno.ENOSPC, 3, SHORT),
+        )
+    ],
+)  # fmt: skip
+async def test_what_the_machine_refuses_once_ends_no_broker(
+    tmp_path: Path, op: str, path: str, error: int, short: int | None
+) -> None:
+    async with _rig(tmp_path, "ASYNC_FLUSH") as rig:
+        files, sent = rig.files, 0
+        files.fail(op, path=path, error=error, short=short)
+        for _ in range(80):  # over the end of the first log file, and of the second one
+            sent += (await rig.send(BODY)).code == ResponseCode.SUCCESS
+            rig.clock.advance(1.1)
+        assert rig.store_state() is StoreState.RUNNING
+        assert (await rig.send(BODY)).code == ResponseCode.SUCCESS
+        assert await rig.read_count() == sent + 1

@@ -39,7 +39,7 @@ from tests.support.store_samples import SIZES
 from tests.tools.store.support import Sample, run, write_sample
 
 DONE, REFUSED = 0, 2
-SAMPLE = (1, 2, 6)
+SAMPLE = (1, 6)
 LATER_MS = 4_000_000_000_000
 _numbers = itertools.count()
 
