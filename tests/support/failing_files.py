@@ -47,6 +47,12 @@ class FailingFiles(DiskFiles):
         with self._lock:
             self._faults.clear()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call has failed yet, or took a part."""
+        with self._lock:
+            return bool(self._faults.hit)
+
     def check(self, op: str, path: Path) -> None:
         with self._lock:
             self._faults.check(op, path)

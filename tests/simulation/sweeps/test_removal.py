@@ -60,7 +60,8 @@ def live(strike: Strike) -> None:
 
 
 REFUSED = Known(
-    "EMFILE, ENFILE or ENOMEM at an open or a mapping ends the store", "the store ended"
+    "EMFILE, ENFILE or ENOMEM at an open ends the store; where it does not, the checkpoint freezes",
+    "the store ended|the checkpoint stands still",
 )
 FROZEN = Known(
     "a removal that a full disk refuses freezes the checkpoint, so no log file goes any more",
