@@ -101,6 +101,30 @@ async def test_write_permission_of_a_broker(peer: RawClient) -> None:
     assert (answer.code, answer.ext_fields["wipeTopicCount"]) == (0, "0")
 
 
+async def test_write_permission_leaves_the_other_permissions_as_they_are(peer: RawClient) -> None:
+    """Wiping takes the right to write alone; adding gives both rights, and no other."""
+    perms = {"none": 0, "write": 2, "read": 4, "both": 6, "inherited": 7}
+    table = {name: TopicConfig(topic_name=name, perm=perm) for name, perm in perms.items()}
+    wrapper = TopicConfigSerializeWrapper(topic_config_table=table)
+    body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
+    await peer.call(103, _who("c", "C1"), body)
+
+    async def seen() -> dict[str, int]:
+        routes = {name: await _route(peer, name) for name in perms}
+        return {
+            name: queue.perm
+            for name, route in routes.items()
+            if route is not None
+            for queue in route.queue_datas
+        }
+
+    assert await seen() == perms
+    assert (await peer.call(205, {"brokerName": "c"})).ext_fields["wipeTopicCount"] == "5"
+    assert await seen() == {"none": 0, "write": 0, "read": 4, "both": 4, "inherited": 5}
+    assert (await peer.call(327, {"brokerName": "c"})).ext_fields["addTopicCount"] == "5"
+    assert await seen() == dict.fromkeys(perms, 6)
+
+
 async def test_kv_config_is_durable_when_answered(
     peer: RawClient, namesrv: NamesrvController, tmp_path: Path
 ) -> None:
