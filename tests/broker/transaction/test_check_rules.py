@@ -29,3 +29,17 @@ async def test_a_born_time_far_ahead_is_not_waited_for(ahead_h: int, is_asked: b
     rig.half(properties=b"CHECK_IMMUNITY_TIME_IN_SECONDS\x0160", born_timestamp=born_ms)
     await rig.advance(10.5)
     assert bool(producer.questions()) == is_asked
+
+
+@pytest.mark.parametrize(("seconds", "asked_after_s"), [(1800, 1800), (2 * 3600, 3600)])
+async def test_no_immunity_outlives_the_log_files(seconds: int, asked_after_s: int) -> None:
+    """A message that forbids questions for longer than files are kept would go with its file."""
+    round_s = 600
+    rig = await TransactionRig(transaction_check_interval=round_s * 1000, file_reserved_time=1).go()
+    producer = rig.producer()
+    rig.half(properties=b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01%d" % seconds)
+    asked_s: list[int] = []
+    for now_s in range(round_s, 5400, round_s):
+        await rig.advance(round_s, step_s=round_s / 2)
+        asked_s += [now_s] * len(producer.questions())
+    assert asked_s[:1] == [asked_after_s]
