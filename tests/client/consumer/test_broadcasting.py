@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,29 @@ async def test_a_failed_message_is_tried_again_here_and_dropped_in_the_end(
     assert not it.broker.of_code(RequestCode.CONSUMER_SEND_MSG_BACK)
     await it.stop(consumer)
     await running
+
+
+async def test_a_growing_delay_ends_at_a_minute_and_one_of_its_own_choice_does_not(
+    tmp_path: Path,
+) -> None:
+    """A message that waits holds the offset of its queue; a time that was asked for is kept."""
+    it = Broadcast(tmp_path, {"orders": 1})
+    it.broker.add("orders", 0, b"it")
+    consumer = await it.consumer()
+    seen_s: list[float] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen_s.append(it.clock.monotonic())
+        if len(seen_s) == 5:
+            await message.nack(delay=timedelta(minutes=5))
+            return
+        raise RuntimeError("on purpose")
+
+    running = asyncio.create_task(consumer.run(handle))
+    await it.pass_time(550)
+    await it.stop(consumer)
+    await running
+    assert [after - before for before, after in pairwise(seen_s)] == [10, 30, 60, 60, 300, 60]
 
 
 async def test_one_file_is_one_consumer_s(tmp_path: Path) -> None:
