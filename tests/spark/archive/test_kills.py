@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from skylarkmq.spark.archive import delta_log, durability
+from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.removal import erase, expire, vacuum
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.archive.table import ArchiveTable
@@ -236,6 +237,40 @@ def test_without_power_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         done.clear()
         if is_alive:
             return
+
+
+class Nothing(random.Random):
+    """The fate of what was not synced: nothing is left of it."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+def test_log_files_go_after_the_checkpoint_that_stands_for_them_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power goes when the log is cleaned up: of the commits only the checkpoint is left."""
+    path = tmp_path / "table"
+    disk = Disk(path, monkeypatch)
+    open_table(path)
+    at_once = {"delta.logRetentionDuration": "interval 0 days"}
+    DeltaTable(str(path)).alter.set_table_properties(at_once)
+    clean_up = DeltaLog._clean_up
+
+    def cleaned_up_and_killed(log: DeltaLog) -> None:
+        clean_up(log)
+        raise Killed
+
+    monkeypatch.setattr(DeltaLog, "_clean_up", cleaned_up_and_killed)
+    table = open_table(path)
+    with pytest.raises(Killed):
+        for batch in BATCHES:
+            append(table, *batch)
+    assert not (path / "_delta_log" / f"{0:020d}.json").exists()
+    before = committed(path)
+    disk.cut(Nothing())
+    assert not open_table(path).state.note
+    assert committed(path) == before == sorted(places_of(BATCHES[0]))
 
 
 def test_a_log_cut_elsewhere_is_not_mended(tmp_path: Path) -> None:
