@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom, Tag
 from skylarkmq.client.admin import (
+    BrokerRuntime,
     BrokerStatus,
     BrokerSummary,
     ClusterStatus,
@@ -36,6 +37,7 @@ from skylarkmq.tools.doctor.checks import (
 from skylarkmq.tools.doctor.limits import limits
 from skylarkmq.tools.output import Output
 from skylarkmq.tools.running import FAILED, UNREACHABLE
+from tests.support.manual_clock import ManualClock
 from tests.support.patience import until_sync
 from tests.support.ports import free_ports
 from tests.tools.live.shell import Said, Shell, beside
@@ -182,6 +184,7 @@ class AdminOf:
     servers: tuple[str, ...]
     addresses: dict[int, str]
     broker_name: str = "broker-a"
+    runtime: dict[str, str] = field(default_factory=dict)
 
     async def cluster(self) -> ClusterSummary:
         return ClusterSummary(self.servers, (BrokerSummary("broker-a", "c", self.addresses),))
@@ -189,6 +192,9 @@ class AdminOf:
     async def cluster_status(self) -> ClusterStatus:
         replicas = [ReplicaStatus(number, place, None) for number, place in self.addresses.items()]
         return ClusterStatus((), (BrokerStatus("broker-a", "c", tuple(replicas)),))
+
+    async def broker_runtime(self, broker: str, *, broker_id: int) -> BrokerRuntime:
+        return BrokerRuntime(broker, self.runtime)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         return {"brokerName": self.broker_name}
@@ -203,11 +209,49 @@ async def listening() -> AsyncGenerator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def addresses_of(broker: SyncBroker, admin: AdminOf) -> list[tuple[str, str]]:
+@asynccontextmanager
+async def examination(
+    broker: SyncBroker, admin: AdminOf, clock: ManualClock | None = None
+) -> AsyncGenerator[Examination]:
     session = Session(broker.namesrv_addr, "", None, None, None, 5, Output("json"))
-    async with Client(broker.namesrv_addr) as client:
-        look = Examination(session, client, admin, 5, lambda *_: None)  # type: ignore[arg-type]
+    async with Client(broker.namesrv_addr, clock=clock) as client:
+        yield Examination(session, client, admin, 5, lambda *_: None)  # type: ignore[arg-type]
+
+
+async def addresses_of(broker: SyncBroker, admin: AdminOf) -> list[tuple[str, str]]:
+    async with examination(broker, admin) as look:
         return [(found.kind, found.cause) for found in await look.addresses()]
+
+
+@pytest.mark.parametrize(
+    ("told_s", "told"),
+    [
+        (605, "605 s ahead of"),
+        (6, "6 s ahead of"),
+        (5, None),
+        (0, None),
+        (-1, None),
+        (-6, None),  # it tells whole seconds, so it may be 5.001 s
+        (-7, "6 s behind"),
+        (-605, "604 s behind"),
+    ],
+)
+async def test_clocks_that_are_ahead_and_behind(
+    broker: SyncBroker, told_s: int, told: str | None
+) -> None:
+    """Here more than 5 s are too many."""
+    clock = ManualClock()
+    started_ms = clock.now_ms() + (told_s - 93) * 1000
+    runtime = "[ 0 days, 0 hours, 1 minutes, 33 seconds ]"
+    admin = AdminOf(
+        ("127.0.0.1:9876",),
+        {0: "127.0.0.1:10911"},
+        runtime={"bootTimestamp": str(started_ms), "runtime": runtime},
+    )
+    async with examination(broker, admin, clock) as look:
+        found = await look.clocks()
+    assert [each.kind for each in found] == ([] if told is None else ["clock_skew"])
+    assert all(f"its clock is {told} this machine's" in each.cause for each in found)
 
 
 async def test_a_loopback_address_is_wrong_for_remote_clients(broker: SyncBroker) -> None:
