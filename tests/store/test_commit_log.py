@@ -200,3 +200,18 @@ def test_a_batch_that_was_begun_before_the_failure_is_not_written() -> None:
     assert statuses == [PutMessageStatus.SERVICE_NOT_AVAILABLE]
     assert not rig.store.commit(None)
     assert rig.files.calls["pwrite"] == writes
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_slaves_get_what_the_flush_mode_calls_stored(flush: str) -> None:
+    """Under SYNC_FLUSH a slave must not have what a power cut may take from its master."""
+    rig = StoreRig(flush_disk_type=flush).start()
+    rig.put()
+    log = rig.store.commit_log
+    end = log.wrote_offset
+    assert len(log.part(0, 1 << 20)) == (0 if flush == "SYNC_FLUSH" else end)
+    rig.workers.run_all()
+    rig.clock.advance(1)
+    rig.workers.run_all()
+    assert len(log.part(0, 1 << 20)) == end
+    assert len(log.part(0, end - 1)) == end - 1

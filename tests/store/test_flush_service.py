@@ -111,3 +111,34 @@ def test_a_commit_from_within_the_announcement_is_synced_too() -> None:
     service.flush()
     rig.worker.run_all()
     assert rig.flushed[1:] == ends
+
+
+def test_of_what_is_asked_for_during_a_sync_the_one_that_wants_most_counts() -> None:
+    """A flush that waits for many dirty pages does not put off one that waits for none."""
+    for wishes in ((0, 4), (4, 0)):
+        rig = Rig()
+        rig.put()
+        rig.service.flush()
+        end = rig.put()
+        for least_pages in wishes:
+            rig.service.flush(least_pages)
+        rig.worker.run_all()
+        assert rig.flushed[-1] == end, wishes
+
+
+def test_the_end_of_a_file_is_synced_however_few_pages_it_needs() -> None:
+    rig = Rig()
+    size = rig.log.file_size
+    batch = rig.log.begin()
+    batch.add(rig.queue, bytes(size - 200), b"", START_MS, BORN, HOST, 0)
+    batch.write()
+    rig.service.flush()
+    rig.worker.run_all()
+    rig.put()
+    rig.service.flush(4)
+    assert rig.worker.idle, "some bytes are no four pages"
+    end = rig.put()
+    assert end > size
+    rig.service.flush(4)
+    rig.worker.run_all()
+    assert rig.flushed[-1] == end

@@ -156,3 +156,14 @@ def test_a_full_file_is_read_without_its_mapping() -> None:
     assert [file.find_offset(offset, file.count) for offset in (0, 1, 3, 4)] == [1, 2, 4, 5]
     file.let_go()
     assert file.item(4).physical_offset == 3, "opened again on need"
+
+
+def test_a_slot_that_names_the_item_to_come_is_damaged_and_leads_nowhere() -> None:
+    """Else the new item would be its own predecessor, and a search would never end."""
+    file = make(CrashDisk())
+    first = entry("a", 1000, 10_000)
+    file.map()
+    file.put_slot(first[0] % SHAPE.slot_count, file.count)
+    assert file.put([first], 0) == 1
+    assert file.item(1).previous == 0
+    assert file.newest(first[0]) == 1

@@ -78,3 +78,17 @@ def test_a_failing_disk_fails_the_whole_batch(flush: str) -> None:
     results = _put(rig, b"a", b"b")
     assert [result.status for result in results] == [UNAVAILABLE, UNAVAILABLE]
     assert rig.store.failure is not None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "is_told"), [((True, True), False), ((True, False), False), ((False, False), True)]
+)
+def test_one_message_that_waits_for_the_sync_lets_the_whole_batch_wait(
+    waiting: tuple[bool, bool], is_told: bool
+) -> None:
+    rig = StoreRig(flush_disk_type="SYNC_FLUSH").start()
+    results: list[PutMessageResult] = []
+    rig.store.put_messages([inner(wait_store_ok=each) for each in waiting], results.extend)
+    assert bool(results) == is_told
+    rig.workers.run_all()
+    assert [result.status for result in results] == [OK, OK]

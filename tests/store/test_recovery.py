@@ -14,6 +14,7 @@ from skylarkmq.store.upkeep import recovery
 from tests.store.support import LOG_SIZE, QUEUE_SIZE, StoreRig
 from tests.store.test_message_store import bodies
 from tests.support.crash_disk import CrashDisk
+from tests.support.crash_states import CrashState, Keep
 
 BODY_SIZE = 3000
 
@@ -300,3 +301,14 @@ def test_a_hole_in_front_of_the_newest_files_is_no_expired_message() -> None:
     assert 0 < first < 24
     left = [int(body[:4]) for body in bodies(again, "T", 0, first)]
     assert left == list(range(2 * first, 89, 2))
+
+
+def test_what_a_start_has_shown_outlives_a_power_cut() -> None:
+    """A killed process leaves bytes that no sync has covered: the start syncs them first."""
+    rig = StoreRig().start()
+    for number in range(10):
+        rig.put("T", 0, body_of(number))
+    again = reopened(killed(rig))
+    assert numbers(again, 0) == [*range(10)]
+    after = reopened(again.files.crash(CrashState(Keep.NONE), random.Random(1)))
+    assert numbers(after, 0) == [*range(10)]
