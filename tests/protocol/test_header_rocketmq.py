@@ -1,15 +1,21 @@
 """Binary headers: the golden ones byte for byte, every length that lies, the two answers."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
 from skylarkmq.protocol import header_rocketmq
 from skylarkmq.protocol.codes import LanguageCode
-from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, SerializeType
-from skylarkmq.protocol.header_rocketmq import decode_header, encode_header
+from skylarkmq.protocol.header_rocketmq import (
+    decode_header,
+    decode_pull_fast,
+    decode_send_v2_fast,
+    encode_header,
+)
 from tests.protocol.message_vectors import FRAMES
 from tests.protocol.support import only_frame, refused_header
 
@@ -203,3 +209,15 @@ def test_the_answer_to_a_pull_is_the_golden_one() -> None:
     written = header_rocketmq.encode_pull_response(0, 4, "FOUND", 0, 8, 0, 8)
     assert written[:2] + b"\x00" + written[3:] == golden
     assert written[2] == LanguageCode.PYTHON
+
+
+@pytest.mark.parametrize(
+    ("header", "decode"), [(SEND, decode_send_v2_fast), (PULL, decode_pull_fast)]
+)
+def test_an_answer_is_no_request_for_the_quick_ways(
+    header: bytes, decode: Callable[[bytes], object]
+) -> None:
+    assert decode(header) is not None
+    command = decode_header(header)
+    command.flag |= RESPONSE_FLAG
+    assert decode(encode_header(command)) is None

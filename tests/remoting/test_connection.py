@@ -118,6 +118,21 @@ async def test_each_request_times_out_at_its_own_deadline() -> None:
     assert isinstance(quick.exception(), TimeoutError)
 
 
+async def test_after_one_deadline_the_next_one_is_the_nearest() -> None:
+    it = Peered()
+    request = RemotingCommand.request
+    limits = (1.0, 2.0, 30.0)
+    calls = [asyncio.create_task(it.connection.call(request(34), limit)) for limit in limits]
+    await settle()
+    for ended in (1, 2):
+        it.clock.advance(1.0)
+        await settle()
+        assert [call.done() for call in calls] == [number < ended for number in range(3)]
+    it.clock.advance(28.0)
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, RequestTimeout)
+
+
 async def test_a_cancelled_call_leaves_no_opaque_behind() -> None:
     it = Peered()
     call = it.call()

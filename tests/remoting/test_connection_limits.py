@@ -105,6 +105,11 @@ async def test_what_cannot_wait_fails_once_the_buffer_is_full() -> None:
     it.connection.submit(999_999, head, b"", ears)
     await settle(1)
     assert sizes[-1] == MIB, "it goes on when the peer has caught up"
+    it.connection.pause_writing()
+    it.connection.submit(1_000_000, head, b"", ears)
+    it.connection.post(RemotingCommand.request(15, oneway=True))
+    await settle(1)
+    assert sizes[-1] > MIB, "what waited before has left, and counts no more"
 
 
 async def test_a_peer_that_floods_and_does_not_read_is_given_up() -> None:

@@ -5,6 +5,7 @@ import random
 import hpack
 import pytest
 
+from skylarkmq.protocol.http2.frames import header_block
 from skylarkmq.protocol.http2.hpack import (
     ENTRY_SIZE,
     STATIC,
@@ -86,3 +87,12 @@ def test_of_too_many_fields_the_rest_is_not_read() -> None:
 def test_a_block_that_cannot_be_read_says_so(block: bytes) -> None:
     with pytest.raises(HpackError):
         HpackDecoder(1 << 16).decode(block)
+
+
+def test_our_blocks_are_read_whatever_the_sizes_of_their_texts() -> None:
+    """A size of 127 is the first that does not fit into its first byte."""
+    for size in (0, 1, 126, 127, 128, 254, 255, 127 + 128, 20_000):
+        fields = [(b":status", b"200"), (b"x-name", b"v" * size), (b"n" * max(1, size), b"")]
+        block = header_block(fields)
+        assert HpackDecoder(1 << 20).decode(block) == fields
+        assert [tuple(each) for each in hpack.Decoder(1 << 20).decode(block, raw=True)] == fields
