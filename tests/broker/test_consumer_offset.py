@@ -66,7 +66,7 @@ class Rig(StoreRig):
 async def test_nobody_outside_moves_the_offsets_of_transactions() -> None:
     manager = Rig().start().manager
     manager.keep("the broker", "CID_RMQ_SYS_TRANS", "T", 0, 7)
-    manager.commit(REMOTE, "CID_RMQ_SYS_TRANS", "T", 0, 99)
+    assert not manager.commit(REMOTE, "CID_RMQ_SYS_TRANS", "T", 0, 0)
     assert manager.query("CID_RMQ_SYS_TRANS", "T", 0) == 7
 
 
@@ -154,7 +154,7 @@ async def test_after_a_power_cut_no_offset_is_above_the_end_of_its_queue(
         rig.put("T")
     await rig.advance(1)
     rig.files.replace(
-        rig.path, b'{"offsetTable":{"T@g":{0:10,1:3},"T@h":{0:5},"T@i":{0:2}}}', backup=False
+        rig.path, b'{"offsetTable":{"T@g":{0:10,1:1},"T@h":{0:5},"T@i":{0:2}}}', backup=False
     )
     again = Rig(rig.files.crash(CrashState(Keep.NONE), Random(1))).start()
     assert again.store.recovery is not None and not again.store.recovery.clean
@@ -240,3 +240,20 @@ async def test_rocketmqs_own_file_is_read() -> None:
 async def test_names_in_the_file_are_checked_again() -> None:
     text = b'{"offsetTable":{"../x@g":{"0":1},"T@":{"0":1},"T":{"0":1},"T@g@h":{"0":1}}}'
     assert Rig().with_file(text).start().manager.table == {}
+
+
+async def test_what_must_be_on_the_disk_before_the_file_is_waited_for() -> None:
+    """An offset that passed over a message in flight must not outlive the word of that message."""
+    rig = await Rig().start().settled()
+    may_write = asyncio.Event()
+
+    async def wait() -> None:
+        await may_write.wait()
+
+    rig.manager.before_write = wait
+    rig.commit(7)
+    await rig.advance(6)
+    assert rig.table == {}
+    may_write.set()
+    await rig.advance(0.2)
+    assert rig.table == {"T@g": {"0": 7}}

@@ -322,3 +322,17 @@ def test_a_pull_of_a_peer_that_is_gone_is_not_kept() -> None:
     held = HeldPull(cast(Connection, peer), "T", 0, 0, None, 1e9, lambda seen: None)
     assert not service.hold(held)
     assert (service.count, peer.listeners) == (0, [])
+
+
+def test_a_connection_holds_so_many_pulls_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_polling, "HELD_OF_CONNECTION_MAX", 3)
+    service = PullRequestHoldService(
+        cast(MessageStore, OneQueue()), ManualClock(), long_polling=True
+    )
+
+    def held(peer: Any) -> bool:
+        return service.hold(HeldPull(peer, "T", 0, 0, None, 2000.0, lambda seen: None))
+
+    one, other = cast(Any, Peer()), cast(Any, Peer())
+    assert [held(one) for _ in range(5)] == [True] * 3 + [False] * 2
+    assert held(other) and service.count == 4

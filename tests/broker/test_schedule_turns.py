@@ -11,7 +11,7 @@ from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
 from skylarkmq.store.message_writer import PutDone
 from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
-from tests.broker.schedule_rig import Rig
+from tests.broker.schedule_rig import SCHEDULE, Rig
 from tests.support.workers import rest
 
 
@@ -73,3 +73,15 @@ async def test_a_level_wakes_at_the_due_time_itself() -> None:
     rig.clock.advance(0.001)
     await rest(rig.workers)
     assert rig.bodies() == [b"body"]
+
+
+async def test_an_offset_whose_messages_have_expired_goes_on_with_the_first_that_is_there() -> None:
+    rig = Rig().start()
+    for number in range(3):
+        rig.park(1, b"%d" % number)
+    queue = rig.store.queues.get(SCHEDULE, 0)
+    assert queue is not None
+    queue.min_offset = 1  # its log file has gone
+    await rig.advance(1.5)
+    assert rig.bodies() == [b"1", b"2"]
+    assert rig.service.pending_count(1) == 0

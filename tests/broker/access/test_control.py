@@ -514,3 +514,14 @@ async def test_a_peer_of_the_white_list_does_everything_until_it_is_taken_off(
         assert "No accessKey is configured" in (answer.remark or "")
         assert (await client.call(PULL, pull_fields("Any", 0))).code == 1
         await client.close()
+
+
+async def test_everyone_may_send_traces_and_nobody_may_read_them_for_that(
+    broker: BrokerController, client: RawClient
+) -> None:
+    topic = "RMQ_SYS_TRACE_TOPIC"
+    sent = await client.call(SEND, signed(send_fields(topic), b"t", "subscriber"), b"t")
+    assert sent.code == 0, sent.remark
+    fields = {**pull_fields(topic, 0), "consumerGroup": "readers"}
+    pulled = await client.call(PULL, signed(fields, key="subscriber"))
+    assert f"No default permission for topic:{topic}" in (pulled.remark or "")

@@ -50,6 +50,17 @@ async def test_a_full_group_waits_for_acknowledgements(key: str) -> None:
     assert len(task.result()) == 2
 
 
+async def test_an_offset_above_the_end_of_its_queue_counts_as_the_end() -> None:
+    """The queue was made anew: what comes is not passed over until it reaches the old offset."""
+    rig = PopRig()
+    rig.offsets.advance(GROUP, TOPIC, 0, 5)
+    rig.start()
+    rig.send_all(2)
+    assert await rig.receive() == []
+    rig.send(b"new")
+    assert await rig.bodies() == [b"new"]
+
+
 async def test_a_reset_makes_room() -> None:
     rig = PopRig(pop_inflight_max=4).start(queues=2)
     rig.send_all(4, queue_id=0)

@@ -95,6 +95,18 @@ def test_a_slave_too_far_behind_is_not_waited_for() -> None:
     assert master.acks.waiting == 1
 
 
+def test_from_so_many_bytes_on_a_slave_is_too_far_behind() -> None:
+    probe = rig()
+    probe.put()
+    size = end_of(probe)
+    for more, expected in ((0, [NO_SLAVE]), (1, [])):
+        master = rig(ha_slave_fallbehind_max=size + more)
+        master.follow(0)
+        master.put()
+        assert end_of(master) == size
+        assert statuses(master) == expected
+
+
 def test_a_slave_that_is_silent_too_long() -> None:
     master = rig()
     slave = master.follow(0)
