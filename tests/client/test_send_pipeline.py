@@ -127,6 +127,22 @@ async def test_a_lost_connection_is_retried_and_counted_as_a_doubt() -> None:
         assert sorted(broker.bodies("orders")[1:]) == sorted(b"%d" % n for n in range(20))
 
 
+async def test_a_send_whose_time_is_over_goes_to_no_other_broker() -> None:
+    """Its sender was told that it failed: a copy that is stored afterwards surprises."""
+    async with Setting(retries=2) as it:
+        brokers = [it.cluster.broker(name, {"orders": 1}) for name in ("broker-a", "broker-b")]
+        for _ in range(2):
+            await it.producer.send(Message("orders", b"warm up"))
+        for broker in brokers:
+            broker.silent = True
+        send = asyncio.create_task(it.producer.send(Message("orders", b"x"), timeout=1.5))
+        await advance_async(it.clock, 1.5)
+        with pytest.raises(RequestTimeout):
+            await send
+        await advance_async(it.clock, 5)
+        assert sum(len(broker.of_code(SEND)) for broker in brokers) == 3
+
+
 async def test_a_broker_that_is_down_is_waited_for_until_the_time_is_up() -> None:
     async with Setting(send_timeout=10, retries=0) as it:
         broker = it.cluster.broker("broker-a", {"orders": 1})

@@ -102,3 +102,17 @@ async def test_the_timers_of_the_dead_are_forgotten() -> None:
     living.forget_timers()
     assert clock.next_timer_s() is None
     assert clock._wake is None, "nothing keeps a dead broker from being collected"
+
+
+async def test_a_timer_that_another_one_of_its_moment_cancels_does_not_run() -> None:
+    clock, rung = VirtualClock(), list[str]()
+    when_s = clock.monotonic() + 10
+
+    def first() -> None:
+        rung.append("first")
+        second.cancel()
+
+    clock.call_at(when_s, first)
+    second = clock.call_at(when_s, rung.append, "second")
+    clock.advance(20)
+    assert rung == ["first"]

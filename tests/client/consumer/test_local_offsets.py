@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -128,3 +129,20 @@ def test_the_folder_is_the_user_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     assert offsets_path("g", "one").is_relative_to(tmp_path / "local")
+
+
+async def test_the_new_file_is_on_the_disk_before_it_takes_the_old_one_s_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    offsets = await opened(path)
+    await offsets.put({FIRST: 5})
+    before, synced = path.read_bytes(), list[tuple[int, bytes]]()
+
+    def sync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_size, path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    await offsets.put({FIRST: 6, SECOND: 100})
+    offsets.close()
+    assert synced == [(path.stat().st_size, before)]

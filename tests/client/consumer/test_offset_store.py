@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from skylarkmq.client import RebalanceInProgress, StartFrom
 from skylarkmq.client.consumer.offset_store import OffsetStore
+from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.wire.api_consumer import ConsumerApi
@@ -65,4 +68,41 @@ async def test_the_first_commit_of_a_topic_to_a_broker_goes_alone(fails: bool) -
     api.waves.clear()
     assert await store.commit(dict.fromkeys(QUEUES, 2)) == []
     assert api.waves == [{*QUEUES}]
+    await it.wait(client.stop())
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_without_its_lock_no_offset_of_a_queue_is_committed(holds: bool) -> None:
+    """Another member may have the queue, and has come further."""
+
+    class Locks:
+        def holds(self, queue: MessageQueue) -> bool:
+            return holds
+
+    it = Group({"orders": 1})
+    client, api = it.client(), CountingApi()
+    await it.wait(client.start())
+    await it.wait(services_of(client).routes.refresh("orders"))
+    services_of(client).consumer_api = api
+    store = OffsetStore(services_of(client), "billing", locks=cast(QueueLocks, Locks()))
+    errors = await store.commit({QUEUES[0]: 1})
+    assert [type(error) for error in errors] == ([] if holds else [RebalanceInProgress])
+    assert api.waves == ([{QUEUES[0]}] if holds else [])
+    await it.wait(client.stop())
+
+
+async def test_retries_are_read_from_their_first_message_wherever_the_group_starts() -> None:
+    retries = "%RETRY%billing"
+    it = Group({"orders": 1, retries: 1})
+    for topic in ("orders", retries):
+        it.broker.add(topic, 0, b"a", b"b")
+    client = it.client()
+    await it.wait(client.start())
+    store = OffsetStore(services_of(client), "billing")
+    starts: dict[str, int] = {}
+    for topic in ("orders", retries):
+        await it.wait(services_of(client).routes.refresh(topic))
+        queue = MessageQueue(topic, "broker-a", 0)
+        starts[topic] = await it.wait(store.start_offset(queue, StartFrom.NOW))
+    assert starts == {"orders": 2, retries: 0}
     await it.wait(client.stop())

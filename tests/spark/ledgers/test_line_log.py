@@ -124,3 +124,15 @@ def test_a_run_that_cannot_renew_its_mark_adds_nothing(s3_place: Location) -> No
         with pytest.raises(HoldLostError):
             log.append([b"x"])
     assert log.read() == []
+
+
+def test_lines_are_on_the_disk_when_they_count_as_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "l", list[bytes]()
+    with line_log(Location.parse(str(path)), "work") as log:
+        monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(path.read_bytes()))
+        log.append([b"first", b"second"])
+        log.append([b"third"])
+        monkeypatch.undo()
+    assert synced == [b"first\nsecond\n", b"first\nsecond\nthird\n"]
