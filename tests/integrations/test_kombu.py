@@ -6,7 +6,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,13 +16,15 @@ from hypothesis import strategies as st
 pytest.importorskip("kombu", reason="the extra `kombu` is not installed")
 
 import kombu
+from kombu.utils.json import dumps
 
 import skylarkmq.integrations.kombu  # noqa: F401 - makes skylarkmq:// known
 from skylarkmq.client import Message
-from skylarkmq.client.sync import Admin, Producer
+from skylarkmq.client.sync import Admin, Producer, ReceivedMessage
 from skylarkmq.integrations.kombu import hub
 from skylarkmq.integrations.kombu.topics import exchange_topic, queue_of, topic_of
 from skylarkmq.protocol.flags import validate_topic
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.testing import Account, SyncBroker
 from tests.support.patience import LIMIT_S
 
@@ -200,6 +203,31 @@ def test_what_is_not_acknowledged_comes_to_the_next_one(
         with listening.consumer:
             listening.next().ack()
             assert listening.messages[0].payload == "hello"
+
+
+def test_an_exchange_s_topic_has_one_queue_which_keeps_the_order(
+    connection: kombu.Connection, admin: Admin
+) -> None:
+    exchange = kombu.Exchange("bulletins", type="fanout")
+    with Listening(connection, kombu.Queue("readers", exchange)).consumer:
+        (settings,) = admin.describe_topic(exchange_topic("bulletins")).settings
+    assert (settings.read_queues, settings.write_queues) == (1, 1)
+
+
+def test_what_another_member_has_now_is_not_handed_out_here() -> None:
+    """Of messages that wait for a worker those of revoked queues go; the new owner has them."""
+    source = hub.Source(cast(hub.Hub, SimpleNamespace(wake=lambda: None)), "orders", False)
+    mine, gone = (MessageQueue("orders", "broker-a", number) for number in range(2))
+    body = dumps({"body": "", "properties": {}}).encode()
+    for queue in (mine, gone, gone, mine):
+        received = SimpleNamespace(queue=queue, reconsume_times=0)
+        source._arrived(body, cast(ReceivedMessage, received))
+    source._arrived(body, None)  # of an exchange, which has no owner
+    source._revoked([gone])
+    taken: list[MessageQueue | None] = []
+    while (held := source.take()) is not None:
+        taken.append(None if held.received is None else held.received.queue)
+    assert taken == [mine, mine, None]
 
 
 def test_a_consumer_that_is_cancelled_gives_its_queues_up(

@@ -355,3 +355,20 @@ def test_a_start_knows_what_the_broker_knew(seed: int) -> None:
     again = rebuilt(rig, size)
     assert list(again._digests) == list(live._digests)
     assert again._places == live._places
+
+
+def test_store_times_that_go_back_forget_no_key_too_early() -> None:
+    """Another broker's clock was set back between the two messages of its log."""
+    rig = StoreRig().start()
+    put(rig, "first")
+    rig.clock.step_wall(-50)
+    rig.store.commit_log.store_timestamp = 0
+    put(rig, "second")
+    rig.clock.step_wall(50)
+    window, now_ms = rebuilt(rig), rig.clock.now_ms()
+    second = digest_of(b"UNIQ_KEY\x01second")
+    first = digest_of(b"UNIQ_KEY\x01first")
+    assert first is not None and second is not None
+    if window.look(second, now_ms + 15_000) is None:
+        window.note(second, now_ms + 15_000, 0, 2, 500)
+    assert window.look(first, now_ms + 16_000) is not None

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.files import DiskFiles
+from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.folder import StoreLock, StorePaths
+from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.tools.store.truncate import Truncation
 from tests.support.disk_store import DiskStore
-from tests.support.store_samples import SIZES, by_key, by_queue, is_queued
+from tests.support.store_samples import SIZES, by_key, by_queue, is_queued, put
 from tests.tools.store.support import Sample, flip, overwrite, run, run_json
 
 LATER_MS = 4_000_000_000_000
@@ -163,8 +166,17 @@ def test_a_store_in_use_is_refused(sample: Sample, words: tuple[object, ...]) ->
 
 @pytest.mark.parametrize("number", [0, 1, 60, 140, -1])
 def test_truncation_is_as_if_the_rest_had_never_been(sample: Sample, number: int) -> None:
-    message = sample.messages[number]
-    end = message["physical_offset"]
+    check_truncation(sample, sample.messages[number]["physical_offset"])
+
+
+def test_keys_go_with_the_last_record_of_a_full_index_file(sample: Sample) -> None:
+    store = StoppedStore(sample.root)
+    first = store.index_file(store.index_names[0])
+    assert first.is_full
+    check_truncation(sample, first.header.end_offset)
+
+
+def check_truncation(sample: Sample, end: int) -> None:
     kept = [one for one in sample.messages if one["physical_offset"] < end]
     result = run_json("truncate", sample.root, "--to", end, "--write")
     assert result["records"] == len(sample.messages) - len(kept)
@@ -180,6 +192,29 @@ def test_truncation_is_as_if_the_rest_had_never_been(sample: Sample, number: int
     for (topic, key), offsets in list(by_key(kept).items())[:20]:
         assert disk.query(topic, key) == offsets[-64:]
     disk.stop()
+    keys = (sample.root / "index").iterdir()
+    assert not [path for path in keys if _last_of(sample, path) >= end]
+
+
+def _last_of(sample: Sample, path: Path) -> int:
+    """The last record whose keys an index file has."""
+    return StoppedStore(sample.root).index_file(path.name).header.end_offset
+
+
+def test_what_a_broker_has_stored_since_the_first_look_is_cut_and_told(sample: Sample) -> None:
+    end = sample.messages[-3]["physical_offset"]
+    truncation = Truncation(StoppedStore(sample.root), end, DelayLevels())
+    assert truncation.plan()["records"] == 3
+    disk = DiskStore(sample.root, SIZES, LATER_MS)
+    disk.start()
+    for number in range(5):
+        disk.run(put("Since", 0, str(number)))
+    disk.stop()
+    result = truncation.write()
+    assert result["records"] == 3 + 5
+    since = {"topic": "Since", "queue_id": 0, "first": 0, "last": 4}
+    assert since in result["queues"]
+    assert run_json("info", sample.root)["commit_log"]["end_offset"] == end
 
 
 def test_truncation_needs_the_begin_of_a_record(sample: Sample) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,28 @@ def test_damage_over_many_messages_and_their_units(sample: Sample, tmp_path: Pat
         saved = [m for m in read[key] if "SKYLARKMQ_LOST" not in m["properties"]]
         if key[0] != "SCHEDULE_TOPIC_XXXX":
             assert saved == messages
+
+
+def test_a_lost_message_takes_no_place_that_a_blank_record_has(
+    sample: Sample, tmp_path: Path
+) -> None:
+    """Without its unit it may have lain anywhere between its neighbours; a blank lost nothing."""
+    new = tmp_path / "new"
+    before, lost = next(
+        (one, other)
+        for queue in by_queue(sample.messages).values()
+        for one, other in pairwise(queue[:-1])
+        if sample.place(one)[0] == sample.log(0) and sample.place(other)[0] == sample.log(1)
+    )
+    assert before["queue_offset"] + 1 == lost["queue_offset"]
+    path, position = sample.place(lost)
+    overwrite(path, position, b"\xee" * 84)
+    shutil.rmtree(sample.root / "consumequeue")
+    result = run_json("salvage", sample.root, new, exit_code=1)
+    assert len(result["lost"]) == 1
+    first = Path("commitlog", sample.log(0).name)
+    assert (new / first).read_bytes() == (sample.root / first).read_bytes()
+    check_sound(new)
 
 
 def test_the_last_message_of_a_queue(sample: Sample, tmp_path: Path) -> None:
