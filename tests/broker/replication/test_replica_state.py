@@ -224,6 +224,13 @@ def test_a_new_master_shows_nothing_before_the_start_of_its_term_is_confirmed() 
     assert rig.machine.shown == 80
 
 
+def test_a_follower_shows_nothing_before_a_master_says_that_it_is_confirmed() -> None:
+    """What lies on its disk alone may be cut off again."""
+    rig = Rig(80, LINEAGE)
+    rig.ready(view(5, of_term(3, "b", "a", "b"), "b"))
+    assert (rig.machine.state, rig.machine.shown) == (State.FOLLOWER, 0)
+
+
 def test_a_newer_term_ends_a_master() -> None:
     rig = leading()
     assert the(StopLeading, rig.see(view(8, of_term(2, "b", "b", start=0), "b")))
