@@ -19,6 +19,7 @@ from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
 from skylarkmq.remoting import client
 from skylarkmq.remoting.waiting import within
+from tests.support.amounts import Amounts
 from tests.support.busy import busy_processes
 from tests.support.cpu_report import CpuReport
 from tests.support.patience import LIMIT_S
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Amounts())
     config.pluginmanager.register(CpuReport(config, config.getoption("--cpu-limit")))
 
 

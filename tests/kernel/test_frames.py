@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.protocol.frame import RawFrame, cut_frames, encode_frame
+from tests.support.amounts import examples
 
 pytestmark = pytest.mark.skipif(kernel.compiled is None, reason=kernel.why_pure)
 
@@ -27,7 +28,7 @@ def reads(draw: st.DrawFn) -> bytes:
     return bytes(data[:end])
 
 
-@settings(max_examples=1000)
+@examples(80, 1000)
 @given(reads())
 def test_a_read(data: bytes) -> None:
     made = cut_frames(data, LENGTH_MAX, RawFrame)

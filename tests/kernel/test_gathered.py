@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
@@ -33,6 +33,7 @@ from tests.spark.support.records import (
     Written,
     block,
 )
+from tests.support.amounts import examples
 
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
@@ -82,7 +83,7 @@ def rows_of(rows: Gathered) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@settings(max_examples=800)
+@examples(60, 800)
 @given(runs(), WANTED, st.sampled_from([-1, BASE]), INT64 | st.just(-(2**63)), st.data())
 def test_the_rows_and_where_they_end(
     data: bytes, wanted: Wanted, base: int, low: int, more: st.DataObject
@@ -178,7 +179,7 @@ TEXTS = PROPERTY_BYTES | st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@examples(60, 300)
 @given(st.lists(TEXTS, max_size=6), st.lists(st.sampled_from(["TAGS", "a", "é", "64"]), max_size=3))
 def test_properties(texts: list[bytes], wanted: list[str]) -> None:
     made = PropertyColumns(texts, wanted)
@@ -210,7 +211,7 @@ def batches(data: bytes, columns: tuple[str, ...], **settings: Any) -> list[Any]
     return [*found, *([last] if last is not None else []), builder.skipped, builder.bytes]
 
 
-@settings(max_examples=300)
+@examples(40, 300)
 @given(
     runs(),
     st.permutations(names()),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.protocol.record import encode_record, intact_count, is_intact
 from tests.store.support import BORN, HOST
+from tests.support.amounts import examples
 
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
@@ -49,7 +50,7 @@ def logs(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=1000)
+@examples(100, 1000)
 @given(
     logs(),
     st.sampled_from([0, 0, 0, 1, -1, 5]),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
@@ -35,6 +35,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.tags_code import tags_code
 from tests.broker.group_rig import GroupRig
 from tests.store.support import HOST
+from tests.support.amounts import examples
 from tests.support.fake_transport import Owner, Transport, connect
 from tests.support.manual_clock import settle
 
@@ -268,7 +269,7 @@ def pulls(draw: st.DrawFn) -> bytes:
     return bytes(frame)
 
 
-@settings(max_examples=400)
+@examples(50, 400)
 @given(
     st.lists(pulls(), min_size=1, max_size=6),
     st.sampled_from([SPAN, SPAN, SPAN, LOG_END - 50_000, 20_000]),

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import HOSTS_BITS, RecordParts, encode_record, split_records
 from skylarkmq.spark.reading import ranges
+from tests.support.amounts import examples
 
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
@@ -79,7 +80,7 @@ def bodies(draw: st.DrawFn) -> bytes:
     return bytes(body)
 
 
-@settings(max_examples=500)
+@examples(100, 500)
 @given(bodies())
 def test_where_records_end(body: bytes) -> None:
     assert compiled.hop(body) == kernel.twins[ranges.hop.__name__](body)
@@ -93,7 +94,7 @@ def in_python(body: bytes, check_crc: bool) -> list[RecordParts] | None:
         return None
 
 
-@settings(max_examples=1500)
+@examples(120, 1500)
 @given(bodies(), st.booleans())
 def test_the_records_of_a_pull(body: bytes, check_crc: bool) -> None:
     taken = compiled.take_apart(body, check_crc)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
@@ -35,6 +35,7 @@ from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.timer.rules import TimerRules
 from tests.broker.group_rig import GroupRig
 from tests.store.support import BORN, HOST
+from tests.support.amounts import examples
 
 pytestmark = pytest.mark.skipif(kernel.compiled is None, reason=kernel.why_pure)
 
@@ -235,7 +236,7 @@ def frames_of(pieces: list[bytes]) -> list[RawFrame]:
     return FrameDecoder().feed(b"".join(pieces))
 
 
-@settings(max_examples=1000)
+@examples(60, 1000)
 @given(
     st.lists(sends(), min_size=1, max_size=6),
     st.sampled_from([BORN, BORN, BORN, IPV6]),
@@ -451,7 +452,7 @@ def batch_sends(draw: st.DrawFn) -> bytes:
     return encode_command(command)
 
 
-@settings(max_examples=1000)
+@examples(60, 1000)
 @given(
     st.lists(batch_sends(), min_size=1, max_size=5),
     st.sampled_from([BORN, BORN, BORN, IPV6]),

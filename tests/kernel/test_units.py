@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.store.queue.consume_queue import ADDRESS_MAX, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.read import message_reader
+from tests.support.amounts import examples
 
 assert message_reader.take_units, "the twins are known once they are imported"
 compiled: Any = kernel.compiled
@@ -41,7 +42,7 @@ def test_units_of_a_pull(
     assert made == kernel.twins["take_units"](data, matches, count_max, size_max)
 
 
-@settings(max_examples=300)
+@examples(100, 300)
 @given(
     st.lists(
         st.tuples(st.integers(0, 40) | st.integers(0, 2), st.integers(-1, 3), INT32), max_size=120

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.protocol.record import encode_record
 from skylarkmq.store.log.log_walk import RUN_MAX, plain_records, sound_records
 from tests.store.support import BORN, HOST
+from tests.support.amounts import examples
 
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
@@ -65,7 +66,7 @@ def logs(draw: st.DrawFn) -> bytes:
     return bytes(data) + draw(st.binary(max_size=100))
 
 
-@settings(max_examples=400)
+@examples(100, 400)
 @given(logs(), st.integers(0, 300), st.integers(0, 300), st.booleans())
 def test_both_roads_find_the_same(data: bytes, front: int, back: int, check_crc: bool) -> None:
     for position, end in ((0, len(data)), (front, len(data)), (0, max(0, len(data) - back))):
@@ -133,7 +134,7 @@ def followed(draw: st.DrawFn) -> tuple[bytes, dict[tuple[bytes, int], int]]:
     return bytes(data) + draw(st.binary(max_size=100)), begins
 
 
-@settings(max_examples=150)
+@examples(15, 150)
 @given(followed(), st.integers(0, 300))
 def test_both_roads_make_the_same_units(
     log: tuple[bytes, dict[tuple[bytes, int], int]], back: int
