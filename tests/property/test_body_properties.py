@@ -10,7 +10,7 @@ import string
 from typing import Any
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol import lenient_json
@@ -37,9 +37,10 @@ from skylarkmq.protocol.headers.send import (
     encode_send_header_v2,
 )
 from skylarkmq.protocol.lenient_json import freeze
+from tests.support.amounts import examples
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(max_examples=200)
+CALM = examples(40, 200)
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol.properties import encode_properties
@@ -16,8 +16,9 @@ from skylarkmq.protocol.record import record_properties
 from skylarkmq.protocol.sql92.errors import ExpressionError
 from skylarkmq.protocol.sql92.expression import Expression, compile_expression
 from skylarkmq.protocol.sql92.java_values import EvaluationError
+from tests.support.amounts import examples
 
-CALM = settings(max_examples=100)
+CALM = examples(40, 100)
 
 NAMES = ("n", "s", "b", "missing", "TAGS", "_x$1")
 Naive = list[Any]  # a word and what belongs to it

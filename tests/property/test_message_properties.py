@@ -7,7 +7,7 @@ Hypothesis prints the failing example and how to reproduce it.
 import contextlib
 import string
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol.batch import BatchItem, encode_batch, split_batch
@@ -37,9 +37,10 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.protocol.tags_code import index_key_hash, java_string_hash
 from tests.protocol.message_vectors import RecordFields
+from tests.support.amounts import examples
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(max_examples=200)
+CALM = examples(40, 200)
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

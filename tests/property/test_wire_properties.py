@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
@@ -28,9 +28,10 @@ from skylarkmq.protocol.frame import (
 )
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, decode_pull_header
+from tests.support.amounts import examples
 
 # The time of an example says nothing on a busy machine.
-CALM = settings(max_examples=200)
+CALM = examples(40, 200)
 
 INT16 = st.integers(-(1 << 15), (1 << 15) - 1)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -194,7 +195,7 @@ def agrees(fast: Any, generic: RemotingCommand) -> None:
     assert generic.remark is None
 
 
-@settings(max_examples=600)
+@examples(60, 600)
 @given(json_headers(310, SEND_TEXTS))
 def test_the_quick_road_of_json_sends_agrees(header: bytes) -> None:
     fast = header_json.decode_send_v2_fast(header)
@@ -204,7 +205,7 @@ def test_the_quick_road_of_json_sends_agrees(header: bytes) -> None:
         assert LanguageCode.__members__.get(fast.language, LanguageCode.OTHER) is generic.language
 
 
-@settings(max_examples=600)
+@examples(60, 600)
 @given(fields_near(PULL_TEXTS))
 def test_the_header_of_a_pull_is_the_generic_one(fields: dict[str, Any]) -> None:
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
@@ -243,7 +244,7 @@ def test_the_quick_road_of_rocketmq_sends_agrees(
         assert plain(fast.ext_fields) == generic.ext_fields
 
 
-@settings(max_examples=600)
+@examples(60, 600)
 @given(fields_near(SEND_TEXTS), st.data())
 def test_the_quick_road_of_damaged_rocketmq_sends_agrees(
     fields: dict[str, Any], data: st.DataObject
