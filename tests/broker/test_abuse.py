@@ -172,6 +172,7 @@ def _frame(code: int, fields: dict[str, str], body: bytes = b"", opaque: int = 1
 # Slow ones
 
 
+@pytest.mark.slow
 async def test_promises_cost_what_came_and_have_one_limit_together(tmp_path: Path) -> None:
     async with _broker(tmp_path, maxInboundBuffered=32 * MIB) as process:
         canary = await Canary.open(process.address)
@@ -207,6 +208,7 @@ async def _end(reader: asyncio.StreamReader) -> None:
         await reader.read()
 
 
+@pytest.mark.slow
 async def test_deaf_peers_have_one_limit_together(tmp_path: Path) -> None:
     """Forty times what each alone may leave unread; the canary pulls all the while."""
     async with _broker(tmp_path, maxOutboundBuffered=32 * MIB) as process:

@@ -104,6 +104,7 @@ def test_every_line_of_a_slave_names_its_id(tmp_path: Path) -> None:
     assert {(line["broker"], line["brokerId"]) for line in lines} == {("b", 2)}, rest
 
 
+@pytest.mark.slow
 def test_a_second_broker_on_one_store_is_refused_with_one_line(tmp_path: Path) -> None:
     settings = _arguments((f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS))
     with _running("serve", *settings):
@@ -130,6 +131,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in run.stderr and len(run.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_broker_registers_with_a_name_server_of_its_own_process(tmp_path: Path) -> None:
     with _running("namesrv", "--set", "listenPort=0") as (names, fields):
         settings = (
@@ -261,6 +263,7 @@ async def test_a_containers_guessed_address_is_warned_about(
     assert all("10.0.0.1" in line and "container" in line for line in told)
 
 
+@pytest.mark.slow
 def test_a_changed_key_is_in_the_file_at_the_next_start(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"# mine\nstorePathRootDir={tmp_path / 'store'}\nfileReservedTime=10\n")

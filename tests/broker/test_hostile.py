@@ -18,6 +18,7 @@ from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_c
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.record import decode_messages
+from tests.support.amounts import slow
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_frames import Item, deep_json, hostile_items
 from tests.support.patience import LIMIT_S
@@ -91,7 +92,7 @@ async def _provoke(address: tuple[str, int], item: Item, seen: Counter[str]) -> 
     seen["answered" if answers else "closed"] += 1
 
 
-@pytest.mark.parametrize("count", [1250, pytest.param(5000, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("count", [150, slow(1250), pytest.param(5000, marks=pytest.mark.fault)])
 async def test_hostile_frames_cost_their_connection_only(tmp_path: Path, count: int) -> None:
     root = tmp_path / "store"
     items = hostile_items(Random(int(os.environ.get("SKYLARKMQ_SEED", "1"))))
@@ -138,6 +139,7 @@ def _check_files(folder: Path) -> None:
     assert all(validate_topic(group) is None for group in groups)
 
 
+@pytest.mark.slow
 async def test_what_a_hostile_header_held_is_freed_with_its_connection(tmp_path: Path) -> None:
     """Collections are rare in the daemon, so nothing of a bad frame may wait for one."""
     rng, seen = Random(1), Counter[str]()

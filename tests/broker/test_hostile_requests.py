@@ -18,6 +18,7 @@ import pytest
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, encode_command
 from skylarkmq.protocol.flags import validate_topic
+from tests.support.amounts import slow
 from tests.support.hostile_frames import NAMES, VALUES, hostile_items
 from tests.support.hostile_requests import (
     CLIENT,
@@ -144,15 +145,16 @@ def _check_disk(rig: HostileRig) -> None:
 # Nothing is kept
 
 
+@pytest.mark.parametrize("every", [3, slow(1)])
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "auto"])
-def test_unknown_names_are_not_kept(closed: bool) -> None:
+def test_unknown_names_are_not_kept(closed: bool, every: int) -> None:
     """Of thirty requests with names that nobody knows, nothing is left when their peers have gone.
 
     With automatic creation a group may be made, of which there is a limited number, and what also
     makes a topic or a member is left out.
     """
     with HostileRig(**CLOSED if closed else {}) as rig:
-        for namesrv, code, shape in _all_requests():
+        for namesrv, code, shape in _all_requests()[::every]:
             if code in MAKERS or (not closed and _creates(code)):
                 continue
             _ask_unknown(rig, namesrv, code, shape, range(5))

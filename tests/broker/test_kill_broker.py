@@ -14,6 +14,7 @@ from _pytest.mark import ParameterSet
 
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
+from tests.support.amounts import slow
 from tests.support.broker_process import ROADS, BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
 from tests.support.patience import LIMIT_S, until
@@ -39,12 +40,12 @@ def _full(mode: tuple[str, str], count: int) -> ParameterSet:
 
 
 KILLS = [
-    *(pytest.param(*mode, 5, id=f"{'-'.join(mode)}-5") for mode in MODES[:2]),
-    *(pytest.param(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[3:]),
+    *(slow(*mode, 5, id=f"{'-'.join(mode)}-5") for mode in MODES[:2]),
+    *(slow(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[3:]),
     *(_full(mode, 20 if mode[0] == "plain" else 10) for mode in MODES),
 ]
 STOPS = [
-    *(pytest.param(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[:2]),
+    *(slow(*mode, 2, id=f"{'-'.join(mode)}-2") for mode in MODES[:2]),
     *(_full(mode, 20 if mode[0] == "plain" else 5) for mode in (*MODES, ("pool", "ASYNC_FLUSH"))),
 ]
 
@@ -287,6 +288,7 @@ async def test_a_disk_that_fails_ends_the_process_with_74(tmp_path: Path) -> Non
     assert (tmp_path / "abort").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_second_broker_on_one_store_refuses_with_one_line(
     tmp_path: Path, removed: bool
@@ -308,6 +310,7 @@ async def test_a_second_broker_on_one_store_refuses_with_one_line(
         await first.kill()
 
 
+@pytest.mark.slow
 async def test_of_brokers_started_together_one_gets_the_store(tmp_path: Path) -> None:
     processes = [await BrokerProcess.spawn(tmp_path) for _ in range(3)]
     try:

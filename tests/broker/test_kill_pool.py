@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from skylarkmq.protocol.codes import ResponseCode
+from tests.support.amounts import slow
 from tests.support.broker_process import ROADS, BrokerProcess
 from tests.support.frame_load import FrameLoad, Shown, read_back
 from tests.support.patience import LIMIT_S
@@ -82,7 +83,7 @@ async def _last(root: Path, history: SendHistory, shown: Shown) -> int:
     return lost
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("kills", [slow(2), pytest.param(10, marks=pytest.mark.fault)])
 async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills: int) -> None:
     rng, history, shown = _rng(), SendHistory(), Shown()
     lost = 0
@@ -96,6 +97,7 @@ async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills
     assert len(list((tmp_path / "commitlog").iterdir())) > 2, "the log never rolled"
 
 
+@pytest.mark.slow
 async def test_the_promise_of_the_other_roads_would_not_hold(tmp_path: Path) -> None:
     """Commits that never come: the check of the plain road notices, and so does this file's.
 

@@ -20,6 +20,7 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import decode_message, decode_messages
+from tests.support.amounts import slow
 from tests.support.broker_ledger import Decision, Entry, Ledger
 from tests.support.broker_process import BrokerProcess
 from tests.support.patience import LIMIT_S
@@ -225,8 +226,8 @@ async def all_came(address: tuple[str, int], ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("mode", "kills"),
     [
-        ("SYNC_FLUSH", 2),
-        ("ASYNC_FLUSH", 2),
+        slow("SYNC_FLUSH", 2),
+        slow("ASYNC_FLUSH", 2),
         pytest.param("SYNC_FLUSH", 12, marks=pytest.mark.fault),
         pytest.param("ASYNC_FLUSH", 12, marks=pytest.mark.fault),
     ],

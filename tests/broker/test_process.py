@@ -50,6 +50,7 @@ def test_the_collector_is_set_for_a_daemon() -> None:
         gc.set_threshold(*before)
 
 
+@pytest.mark.slow
 async def test_more_connections_than_descriptors_do_not_end_the_store(tmp_path: Path) -> None:
     settings = {
         "listenPort": 0,

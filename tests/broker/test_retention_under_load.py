@@ -15,6 +15,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.upkeep.queue_cleaner import QueueCleaner
+from tests.support.amounts import slow
 from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S, is_slow_disk, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -112,7 +113,7 @@ async def _rounds(root: Path, count: int, *, cold: bool, follows: bool = True) -
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["hot", "cold"])
-@pytest.mark.parametrize("rounds", [3, pytest.param(25, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("rounds", [slow(3), pytest.param(25, marks=pytest.mark.fault)])
 async def test_readers_of_the_oldest_get_right_bytes_or_are_moved(
     tmp_path: Path, rounds: int, cold: bool
 ) -> None:
@@ -121,6 +122,7 @@ async def test_readers_of_the_oldest_get_right_bytes_or_are_moved(
     assert moved >= rounds - 1
 
 
+@pytest.mark.slow
 async def test_a_queue_that_does_not_follow_its_log_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

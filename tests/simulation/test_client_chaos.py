@@ -24,6 +24,7 @@ import pytest
 from skylarkmq.client import Client, Message, Producer, RocketMQError, SendResult, TransactionState
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
+from tests.support.amounts import slow
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
@@ -218,8 +219,9 @@ def days(first: int, count: int) -> list[int]:
     return [int(each) for each in wanted.split(",") if each] or [*range(first, first + count)]
 
 
-async def test_days_of_trouble() -> None:
-    await run_days(days(0, 40))
+@pytest.mark.parametrize("count", [16, slow(40)])
+async def test_days_of_trouble(count: int) -> None:
+    await run_days(days(0, count))
 
 
 @pytest.mark.fault

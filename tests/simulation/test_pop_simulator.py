@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from tests.support.amounts import check_power, slow
 from tests.support.broker_machine import CrashPoint
 from tests.support.crash_explorer import CrashFailure, seeds
 from tests.support.crash_states import CrashState, Keep
@@ -109,16 +110,11 @@ async def recover(
     return Counter({"had to come": had_to_come})
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(200, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("count", [2, slow(16), pytest.param(200, marks=pytest.mark.fault)])
 def test_every_crash_keeps_the_promises_to_consumers_by_pop(count: int) -> None:
     power: Counter[str] = Counter()
     chosen = seeds(count)
     for seed in chosen:
         power.update(asyncio.run(explore(seed)))
     if len(chosen) > 1:
-        short = {
-            name: (power[name], least)
-            for name, least in POWER_PER_10_SEEDS.items()
-            if power[name] * 10 < least * len(chosen)
-        }
-        assert not short, f"too little was seen: {short} of {power}"
+        check_power(power, POWER_PER_10_SEEDS, len(chosen), 10)

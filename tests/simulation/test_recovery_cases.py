@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import check_machine
 from tests.support.crash_states import CrashState, Keep, Names
@@ -172,7 +173,7 @@ def test_a_stop_with_a_checkpoint_under_way_writes_what_came_since() -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("without_queue", [True, False])
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("stride", [21, slow(7), pytest.param(1, marks=pytest.mark.fault)])
 def test_each_step_of_a_recovery_and_of_a_stop_may_be_the_last(
     sync: bool, without_queue: bool, stride: int
 ) -> None:

@@ -7,7 +7,10 @@ from collections import Counter
 import pytest
 
 from skylarkmq.store import message_writer
+from tests.support.amounts import check_power, slow
 from tests.support.crash_explorer import explore, seeds
+
+STATES = 12
 
 # What one hundred seeds show at least; a run that shows less proves nothing.
 POWER_PER_100_SEEDS = {
@@ -28,22 +31,20 @@ POWER_PER_100_SEEDS = {
 }
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.fault)])
-def test_every_crash_of_every_run_keeps_the_promises(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "states"),
+    [(4, 6), slow(50, STATES), pytest.param(200, STATES, marks=pytest.mark.fault)],
+)
+def test_every_crash_of_every_run_keeps_the_promises(count: int, states: int) -> None:
     power: Counter[str] = Counter()
     chosen = seeds(count)
     for seed in chosen:
-        power.update(explore(seed, failing=seed % 4 == 3))
+        power.update(explore(seed, states=states, failing=seed % 4 == 3))
     if len(chosen) > 1:
-        short = {
-            name: (power[name], least)
-            for name, least in POWER_PER_100_SEEDS.items()
-            if power[name] * 100 < least * len(chosen)
-        }
-        assert not short, f"too little was seen: {short} of {power}"
+        check_power(power, POWER_PER_100_SEEDS, len(chosen) * states / STATES, 100)
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.fault)])
+@pytest.mark.parametrize("count", [2, slow(20), pytest.param(200, marks=pytest.mark.fault)])
 def test_the_same_with_every_append_off_the_loop(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -25,6 +27,7 @@ from tests.store.test_received import (
     settle,
     slave,
 )
+from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import seeds
 from tests.support.crash_states import CrashState, Keep
@@ -137,7 +140,19 @@ def test_the_store_is_as_one_that_never_had_the_rest(
             assert files_of(rig, folder) == files_of(expected, folder)
 
 
-def test_a_crash_leaves_the_store_as_before_or_as_after() -> None:
+def _keep(disk: CrashDisk, kept: list[CrashDisk], first: int, every: int) -> Callable[..., None]:
+    """What keeps a picture of the disk before some of its steps."""
+    steps = itertools.count(-first)
+
+    def before_step(*_: object) -> None:
+        if next(steps) % every == 0:
+            kept.append(disk.snapshot())
+
+    return before_step
+
+
+@pytest.mark.parametrize("every", [30, slow(1)])
+def test_a_crash_leaves_the_store_as_before_or_as_after(every: int) -> None:
     ends: set[bool] = set()
     for seed in seeds(3):
         rng = Random(seed)
@@ -147,7 +162,7 @@ def test_a_crash_leaves_the_store_as_before_or_as_after() -> None:
         whole = log_of(rig)
         expected = {end: fed(whole[:end]) for end in (offset, len(whole))}
         points: list[CrashDisk] = []
-        rig.files.before_step = lambda *_, disk=rig.files, kept=points: kept.append(disk.snapshot())
+        rig.files.before_step = _keep(rig.files, points, rng.randrange(every), every)
         rig.store.cut_back(offset)
         rig.files.before_step = None
         points.append(rig.files.snapshot())

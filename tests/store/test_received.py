@@ -13,6 +13,7 @@ import pytest
 from skylarkmq.protocol.record import MESSAGE_MAGIC
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.errors import StoreFullError
+from skylarkmq.store.log import received
 from skylarkmq.store.log.received import ReceivedError
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, inner
@@ -262,9 +263,10 @@ def test_another_file_size_is_refused_where_the_file_ends() -> None:
         assert taken and log_of(source).startswith(taken)
 
 
-def test_a_record_without_end_takes_no_memory_without_end() -> None:
-    target = slave(mapped_file_size_commit_log=1 << 30)
-    head = (200 << 20).to_bytes(4, "big") + MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+def test_a_record_without_end_takes_no_memory_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received, "RECORD_SIZE_MAX", 1 << 20)
+    target = slave(mapped_file_size_commit_log=8 << 20)
+    head = (7 << 20).to_bytes(4, "big") + MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
     with pytest.raises(ReceivedError, match="maxMessageSize"):
         target.store.take_records(0, head)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pytest
@@ -20,6 +20,18 @@ def slow(*values: object, id: str | None = None) -> Any:
 def sample(values: Sequence[Any], few: int) -> list[Any]:
     """Return all values as parameters, those after the first few as slow ones."""
     return [*values[:few], *map(slow, values[few:])]
+
+
+def check_power(seen: Mapping[str, int], least: Mapping[str, int], runs: float, per: int) -> None:
+    """Fail when `runs` seeds showed less than their share of what `per` seeds show at least.
+
+    Fewer seeds than that differ more: of them half the share is asked for, and nothing of what is
+    rare.
+    """
+    part = runs / per if runs >= per else runs / per / 2
+    shares = {name: int(wanted * part) for name, wanted in least.items()}
+    short = {name: (seen[name], share) for name, share in shares.items() if seen[name] < share}
+    assert not short, f"too little was seen: {short} of {seen}"
 
 
 def examples(few: int, many: int) -> Callable[[Any], Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -163,14 +164,17 @@ def json_headers(rng: Random) -> bytes:
 
 def deep_json(rng: Random) -> bytes:
     """Nesting, long numbers, many fields: what makes parsers slow."""
-    depth = rng.choice((1000, 100_000))
-    heads = (
+    return _frame(0, rng.choice(_deep_heads(rng.choice((1000, 100_000)))))
+
+
+@cache
+def _deep_heads(depth: int) -> tuple[bytes, ...]:
+    return (
         b'{"code":310,"extFields":' + b"[" * depth,
         b'{"code":' + b"9" * 200_000 + b"}",
         b'{"a":' * depth,
         json.dumps({"code": 310, "extFields": {f"k{n}": "v" for n in range(20_000)}}).encode(),
     )
-    return _frame(0, rng.choice(heads))
 
 
 def binary_headers(rng: Random) -> bytes:

@@ -15,6 +15,7 @@ from skylarkmq.broker.access.addresses import (
     AddressList,
     split_patterns,
 )
+from tests.support.amounts import examples
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_an_address_means_itself_alone(one: object, other: object) -> None:
     assert addresses.matches(str(other)) == (mapped[0] == mapped[1])
 
 
+@examples(30, 100)
 @given(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=3, max_size=3),
        st.ip_addresses(v=4))  # fmt: skip
 def test_ranges_mean_what_lies_in_all_of_them(

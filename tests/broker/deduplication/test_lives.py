@@ -23,6 +23,7 @@ from tests.broker.deduplication.rig import (
     place,
     send,
 )
+from tests.support.amounts import slow
 from tests.support.broker_process import BrokerProcess
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields
@@ -115,7 +116,7 @@ async def _stored(client: RawClient) -> list[bytes]:
 @pytest.mark.parametrize(
     ("flush", "kills"),
     [
-        ("SYNC_FLUSH", 1),
+        slow("SYNC_FLUSH", 1),
         pytest.param("SYNC_FLUSH", 10, marks=pytest.mark.fault),
         pytest.param("ASYNC_FLUSH", 10, marks=pytest.mark.fault),
     ],

@@ -29,6 +29,7 @@ async def count(address: str) -> int:
     return int(answer.ext_fields["offset"])
 
 
+@pytest.mark.slow
 async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path: Path) -> None:
     root = tmp_path / "store"
     any_port = {"listenPort": 0, "namesrvListenPort": 0}
@@ -71,6 +72,7 @@ async def test_all_serve_on_their_own_and_one_signal_stops_all_cleanly(tmp_path:
     assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
 
 
+@pytest.mark.slow
 async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> None:
     [port] = free_ports(*TWO_BROKERS)[:1]
     settings = {"brokers": 2, "listenPort": port, "flushDiskType": "SYNC_FLUSH"}
@@ -90,6 +92,7 @@ async def test_a_killed_broker_comes_back_with_its_messages(tmp_path: Path) -> N
         assert 'skylarkmq_fleet_restarts_total{process="a-1"} 1.0' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a-1", "namesrv"])
 async def test_one_that_hangs_is_killed_and_comes_back(tmp_path: Path, name: str) -> None:
     settings = {"brokers": 2, "hungProcessTimeoutSeconds": 3}
@@ -107,6 +110,7 @@ async def test_one_that_hangs_is_killed_and_comes_back(tmp_path: Path, name: str
         assert (await page(ready["metricsAddr"], "/livez"))[0] == 200
 
 
+@pytest.mark.slow
 async def test_one_whose_loop_hangs_writes_where_it_was(tmp_path: Path) -> None:
     settings = {"brokers": 2, "hungProcessTimeoutSeconds": 600}
     async with fleet(tmp_path / "store", **settings) as it:
@@ -116,6 +120,7 @@ async def test_one_whose_loop_hangs_writes_where_it_was(tmp_path: Path) -> None:
         assert "Fatal Python error: Aborted" in it.text and "link.py" in it.text
 
 
+@pytest.mark.slow
 async def test_brokers_register_at_once_with_a_name_server_that_was_killed(tmp_path: Path) -> None:
     async with fleet(tmp_path / "store", "--brokers", "2") as it:
         ready = await it.ready()
@@ -139,6 +144,7 @@ async def test_brokers_stop_cleanly_when_the_supervisor_is_killed(tmp_path: Path
     assert not (root / "abort").exists() and not (root / "broker-1" / "abort").exists()
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_start_ends_all_with_its_reason(tmp_path: Path) -> None:
     [port] = free_ports(*TWO_BROKERS)[:1]
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", port + 10)

@@ -58,6 +58,7 @@ def audited(path: Path, code: RequestCode) -> list[str]:
     return [one["who"] for one in map(json.loads, lines) if one["code"] == code]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["permissive", "enforcing"])
 async def test_one_certificate_and_one_file_of_accounts_hold_for_all(
     tmp_path: Path, mode: str

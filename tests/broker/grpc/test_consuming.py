@@ -23,6 +23,7 @@ from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.protocol.v5 import schema_pb2 as v5
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.pop.pop_rig import DEAD, GROUP, TOPIC, PopRig
+from tests.store.clean_rig import RARE_TIMERS
 
 CLIENT = "host@1@0@abc"
 MINUTE_S = 60
@@ -355,7 +356,7 @@ async def test_a_listener_may_take_75_seconds() -> None:
 async def test_a_listener_that_takes_hours_loses_its_message(
     policy: dict[str, Any] | None, wait_s: int
 ) -> None:
-    rig = ConsumerRig().start()
+    rig = ConsumerRig(**RARE_TIMERS).start()
     if policy is not None:
         rig.group(group_retry_policy=GroupRetryPolicy(**policy))
     rig.send_all(1)

@@ -30,6 +30,7 @@ from skylarkmq.store.pop.journal_records import (
     Took,
 )
 from tests.broker.pop.journal_rig import INTERVAL_S, JournalRig
+from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import CrashFailure, seeds
 from tests.support.crash_states import CrashState, Keep, Names
@@ -183,7 +184,7 @@ async def live_on(rng: Random, disk: CrashDisk, *, sync: bool) -> int:
     return tried
 
 
-async def explore(seed: int, *, sync: bool) -> Counter[str]:
+async def explore(seed: int, *, sync: bool, count: int = STATES) -> Counter[str]:
     rng = Random(seed)
     machine = Machine(rng, CrashDisk(rng.choice((Names.STRICT, Names.ORDERED))), sync=sync)
     machine.begin()
@@ -192,7 +193,7 @@ async def explore(seed: int, *, sync: bool) -> Counter[str]:
     for point in machine.points:
         power[point.op] += 1
         states = Random(rng.random())
-        for state in point.disk.crash_states(states, STATES):
+        for state in point.disk.crash_states(states, count):
             try:
                 disk = check(point, state, states)
                 # What was left is lived on with, and that life ends by another crash.
@@ -213,12 +214,15 @@ async def explore(seed: int, *, sync: bool) -> Counter[str]:
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.fault)])
-async def test_any_crash_leaves_what_was_told(count: int, sync: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "states"),
+    [(1, 3), slow(4, STATES), pytest.param(60, STATES, marks=pytest.mark.fault)],
+)
+async def test_any_crash_leaves_what_was_told(count: int, states: int, sync: bool) -> None:
     power: Counter[str] = Counter()
     chosen = seeds(count)
     for seed in chosen:
-        power.update(await explore(seed, sync=sync))
+        power.update(await explore(seed, sync=sync, count=states))
     if len(chosen) > 1:
         assert power["files"] >= 3 * len(chosen), power
         assert power["second"] > 100, power

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
+from tests.support.amounts import slow
 from tests.support.broker_process import BrokerProcess
 from tests.support.pop_load import PopLoad
 
 ACKS_MIN, ACKS_MAX = 100, 600  # answers of a life
 CASES = [
-    ("SYNC_FLUSH", 2),
-    ("ASYNC_FLUSH", 2),
+    slow("SYNC_FLUSH", 2),
+    slow("ASYNC_FLUSH", 2),
     pytest.param("SYNC_FLUSH", 12, marks=pytest.mark.fault),
     pytest.param("ASYNC_FLUSH", 12, marks=pytest.mark.fault),
 ]

@@ -12,6 +12,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.pop.journal_records import Key, Left
 from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, message_of
+from tests.store.clean_rig import RARE_TIMERS
 
 KEY = Key(GROUP, TOPIC, 0, 0)
 
@@ -226,7 +227,7 @@ async def test_what_has_a_time_of_its_own_keeps_it_when_its_client_is_gone() -> 
 
 
 async def test_renewed_deliveries_are_prolonged_while_the_client_is_there() -> None:
-    rig = PopRig().start()
+    rig = PopRig(**RARE_TIMERS).start()
     rig.send(b"long")
     (one,) = await rig.receive(client_id="a", invisible_ms=60_000, is_renewed=True)
     await rig.advance(3600)
@@ -238,7 +239,7 @@ async def test_renewed_deliveries_are_prolonged_while_the_client_is_there() -> N
 
 
 async def test_a_renewal_ends_after_three_hours() -> None:
-    rig = PopRig().start()
+    rig = PopRig(**RARE_TIMERS).start()
     rig.send(b"long")
     await rig.receive(client_id="a", invisible_ms=60_000, is_renewed=True)
     task = rig.begin(wait_s=4 * 3600)

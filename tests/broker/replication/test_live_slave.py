@@ -72,6 +72,7 @@ async def cluster(root: Path) -> AsyncIterator[Cluster]:
         await made.namesrv.stop()
 
 
+@pytest.mark.slow
 async def test_a_slave_copies_the_tables_serves_readers_and_is_promoted(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it, it.client() as client:
         slave = await it.start("slave", **SLAVE)

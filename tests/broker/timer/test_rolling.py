@@ -14,10 +14,17 @@ from skylarkmq.store.timer import index as index_module
 from tests.broker.timer.timer_rig import TOPIC, WHEEL, TimerRig
 from tests.store.clean_rig import RARE_TIMERS
 from tests.store.support import LOG_SIZE, inner
+from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
 from tests.support.workers import rest
 
 HOUR_S = 3600
+RARE_FLUSHES = {
+    "timer_flush_interval_ms": 30_000,
+    "flush_interval_commit_log": 30_000,
+    "flush_interval_consume_queue": 30_000,
+    "flush_consume_queue_thorough_interval": 30_000,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +76,9 @@ class RollRig(TimerRig):
         return self.store.commit_log.min_offset
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", slow("SYNC_FLUSH")])
 async def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
-    rig = RollRig(flush_disk_type=flush).start()
+    rig = RollRig(flush_disk_type=flush, **RARE_FLUSHES).start()
     due_ms = rig.clock.now_ms() + 10 * HOUR_S * 1000
     for number in range(100):
         rig.at(due_ms - 1000 * number, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
@@ -137,9 +144,9 @@ async def test_it_goes_on_while_the_disk_is_too_full_for_messages() -> None:
 
 
 async def test_what_is_due_leaves_while_others_are_stored_again() -> None:
-    rig, rng = RollRig().start(), random.Random(1)
+    rig, rng = RollRig(**RARE_FLUSHES).start(), random.Random(1)
     sent = 0
-    for _ in range(300):
+    for _ in range(200):
         rig.after(rng.randrange(HOUR_S * 1000, 3 * HOUR_S * 1000), b"%d" % sent)
         sent += 1
     await rig.fill(2)

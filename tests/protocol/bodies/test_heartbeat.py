@@ -70,13 +70,13 @@ def test_what_later_clients_add_is_ignored() -> None:
     assert encode_body(body) == GOLDEN
 
 
-def test_a_hundred_thousand_subscriptions_are_read_like_one() -> None:
+def test_twenty_thousand_subscriptions_are_read_like_one() -> None:
     data = json.loads(GOLDEN)
     data["consumerDataSet"][0]["subscriptionDataSet"] = [
-        {"topic": f"T{number}", "subString": "*"} for number in range(100_000)
+        {"topic": f"T{number}", "subString": "*"} for number in range(20_000)
     ]
     (consumer,) = decode_body(HeartbeatData, json.dumps(data).encode()).consumer_data_set
-    assert len(consumer.subscription_data_set) == 100_000
+    assert len(consumer.subscription_data_set) == 20_000
 
 
 @pytest.mark.parametrize("member", ["clientID", "groupName", "topic", "subString"])

@@ -28,6 +28,8 @@ from tests.simulation.failover.replica import Replica
 from tests.simulation.failover.schedule import BrokenInvariant, Violation, run, run_late_swap
 
 SEEDS = 1000
+# The first seeds that show what is rare; they are tried before all others.
+KNOWN = {"older_terms_taken": 87, "joiner_lacks_the_start": 289}
 
 Patch = pytest.MonkeyPatch
 
@@ -279,7 +281,8 @@ LATE = {candidate_confirms_on, unknown_swap_counts_as_failed, swap_of_an_earlier
 def test_a_broken_rule_is_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutation(monkeypatch)
     schedule = run_late_swap if mutation in LATE else run
-    assert any(breaks_an_invariant(schedule, seed) for seed in range(SEEDS))
+    tried = (KNOWN.get(mutation.__name__, 0), *range(SEEDS))
+    assert any(breaks_an_invariant(schedule, seed) for seed in tried)
 
 
 def breaks_an_invariant(schedule: Callable[[int], object], seed: int) -> bool:

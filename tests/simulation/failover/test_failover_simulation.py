@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.failover.schedule import FAULTS, run, run_late_swap, seeds
+from tests.support.amounts import check_power, slow
 
 # What one hundred seeds show at least; a run that shows less proves nothing.
 POWER_PER_100_SEEDS = {
@@ -24,22 +25,17 @@ POWER_PER_100_SEEDS = {
 }
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [16, slow(100), pytest.param(100_000, marks=pytest.mark.soak)])
 def test_every_course_of_faults_keeps_what_was_acknowledged(count: int) -> None:
     power: Counter[str] = Counter()
     chosen = seeds(count)
     for seed in chosen:
         power.update(run(seed))
     if len(chosen) > 1:
-        short = {
-            name: (power[name], least)
-            for name, least in POWER_PER_100_SEEDS.items()
-            if power[name] * 100 < least * len(chosen)
-        }
-        assert not short, f"too little was seen: {short} of {power}"
+        check_power(power, POWER_PER_100_SEEDS, len(chosen), 100)
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [8, slow(20), pytest.param(2000, marks=pytest.mark.soak)])
 def test_a_swap_that_comes_late_takes_nothing_away(count: int) -> None:
     for seed in range(count):
         run_late_swap(seed)
