@@ -419,6 +419,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.usefixtures("quick")
 async def test_no_client_notices_a_broker_that_leaves_and_comes_back(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ async def test_a_coroutine_whose_peer_has_left_is_quiet() -> None:
     assert rig.answers() == []
 
 
-async def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_requests_have_a_limit() -> None:
     async def never(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         await asyncio.Event().wait()
         raise AssertionError
@@ -237,8 +237,7 @@ async def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) ->
     assert [(answer.opaque, answer.code) for answer in answers] == [(2, ResponseCode.SYSTEM_BUSY)]
     assert (answers[0].remark or "").startswith("[OVERLOAD]system busy, start flow control")
     assert rig.owner.stats.rejections == {("other", "queue_full"): 1}
-    monkeypatch.setattr(router_module, "STOP_LIMIT_S", 0)
-    await rig.router.stop()
+    await rig.router.stop(limit_s=0)
     assert rig.connection.parked == 0
 
 

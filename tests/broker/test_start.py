@@ -66,6 +66,7 @@ def _loaded_at_start(root: Path) -> set[str]:
         child.communicate(timeout=LIMIT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_a_plain_start_loads_only_what_it_needs(tmp_path: Path) -> None:
     later = NOT_AT_START | set(_named_for_first_use().values())

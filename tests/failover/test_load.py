@@ -37,6 +37,7 @@ async def _serves(broker: ServerProcess, address: tuple[str, int]) -> None:
     await until(connects, "the broker")
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
     seed, port, _, names = free_ports(2, 3, 4)  # the fast port first, slaves at the third
     keys = {

@@ -22,7 +22,10 @@ from tests.support.workers import rest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "golden-store.json"
 DAY_S = 86_400
-EXT: dict[str, Any] = {"enable_consume_queue_ext": True}
+EXT: dict[str, Any] = {
+    "enable_consume_queue_ext": True,
+    "mapped_file_size_consume_queue_ext": 1 << 16,
+}
 
 
 class Rig(StoreRig):

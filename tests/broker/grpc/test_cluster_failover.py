@@ -131,6 +131,7 @@ def open_set(folder: Path, **config: Any) -> Any:
     return replica_set(folder, grpc_listen_port=0, grpc_proxy_mode="CLUSTER", **often, **config)
 
 
+@pytest.mark.slow
 async def test_the_replica_of_the_endpoint_comes_to_lead(tmp_path: Path) -> None:
     async with open_set(tmp_path) as replicas:
         for number in (1, 2):
@@ -150,6 +151,7 @@ async def test_the_replica_of_the_endpoint_comes_to_lead(tmp_path: Path) -> None
             await until(lambda: bodies(replicas) == [b"after", b"before", b"half"])
 
 
+@pytest.mark.slow
 async def test_a_third_replica_comes_to_lead(tmp_path: Path) -> None:
     async with open_set(tmp_path) as replicas:
         first = await replicas.three()
@@ -166,6 +168,7 @@ async def test_a_third_replica_comes_to_lead(tmp_path: Path) -> None:
             await until(lambda: bodies(replicas) == [b"after", b"half"])
 
 
+@pytest.mark.slow
 async def test_what_was_sent_by_one_that_follows_outlives_its_master(tmp_path: Path) -> None:
     async with open_set(tmp_path) as replicas:
         first = await replicas.three()
@@ -189,6 +192,7 @@ async def test_what_was_sent_by_one_that_follows_outlives_its_master(tmp_path: P
             await until(lambda: set(acknowledged) <= set(bodies(replicas)), "all messages")
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_asked_for_at_one_that_follows_is_made_by_its_master(
     tmp_path: Path,
 ) -> None:

@@ -130,6 +130,7 @@ async def test_what_a_client_holds_is_free_when_it_leaves(tmp_path: Path) -> Non
         assert [each.body for each in await other.taken("broker-b")] == [held[0].body]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_starts_again_knows_the_client(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, "CLUSTER") as cluster, cluster.client() as client:
         config: dict[str, Any] = {

@@ -194,12 +194,12 @@ async def test_an_answer_waits_for_a_client_that_does_not_read(
     rig: Rig, channel: grpc.aio.Channel
 ) -> None:
     call = channel.stream_stream("/test/Many")(metadata=(("times", "20"),))
-    await call.write(bytes(1 << 20))
+    await call.write(bytes(1 << 18))
     await until(lambda: rig.many.under_way)
     await until(lambda: rig.connection.http2.unsent_size or rig.connection.writing_paused)
     answer = await call.read()
     assert isinstance(answer, bytes)
-    assert len(answer) == 20 << 20
+    assert len(answer) == 20 << 18
     await call.done_writing()
     assert await call.code() is grpc.StatusCode.OK
 

@@ -34,6 +34,7 @@ async def answers(replicas: ReplicaSet, number: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 async def test_the_port_goes_over_with_the_lead(tmp_path: Path) -> None:
     async with replica_set(tmp_path, grpc_listen_port=0) as replicas:
         for number in (1, 2):

@@ -147,6 +147,7 @@ async def test_a_watch_that_lost_its_etcd_goes_on_where_it_was(member: EtcdProce
     way.close()
 
 
+@pytest.mark.slow
 async def test_a_lease_outlives_a_kill_and_ends_all_the_same(member: EtcdProcess) -> None:
     way = client(member, name="leased")
     kept, lost = await way.grant(300), await way.grant(1)
@@ -164,6 +165,7 @@ async def test_a_lease_outlives_a_kill_and_ends_all_the_same(member: EtcdProcess
     way.close()
 
 
+@pytest.mark.slow
 async def test_an_etcd_that_wants_to_know_who_asks(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pem = authority.certificate_file("127.0.0.1")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.net.http_client import MAX_BODY_SIZE, Endpoint
+from skylarkmq.broker.net import http_client
+from skylarkmq.broker.net.http_client import Endpoint
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
@@ -100,6 +101,7 @@ async def test_lines_may_come_in_any_pieces() -> None:
 NO_KEY = {"result": {"header": header(7), "events": [{"type": "PUT"}]}}
 OTHER_TYPE = {"result": {"header": header(7), "events": [{"type": "RENAME", "kv": stored()}]}}
 FOREIGN = {"result": {"header": header(7), "events": [{"kv": {"key": b64(b"/x")}}]}}
+SIZE_MAX = 1 << 16  # bytes of a line, here
 REASON = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
 
 
@@ -120,11 +122,14 @@ REASON = "rpc error: code = PermissionDenied desc = etcdserver: permission denie
         ({"error": {"grpc_code": 14, "http_code": 503, "message": "no leader"}}, "no leader"),
         ({"result": {"header": header(0), "canceled": True, "cancel_reason": REASON}}, "denied"),
         ({"result": {"header": header(0), "canceled": True}}, "read again"),
-        (b" " * (MAX_BODY_SIZE + 1), "more than"),
+        (b" " * (SIZE_MAX + 1), "more than"),
     ],
     ids=lambda value: str(value)[:60],
 )
-async def test_a_watch_ends_at_what_it_cannot_understand(line: object, word: str) -> None:
+async def test_a_watch_ends_at_what_it_cannot_understand(
+    line: object, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client, "MAX_BODY_SIZE", SIZE_MAX)
     answer = line_answer(CREATED, change(5), line)
     async with scripted_etcd(lambda _: answer) as server:
         told, ended = await end_of(client(server))

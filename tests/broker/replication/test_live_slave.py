@@ -119,6 +119,7 @@ async def test_a_slave_copies_the_tables_serves_readers_and_is_promoted(tmp_path
         await promoted.stop()
 
 
+@pytest.mark.slow
 async def test_a_slave_that_starts_first_hears_of_its_master_soon(tmp_path: Path) -> None:
     async with cluster(tmp_path) as it:
         slave = await it.start("slave", **SLAVE)

@@ -11,6 +11,7 @@ import pytest
 from skylarkmq.broker.replication.failover import metadata_log
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.store.support import inner
+from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_explorer import seeds
 from tests.support.manual_clock import ManualClock
@@ -131,8 +132,9 @@ def state_of(replica: Replica) -> tuple[dict[str, Any], dict[tuple[str, int], li
     return replica.tables(), bodies
 
 
-async def test_a_log_cut_anywhere_gives_the_tables_of_that_moment() -> None:
-    for seed in seeds(6):
+@pytest.mark.parametrize("count", [2, slow(6)])
+async def test_a_log_cut_anywhere_gives_the_tables_of_that_moment(count: int) -> None:
+    for seed in seeds(count):
         rng = Random(seed)
         clock = ManualClock()
         master = Replica(clock)
@@ -161,8 +163,9 @@ async def test_a_log_cut_anywhere_gives_the_tables_of_that_moment() -> None:
         assert state_of(follower)[0] == {**life.marks[-1].tables, "deleting": set()}, seed
 
 
-async def test_a_replica_whose_log_was_cut_forgets_what_was_in_the_rest() -> None:
-    for seed in seeds(4):
+@pytest.mark.parametrize("count", [2, slow(4)])
+async def test_a_replica_whose_log_was_cut_forgets_what_was_in_the_rest(count: int) -> None:
+    for seed in seeds(count):
         rng = Random(seed)
         clock = ManualClock()
         master = Replica(clock)
@@ -187,8 +190,9 @@ async def test_a_replica_whose_log_was_cut_forgets_what_was_in_the_rest() -> Non
         assert cut.tables() == mark.tables, seed
 
 
-async def test_after_a_power_cut_the_tables_are_those_of_the_log_that_is_left() -> None:
-    for seed in seeds(6):
+@pytest.mark.parametrize("count", [2, slow(6)])
+async def test_after_a_power_cut_the_tables_are_those_of_the_log_that_is_left(count: int) -> None:
+    for seed in seeds(count):
         rng = Random(seed)
         clock = ManualClock()
         master = Replica(clock, flush_disk_type="SYNC_FLUSH")

@@ -97,6 +97,7 @@ async def test_a_successor_has_what_was_acknowledged(tmp_path: Path) -> None:
             await replicas.same_logs()
 
 
+@pytest.mark.slow
 async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) -> None:
     async with replica_set(tmp_path, slave_timeout=100) as replicas:
         first = await replicas.three()
@@ -121,6 +122,7 @@ async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) 
         assert list(again.life.parts.store.paths.own.glob("*.broken"))
 
 
+@pytest.mark.slow
 async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
         first = await replicas.three()
@@ -146,6 +148,7 @@ async def _send_many(sends: Producer, count: int) -> list[SendResult]:
     return [await sends.send(Message("T", b"%d" % number)) for number in range(count)]
 
 
+@pytest.mark.slow
 async def test_the_engine_may_be_away_while_the_set_stays(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
         first = await replicas.three()
@@ -162,6 +165,7 @@ async def test_the_engine_may_be_away_while_the_set_stays(tmp_path: Path) -> Non
         assert replicas.leader() == first
 
 
+@pytest.mark.slow
 async def test_too_few_in_sync_refuse_sends_with_the_cause(tmp_path: Path) -> None:
     config = {"min_in_sync_replicas": 2, "ha_max_time_slave_not_catchup": 500}
     async with replica_set(tmp_path, **config) as replicas:
@@ -176,6 +180,7 @@ async def test_too_few_in_sync_refuse_sends_with_the_cause(tmp_path: Path) -> No
             await sends.send(Message("T", b"taken"))
 
 
+@pytest.mark.slow
 async def test_a_store_of_another_set_is_refused(tmp_path: Path) -> None:
     async with replica_set(tmp_path / "one") as replicas:
         await replicas.start(1)
@@ -190,6 +195,7 @@ async def test_a_store_of_another_set_is_refused(tmp_path: Path) -> None:
         assert stranger.driver.view is None, "it takes no part"
 
 
+@pytest.mark.slow
 async def test_the_store_of_a_broker_that_was_no_replica_is_put_aside(tmp_path: Path) -> None:
     async with replica_set(tmp_path) as replicas:
         await replicas.start(1)
@@ -210,6 +216,7 @@ async def test_the_store_of_a_broker_that_was_no_replica_is_put_aside(tmp_path: 
     assert list((tmp_path / "store-2" / "set-aside" / "1" / "commitlog").iterdir())
 
 
+@pytest.mark.slow
 async def test_the_store_of_a_broker_that_was_no_replica_is_the_first_of_a_set(
     tmp_path: Path,
 ) -> None:
@@ -248,6 +255,7 @@ async def test_two_of_one_broker_id_wait_for_each_other(
         assert other.driver.view is None, "it takes no part"
 
 
+@pytest.mark.slow
 async def test_one_that_cannot_catch_up_does_not_take_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +282,7 @@ async def test_one_that_cannot_catch_up_does_not_take_over(
             await until(lambda: b"delayed" in bodies_of(leader), "the delayed message")
 
 
+@pytest.mark.slow
 async def test_a_master_that_stops_offers_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +321,7 @@ def _nobody() -> RemoteProtocolError:
     return RemoteProtocolError(1, "nobody takes over")
 
 
+@pytest.mark.slow
 async def test_a_stop_does_not_wait_for_followers_of_a_new_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +345,7 @@ async def test_a_stop_does_not_wait_for_followers_of_a_new_master(
         await asyncio.wait_for(replicas.stop(number), LIMIT_S)
 
 
+@pytest.mark.slow
 async def test_one_switch_over_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with replica_set(tmp_path) as replicas:
         for number in (1, 2):
@@ -358,6 +369,7 @@ async def test_one_switch_over_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
             await waiting
 
 
+@pytest.mark.slow
 async def test_a_failed_disk_lets_another_one_lead_at_once(tmp_path: Path) -> None:
     async with replica_set(tmp_path, store_failure_exit=False) as replicas:
         for number in (1, 2):
@@ -383,6 +395,7 @@ async def test_a_disk_that_fails_while_it_joins_ends_the_start(
         assert await asyncio.wait_for(alone.ended, LIMIT_S) == 1
 
 
+@pytest.mark.slow
 async def test_what_is_beside_the_messages_goes_over(tmp_path: Path) -> None:
     """Topics, groups, offsets, order, delays and open transactions, seen by clients."""
     async with replica_set(tmp_path) as replicas:
@@ -436,6 +449,7 @@ async def test_what_is_beside_the_messages_goes_over(tmp_path: Path) -> None:
             await asyncio.gather(handling, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_rolling_restart_costs_no_send(tmp_path: Path) -> None:
     """As docs/operations/failover.md describes an upgrade: followers first, the master last."""
     async with replica_set(tmp_path, min_in_sync_replicas=2) as replicas:
