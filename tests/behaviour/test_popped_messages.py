@@ -60,6 +60,7 @@ async def send(producer: Producer, topic: str, count: int, **settings: Any) -> l
     return wanted
 
 
+@pytest.mark.slow
 async def test_what_is_acknowledged_does_not_come_again(
     cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
@@ -96,6 +97,7 @@ async def test_what_is_not_acknowledged_comes_again(
         assert await consumer.receive(timeout=1) == []
 
 
+@pytest.mark.slow
 async def test_a_longer_time_keeps_it_hidden_and_its_handle_is_good(
     cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_cancelled_receive_loses_nothing(
             await consumer.ack(found[0])
 
 
+@pytest.mark.slow
 async def test_an_ordered_group_gets_one_message_after_the_other(
     cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
@@ -199,6 +202,7 @@ async def test_an_ordered_group_gets_one_message_after_the_other(
         await consumer.ack(third)
 
 
+@pytest.mark.slow
 async def test_a_group_is_consumed_in_one_way_at_a_time(
     cluster: Cluster, client: Client, producer: Producer, topic: str, group: str
 ) -> None:

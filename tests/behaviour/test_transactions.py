@@ -9,6 +9,7 @@ from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import consuming
 
 
+@pytest.mark.slow
 async def test_verdicts_and_checks(
     cluster: Cluster, client: Client, topic: str, group: str
 ) -> None:

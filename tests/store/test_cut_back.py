@@ -151,6 +151,17 @@ def _keep(disk: CrashDisk, kept: list[CrashDisk], first: int, every: int) -> Cal
     return before_step
 
 
+def _keep_one(disk: CrashDisk, kept: list[CrashDisk], rng: Random) -> Callable[..., None]:
+    """What keeps a picture of the disk before one of its steps, each of them as likely."""
+    steps = itertools.count(1)
+
+    def before_step(*_: object) -> None:
+        if rng.randrange(next(steps)) == 0:
+            kept[:] = [disk.snapshot()]
+
+    return before_step
+
+
 @pytest.mark.parametrize("every", [30, slow(1)])
 def test_a_crash_leaves_the_store_as_before_or_as_after(every: int) -> None:
     ends: set[bool] = set()
@@ -192,11 +203,11 @@ def test_a_crash_in_a_crashed_cut_ends_it_too() -> None:
     disk = left(rig)
     for _ in range(20):
         points: list[CrashDisk] = []
-        disk.before_step = lambda *_, disk=disk, kept=points: kept.append(disk.snapshot())
+        disk.before_step = _keep_one(disk, points, rng)
         again = loaded(disk)
         disk.before_step = None
         assert again.store.commit_log.max_offset == offset
-        point = rng.choice(points)
+        [point] = points
         disk = point.crash(rng.choice(point.crash_states(rng, 8)), rng)
     check_same(StoreRig(disk, broker_role="SLAVE").start(), fed(whole[:offset]))
 

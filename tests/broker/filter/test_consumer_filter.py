@@ -22,10 +22,7 @@ from tests.support.workers import rest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "golden-store.json"
 DAY_S = 86_400
-EXT: dict[str, Any] = {
-    "enable_consume_queue_ext": True,
-    "mapped_file_size_consume_queue_ext": 1 << 16,
-}
+EXT: dict[str, Any] = {"enable_consume_queue_ext": True}
 
 
 class Rig(StoreRig):
