@@ -1,4 +1,4 @@
-"""The project's Python files, each parsed once."""
+"""The project's Python files."""
 
 import ast
 from functools import cache
@@ -13,6 +13,8 @@ ROOTS_FOLDER = "skylarkmq"  # the import name: links to the rooms, and what puts
 
 # Spark looks for top-level packages of such names.
 FOUND_BY_SPARK = ("pyspark_skylarkmq", "pyspark_skylarkmq_commitlog")
+ROOMS = (*PACKAGES, *FOUND_BY_SPARK, ROOTS_FOLDER)
+"""Whose files a rule looks at one room at a time: no test parses them all."""
 
 
 @cache
@@ -23,6 +25,13 @@ def product_files() -> tuple[Path, ...]:
     found += (ROOT / ROOTS_FOLDER).glob("*.py")
     found += (ROOT / ROOTS_FOLDER / "testing").rglob("*.py")
     return tuple(sorted(path.relative_to(ROOT) for path in found))
+
+
+def files_of(room: str) -> list[Path]:
+    """Code files of a room."""
+    found = [path for path in product_files() if path.parts[0] == room]
+    assert found
+    return found
 
 
 @cache
@@ -40,9 +49,8 @@ def text_of(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-@cache
 def tree_of(path: Path) -> ast.Module:
-    """A file's syntax tree."""
+    """A file's syntax tree. Thousands of them would be half the memory of a run: none is kept."""
     return ast.parse(text_of(path), filename=str(path))
 
 

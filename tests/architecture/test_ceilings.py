@@ -1,13 +1,12 @@
 """Sizes that keep files readable, and calls that have one place only."""
 
-import ast
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import product_files, test_files, text_of, tree_of
+from tests.architecture.facts import facts_of, function_sizes
+from tests.architecture.sources import ROOMS, files_of, product_files, test_files, text_of
 
 LINES_MAX = 800
 FUNCTION_LINES_MAX = 80
@@ -50,19 +49,15 @@ PATH_CALLS = {"rename", "touch", "unlink", "write_bytes", "write_text"}
 TIMER_CALLS = {"call_later", "call_at"}
 
 
-def calls(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Calls in a file: what stands before the last dot, the name called, the line."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute):
-                yield ast.unparse(node.func.value), node.func.attr, node.lineno
-            elif isinstance(node.func, ast.Name):
-                yield "", node.func.id, node.lineno
+TEST_FOLDERS = sorted({path.parts[1:-1][:2] for path in test_files()})
+
+by_room = pytest.mark.parametrize("room", ROOMS)
 
 
-def all_calls() -> Iterator[tuple[str, str, str, int]]:
-    for path in product_files():
-        for owner, name, line in calls(path):
+def calls_in(room: str) -> Iterator[tuple[str, str, str, int]]:
+    """Calls in a room: the file, what stands before the last dot, the name called, the line."""
+    for path in files_of(room):
+        for owner, name, line in facts_of(path).calls:
             yield str(path), owner, name, line
 
 
@@ -85,28 +80,36 @@ def test_lines_and_columns(files: object) -> None:
     assert not faults, shown(faults)
 
 
-@pytest.mark.parametrize("files", [product_files, test_files])
-def test_functions(files: object) -> None:
+@by_room
+def test_functions(room: str) -> None:
     faults = [
-        f"{path}:{node.lineno}: {node.name} has {size} lines, at most {FUNCTION_LINES_MAX}"
-        for path in files()  # type: ignore[operator]
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+        f"{path}:{line}: {name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+        for path in files_of(room)
+        for name, line, size in facts_of(path).functions
+        if size > FUNCTION_LINES_MAX
     ]
     assert not faults, shown(faults)
 
 
-def test_constructors() -> None:
+@pytest.mark.parametrize("folder", TEST_FOLDERS, ids="/".join)
+def test_functions_of_tests(folder: tuple[str, ...]) -> None:
+    files = [path for path in test_files() if path.parts[1:-1][:2] == folder]
+    faults = [
+        f"{path}:{line}: {name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+        for path in files
+        for name, line, size in function_sizes(path)
+        if size > FUNCTION_LINES_MAX
+    ]
+    assert not faults, shown(faults)
+
+
+@by_room
+def test_constructors(room: str) -> None:
     found = {
-        f"{path}::{node.name}": count
-        for path in product_files()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        for method in node.body
-        if isinstance(method, ast.FunctionDef)
-        and method.name == "__init__"
-        and (count := argument_count(method)) > CONSTRUCTOR_ARGUMENTS_MAX
+        f"{path}::{name}": count
+        for path in files_of(room)
+        for name, count in facts_of(path).constructors
+        if count > CONSTRUCTOR_ARGUMENTS_MAX
     }
     faults = [
         f"{name}: its constructor has {count} arguments, at most {CONSTRUCTOR_ARGUMENTS_MAX}"
@@ -114,13 +117,8 @@ def test_constructors() -> None:
         if name not in LONG_CONSTRUCTORS
     ]
     assert not faults, shown(faults)
-    assert not LONG_CONSTRUCTORS - found.keys(), "these may leave the list"
-
-
-def argument_count(method: ast.FunctionDef) -> int:
-    """How many arguments a method takes, itself aside."""
-    arguments = method.args
-    return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
+    known = {name for name in LONG_CONSTRUCTORS if name.startswith(f"{room}/")}
+    assert not known - found.keys(), "these may leave the list"
 
 
 def test_depth() -> None:
@@ -138,24 +136,27 @@ def test_folders() -> None:
     assert not faults, shown(faults)
 
 
-def test_every_module_says_what_it_is() -> None:
-    faults = [str(path) for path in product_files() if not ast.get_docstring(tree_of(path))]
+@by_room
+def test_every_module_says_what_it_is(room: str) -> None:
+    faults = [str(path) for path in files_of(room) if not facts_of(path).is_described]
     assert not faults, shown(faults)
 
 
-def test_print_belongs_to_commands() -> None:
+@by_room
+def test_print_belongs_to_commands(room: str) -> None:
     faults = [
         f"{path}:{line}"
-        for path, owner, name, line in all_calls()
+        for path, owner, name, line in calls_in(room)
         if (owner, name) == ("", "print") and path not in COMMANDS
     ]
     assert not faults, shown(faults)
 
 
-def test_time_is_handed_in() -> None:
+@by_room
+def test_time_is_handed_in(room: str) -> None:
     faults = [
         f"{path}:{line}: {owner}.{name}"
-        for path, owner, name, line in all_calls()
+        for path, owner, name, line in calls_in(room)
         if path not in CLOCKS | COMMANDS
         and (
             owner == "time"
@@ -165,22 +166,22 @@ def test_time_is_handed_in() -> None:
         )
     ]
     faults += [
-        f"{path}:{node.lineno}: from time import"
-        for path in product_files()
+        f"{path}:{line}: from time import"
+        for path in files_of(room)
         if str(path) not in CLOCKS | COMMANDS
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ImportFrom) and node.module == "time"
+        for module, line, takes_names in facts_of(path).imports
+        if module == "time" and takes_names
     ]
     assert not faults, shown(faults)
 
 
-def test_the_disk_has_one_door() -> None:
+@pytest.mark.parametrize("room", ["store", "broker"])
+def test_the_disk_has_one_door(room: str) -> None:
     """Crash tests own the disk only if nothing else in store and broker writes to it."""
     faults = [
         f"{path}:{line}: {owner}.{name}"
-        for path, owner, name, line in all_calls()
-        if path.startswith(("store/", "broker/"))
-        and path not in DISK
+        for path, owner, name, line in calls_in(room)
+        if path not in DISK
         and (
             (owner == "os" and name in DISK_CALLS)
             or (owner.lower().endswith("path") and name in PATH_CALLS)
@@ -190,18 +191,19 @@ def test_the_disk_has_one_door() -> None:
     assert not faults, shown(faults)
 
 
-def test_no_mapping_is_flushed() -> None:
+@by_room
+def test_no_mapping_is_flushed(room: str) -> None:
     """mmap.flush holds the interpreter's lock while the disk works: fdatasync takes its place."""
     faults = [
         f"{path}:{line}: {owner}.flush"
-        for path, owner, name, line in all_calls()
+        for path, owner, name, line in calls_in(room)
         if name == "flush" and (path in MAPPERS or "map" in owner.lower().rpartition(".")[2])
     ]
     mappers = {
         str(path)
-        for path in product_files()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Import) and any(alias.name == "mmap" for alias in node.names)
+        for path in files_of(room)
+        for module, _, takes_names in facts_of(path).imports
+        if module == "mmap" and not takes_names
     }
     assert mappers <= MAPPERS
     assert not faults, shown(faults)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,19 @@ def defined_in(tree: ast.Module) -> set[str]:
     return found
 
 
+@cache
+def names_in(path: str) -> set[str]:
+    """Return what a file of ours defines."""
+    return defined_in(tree_of(Path(path)))
+
+
 def fault(path: str, name: str) -> str:
     """Return why a reader does not find what is named; empty when it is there."""
     if not (ROOT / path).exists():
         return f"`{path}` is not there"
     if name and not path.endswith(".py"):
         return f"`{path}` is no Python file that could define {name}"
-    if name and name not in defined_in(tree_of(Path(path))):
+    if name and name not in names_in(path):
         return f"`{path}` does not define {name}"
     return ""
 

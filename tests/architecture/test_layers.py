@@ -12,20 +12,19 @@ store   remoting      |
            common          kernel: any room may call it, and it calls none
 """
 
-import ast
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.architecture.facts import facts_of
 from tests.architecture.sources import (
     FOUND_BY_SPARK,
     PACKAGES,
+    ROOMS,
     ROOTS_FOLDER,
+    files_of,
     module_of,
-    product_files,
-    tree_of,
 )
 
 BASE = {"common", "kernel", "protocol"}
@@ -121,19 +120,6 @@ ALLOWED = {
 }
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module a file names in an import, with its line; relative imports start with a dot."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            if module == ROOTS_FOLDER:  # from skylarkmq import store
-                yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield module, node.lineno
-
-
 def fault(path: Path, module: str) -> str:
     """Why a file may not import a module; empty when it may."""
     package = path.parts[0]
@@ -157,17 +143,19 @@ def fault(path: Path, module: str) -> str:
     return f"{package} does not use {top}"
 
 
-@pytest.mark.parametrize("package", OURS)
-def test_imports_point_down(package: str) -> None:
-    files = [path for path in product_files() if path.parts[0] == package]
-    assert files
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_down(room: str) -> None:
     faults = [
         f"{path}:{line}: {module}: {why}"
-        for path in files
-        for module, line in imports(path)
+        for path in files_of(room)
+        for module, line, _ in facts_of(path).imports
         if (why := fault(path, module))
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_every_room_has_its_rules() -> None:
+    assert set(OURS) == set(LIBRARIES) == set(BANNED) == set(ROOMS)
 
 
 def test_the_rule_sees_what_it_must() -> None:
@@ -184,11 +172,15 @@ def test_the_rule_sees_what_it_must() -> None:
     assert not fault(Path("skylarkmq/cli.py"), "skylarkmq.client.producer.producer")
 
 
-def test_no_circles() -> None:
-    """Sibling modules do not import one another in a circle; what only types need is left out."""
-    by_module = {module_of(path): path for path in product_files()}
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_circles(room: str) -> None:
+    """Sibling modules do not import one another in a circle; what only types need is left out.
+
+    Between rooms no circle can be: imports point down.
+    """
+    by_module = {module_of(path): path for path in files_of(room)}
     graph = {
-        module: {name for name in needed_at_import(path) if name in by_module}
+        module: {name for name in facts_of(path).needed_at_import if name in by_module}
         for module, path in by_module.items()
     }
     done: set[str] = set()
@@ -202,13 +194,3 @@ def test_no_circles() -> None:
 
     for module in sorted(graph):
         visit(module, ())
-
-
-def needed_at_import(path: Path) -> Iterator[str]:
-    """Modules that a file loads while it is itself loaded."""
-    for node in tree_of(path).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
