@@ -70,6 +70,7 @@ def test_every_public_name_says_what_it_does(module_name: str) -> None:
     assert silent == []
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_warnings_and_names_everything(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="Sphinx is in the extras docs and dev")
     pytest.importorskip("myst_parser", reason="MyST is in the extras docs and dev")

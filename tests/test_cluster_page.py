@@ -73,6 +73,7 @@ async def known(processes: Commands, namesrv: str) -> None:
             raise
 
 
+@pytest.mark.slow
 async def test_the_cluster_of_the_page_runs_and_outlives_a_name_server(tmp_path: Path) -> None:
     lines, namesrv = on_free_ports(COMMAND.findall(PAGE.read_text("utf-8")))
     assert [line.split()[0] for line in lines] == ["namesrv", "namesrv", "broker", "broker"]
@@ -103,6 +104,7 @@ async def test_the_cluster_of_the_page_runs_and_outlives_a_name_server(tmp_path:
         assert all(each.order for each in found.settings)
 
 
+@pytest.mark.slow
 async def test_one_that_ends_is_told_with_what_all_of_them_printed(tmp_path: Path) -> None:
     lines, _ = on_free_ports(COMMAND.findall(PAGE.read_text("utf-8")))
     port = re.findall(r"listenPort=(\d+)", lines[0])[0]

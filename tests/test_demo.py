@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from examples.flights import Figures, Flights, check, run
 from skylarkmq.protocol.message import MessageQueue
 
@@ -17,6 +19,7 @@ def flights(count: int) -> Flights:
     )
 
 
+@pytest.mark.slow
 async def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
     source = flights(3000)
     figures, wrong = await run(source, tmp_path, "ASYNC_FLUSH")

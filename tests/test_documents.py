@@ -25,9 +25,13 @@ from pathlib import Path
 import click
 import pytest
 
+import skylarkmq.testing.threaded  # noqa: F401 - else each run within this one loads it anew
 from skylarkmq.cli import main
+from skylarkmq.testing.threaded import SyncBroker
+from tests.support.amounts import slow
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S
+from tests.tools.command import say
 
 pytest_plugins = ["pytester"]
 
@@ -37,6 +41,8 @@ PROMISE = re.compile(r"# -> (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"^    \.venv/bin/skylarkmq (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB = re.compile(r"^    job (\w+) (.+?)(?: +#.*)?$", re.MULTILINE)
 JOB_PAGES = ("docs/spark/jobs.md", "docs/spark/archive.md")
+WAITING_PAGE = "docs/sdk/delay.md"
+"""Its program sees seconds pass."""
 TYPED_PAGE = "docs/spark/typed.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
@@ -44,6 +50,7 @@ MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
 PYTEST_MARK = "def test_"
 SPARK_MARK = "skylarkmq.spark"
 ARCHIVE = "/data/archive"
+LIBRARIES = ("fastapi", "faststream", "celery")
 
 
 def pages() -> list[Path]:
@@ -122,7 +129,9 @@ def are_programs() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", are_programs())
+@pytest.mark.parametrize(
+    "name", [slow(name) if name.startswith(WAITING_PAGE) else name for name in are_programs()]
+)
 async def test_a_program(name: str, tmp_path: Path) -> None:
     block = SNIPPETS[name]
     async with live_broker(
@@ -138,9 +147,21 @@ async def test_a_program(name: str, tmp_path: Path) -> None:
     assert missing_in(printed.splitlines(), promised) == [], printed
 
 
-@pytest.mark.parametrize("name", [name for name in SNIPPETS if PYTEST_MARK in SNIPPETS[name]])
-def test_a_test(name: str, pytester: pytest.Pytester) -> None:
-    for library in ("fastapi", "faststream", "celery"):
+def are_tests() -> Iterator[object]:
+    """Yield the names of the blocks that are tests, and whether pytest is to be a process.
+
+    It is where a block needs libraries that take long to load, or lets hours pass.
+    """
+    for name, block in SNIPPETS.items():
+        if PYTEST_MARK in block:
+            yield slow(name, True)
+            if not any(each in block for each in (*LIBRARIES, "advance(")):
+                yield pytest.param(name, False)
+
+
+@pytest.mark.parametrize(("name", "is_process"), [*are_tests()])
+def test_a_test(name: str, is_process: bool, pytester: pytest.Pytester) -> None:
+    for library in LIBRARIES:
         if library in SNIPPETS[name]:
             pytest.importorskip(library, reason="the extra `dev` is not installed")
     page = name.split()[0]
@@ -150,7 +171,11 @@ def test_a_test(name: str, pytester: pytest.Pytester) -> None:
             pytester.makepyfile(**{module[1]: block})
     pytester.makepyfile(SNIPPETS[name])
     pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
-    outcome = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=LIMIT_S)
+    options = ("-q", "-p", "no:cacheprovider")
+    if is_process:
+        outcome = pytester.runpytest_subprocess(*options, timeout=LIMIT_S)
+    else:
+        outcome = pytester.runpytest_inprocess(*options, "-p", "no:randomly", "-p", "no:xdist")
     passed = outcome.parseoutcomes().get("passed", 0)
     assert outcome.ret == 0, outcome.stdout.str()
     assert passed == SNIPPETS[name].count(PYTEST_MARK)
@@ -187,13 +212,27 @@ def test_a_job_is_one_that_takes_its_arguments(job: str, line: str, tmp_path: Pa
     parsed(module.main, shlex.split(line.replace("/data/archive", str(tmp_path))), None)
 
 
-async def test_the_commands_of_the_first_page(tmp_path: Path) -> None:
-    """They are run in their order, as they stand."""
+def commands_of_the_first_page() -> list[str]:
+    """Return them in their order."""
     lines = COMMAND.findall((ROOT / FIRST_PAGE).read_text("utf-8"))
     assert [line.split()[0] for line in lines] == ["send", "consume", "send", "send"]
+    return lines
+
+
+def test_the_commands_of_the_first_page(skylarkmq_broker_sync: SyncBroker) -> None:
+    """They are run in their order, as they stand."""
+    address = {"NAMESRV_ADDR": skylarkmq_broker_sync.namesrv_addr}
+    said = [say(shlex.split(line), variables=address) for line in commands_of_the_first_page()]
+    assert [each.code for each in said] == [0] * len(said)
+    assert "SEND_OK" in said[0].out
+    assert "hello" in said[1].out
+
+
+@pytest.mark.slow
+async def test_the_commands_of_the_first_page_as_processes(tmp_path: Path) -> None:
     printed: list[str] = []
     async with live_broker(tmp_path / "store") as broker:
-        for line in lines:
+        for line in commands_of_the_first_page():
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",

@@ -7,6 +7,8 @@ import shlex
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.client import Admin, Consumer, Message, Producer, RocketMQError, StartFrom
 from skylarkmq.client.admin import FailoverStatus
@@ -45,6 +47,7 @@ async def leader(admin: Admin) -> FailoverStatus | None:
     return next((each for each in seen if each is not None and each.leads), None)
 
 
+@pytest.mark.slow
 async def test_the_set_of_the_page_outlives_its_master(tmp_path: Path) -> None:
     [etcd] = await asyncio.to_thread(start_etcd, tmp_path / "etcd")
     lines, namesrv = on_free_ports([line.replace(ETCD, etcd.url) for line in LINES])

@@ -1,6 +1,7 @@
 """What the start prints for a first message works as it is printed."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import LIMIT_S
+from tests.tools.command import say
 
 pytestmark = pytest.mark.timing
 
@@ -51,6 +53,12 @@ def printed(tmp_path: Path) -> Iterator[list[str]]:
         child.wait(LIMIT_S)
 
 
+def words_of(line: str) -> list[str]:
+    """Return the words of a command behind the program's name, or behind `python -m` and it."""
+    words = shlex.split(line)
+    return words[words.index("send" if "send" in words else "consume") :]
+
+
 def _run(command: list[str] | str) -> str:
     run = subprocess.run(
         command,
@@ -64,12 +72,25 @@ def _run(command: list[str] | str) -> str:
     return run.stdout
 
 
-def test_the_python_lines(printed: list[str]) -> None:
+def test_what_is_printed_works(printed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process: the broker alone is one of its own."""
     snippet = printed[-3:]
     assert snippet[0].startswith("import asyncio")
+    exec("\n".join(snippet), {})
+    assert "SEND_OK" in capsys.readouterr().out
+    send, consume = (words_of(line) for line in printed[:2])
+    assert say(send).code == 0
+    consumed = say(consume)
+    assert (consumed.code, "hello" in consumed.out) == (0, True)
+
+
+@pytest.mark.slow
+def test_the_python_lines(printed: list[str]) -> None:
+    snippet = printed[-3:]
     assert "SEND_OK" in _run([sys.executable, "-c", "\n".join(snippet)])
 
 
+@pytest.mark.slow
 def test_the_two_commands(printed: list[str]) -> None:
     pytest.importorskip("skylarkmq.tools.messages")
     send, consume = printed[:2]

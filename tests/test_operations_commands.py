@@ -213,6 +213,7 @@ def run(words: list[str], namesrv: str) -> tuple[int, object]:
     return ended.returncode, ended
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 async def test_those_that_serve(tmp_path: Path) -> None:
     lines = [line for line in runnable() if is_server(line)]
@@ -239,6 +240,7 @@ async def test_those_that_serve(tmp_path: Path) -> None:
         assert set(codes.values()) == {0}, codes
 
 
+@pytest.mark.slow
 @pytest.mark.timing
 def test_those_that_ask_a_server(tmp_path: Path) -> None:
     lines = [line for line in runnable() if not is_server(line) and not is_offline(line)]

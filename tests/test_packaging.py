@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a checkout, a source distribution, and the kernel compiled
 pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs setuptools 77")
 
 ROOT = Path(__file__).resolve().parents[1]

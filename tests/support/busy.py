@@ -17,7 +17,7 @@ while os.getppid() == parent:
 
 
 @contextmanager
-def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def busy_processes(count: int, program: str = SPIN) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Run so many of them until the block ends.
 
     Each has a session of its own: Linux shares the processors between sessions first, and beside
@@ -26,7 +26,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
-            command = [sys.executable, "-S", "-c", SPIN]
+            command = [sys.executable, "-S", "-c", program]
             started.append(subprocess.Popen(command, start_new_session=True))
         yield started
     finally:
