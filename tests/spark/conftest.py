@@ -40,6 +40,16 @@ QUICK: dict[str, object] = {
 """What makes a session start, and its first queries run, in half the time; and PATIENT."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with an S3 server are slow: it starts in seconds, and takes more than the tests."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        names = {*getattr(item, "fixturenames", ())}
+        if "s3_server" in names or (callspec and callspec.params.get("place") == "s3"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local[2] session with both formats; skipped, with the reason, where Spark can not run."""

@@ -19,6 +19,7 @@ from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.batches import BatchBuilder, CorruptRecordError
 from skylarkmq.spark.schema import COLUMNS, arrow_schema, names
 from tests.spark.support.records import RECORDS, V6, Written, block, row_of, rows_in, sane_time
+from tests.support.amounts import examples
 
 ALL = names()
 
@@ -35,6 +36,7 @@ def built(data: bytes, chosen: tuple[str, ...] = ALL, **options: Any) -> list[di
     return [row for batch in batches for row in rows_in(batch)]
 
 
+@examples(30, 100)
 @given(st.lists(RECORDS, max_size=8), st.permutations(COLUMNS), st.integers(1, 21))
 def test_rows_are_those_of_the_protocols_decoder(
     records: list[Written], order: list[Any], count: int

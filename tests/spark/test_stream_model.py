@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skylarkmq.client.errors import RocketMQError
@@ -23,6 +23,7 @@ from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.planning import NO_LIMIT, StreamPlanner
 from tests.spark.support.fake_brokers import FakeBrokers, FakeQueue
 from tests.spark.support.stream_place import limit_of
+from tests.support.amounts import examples
 
 QUEUES = [QueueKey("T", "a", 0), QueueKey("T", "b", 0), QueueKey("T", "a", 1)]
 POSITIONS = ["earliest", "latest"]
@@ -213,7 +214,7 @@ SCRIPTS = st.lists(
 )
 
 
-@settings(max_examples=400)
+@examples(50, 400)
 @given(SCRIPTS, st.booleans(), st.none() | st.integers(1, 20), st.sampled_from(POSITIONS))
 @example(
     [("grow", QUEUES[2], 0), ("send", QUEUES[2], 1), ("expire", QUEUES[2], 1)],

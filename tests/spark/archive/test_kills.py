@@ -33,6 +33,7 @@ from tests.spark.support.archives import (
     reports_of,
     run_of,
 )
+from tests.support.amounts import slow
 
 Batch = list[list[dict[str, Any]]]
 Q0, Q1 = QueueKey("%RETRY%g", "broker-a", 0), QueueKey("%RETRY%g", "broker-a", 1)
@@ -112,10 +113,11 @@ def checkpoints_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes long; no power is lost here
 
 
+@pytest.mark.parametrize("every", [15, slow(1)])
 @pytest.mark.parametrize("again", [False, True], ids=["goes on", "from the beginning"])
-def test_killed_anywhere_then_run_again(tmp_path: Path, again: bool) -> None:
+def test_killed_anywhere_then_run_again(tmp_path: Path, again: bool, every: int) -> None:
     done: list[Place] = []
-    for steps in deaths(tmp_path, lambda path: job(path, done, again=again)):
+    for steps in deaths(tmp_path, lambda path: job(path, done, again=again), every):
         path = tmp_path / str(steps)
         seen = committed(path)
         assert len(set(seen)) == len(seen)
@@ -126,10 +128,11 @@ def test_killed_anywhere_then_run_again(tmp_path: Path, again: bool) -> None:
     assert steps > 40  # the matrix has not shrunk to nothing
 
 
-def test_killed_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "other"), [(41, 23), slow(13, 11)])
+def test_killed_twice(tmp_path: Path, one: int, other: int) -> None:
     """The run that goes on after a killed one is killed itself."""
-    for first in deaths(tmp_path / "first", lambda path: job(path, [], again=False), 13):
-        for second in count(2, 11):
+    for first in deaths(tmp_path / "first", lambda path: job(path, [], again=False), one):
+        for second in count(2, other):
             path = tmp_path / f"{first}-{second}"
             died = 0
             for steps in (first, second):
@@ -144,8 +147,9 @@ def test_killed_twice(tmp_path: Path) -> None:
                 break
 
 
+@pytest.mark.parametrize("every", [7, slow(1)])
 @pytest.mark.parametrize("what", ["erase", "expire"])
-def test_killed_while_messages_go(tmp_path: Path, what: str) -> None:
+def test_killed_while_messages_go(tmp_path: Path, what: str, every: int) -> None:
     """All of it has gone or nothing, and the same command does the rest; nothing comes back."""
     job(tmp_path / "made", [], again=False)
 
@@ -160,7 +164,7 @@ def test_killed_while_messages_go(tmp_path: Path, what: str) -> None:
         vacuum(table, retention_hours=0)
 
     gone = set(ERASED if what == "erase" else EVERYTHING)
-    for steps in deaths(tmp_path, remove):
+    for steps in deaths(tmp_path, remove, every):
         path = tmp_path / str(steps)
         assert committed(path) in (EVERYTHING, left := sorted(set(EVERYTHING) - gone)), steps
         remove(path)
@@ -205,12 +209,16 @@ class Disk:
                 shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_without_power_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "every"), [(0, 17), (4, 17), *(slow(seed, 5) for seed in range(8))]
+)
+def test_without_power_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, every: int
+) -> None:
     """What was acknowledged is there after any power cut, and a run goes on from any leftover."""
     chance = random.Random(seed)
     done: list[Place] = []
-    for steps in count(seed, 5):
+    for steps in count(seed, every):
         path = tmp_path / str(steps)
         with monkeypatch.context() as patch:
             disk = Disk(path, patch)

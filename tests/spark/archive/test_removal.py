@@ -32,6 +32,7 @@ from tests.spark.support.archives import (
     rows_of,
     run_of,
 )
+from tests.support.amounts import examples
 
 Q = QueueKey("T", "broker-a", 0)
 RETRY = QueueKey("%RETRY%g", "broker-a", 1)
@@ -286,11 +287,8 @@ def test_of_a_version_that_is_not_the_newest(tmp_path: Path) -> None:
     assert len(committed(tmp_path)) == 90
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=25,
-    deadline=None,
-)
+@examples(4, 25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     runs=st.lists(
         st.tuples(st.integers(0, 2), st.integers(0, 6), st.booleans()), max_size=8, unique=True

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from skylarkmq.spark.archive import delta_log
 from skylarkmq.spark.archive.delta_log import INFO, ConflictError, DeltaLog
 from skylarkmq.spark.archive.spans import OverlapError, Spans
 from skylarkmq.spark.archive.state import ArchiveError
@@ -27,6 +28,7 @@ from tests.spark.support.archives import (
     rows_of,
     run_of,
 )
+from tests.support.amounts import slow
 
 Q = QueueKey("T", "broker-a", 0)
 RETRY = QueueKey("%RETRY%g", "broker-a", 0)
@@ -248,29 +250,36 @@ def test_a_table_that_was_set_back(tmp_path: Path) -> None:
     assert len(committed(tmp_path)) == 12
 
 
-def test_many_queues(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("queues", "commits", "in_full"), [(4000, 34, [1, 32]), slow(20_000, 70, [1, 32, 64])]
+)
+def test_many_queues(tmp_path: Path, queues: int, commits: int, in_full: list[int]) -> None:
     """The sum does not stand in every commit, and is told from those that lead to it."""
     table = open_table(tmp_path)
-    table.begin({QueueKey("T", f"broker-{n // 500}", n % 500): n for n in range(20_000)})
+    table.begin({QueueKey("T", f"broker-{n // 500}", n % 500): n for n in range(queues)})
     size = (tmp_path / "_delta_log" / f"{1:020d}.json").stat().st_size
     assert size < 150_000
-    for number in range(70):
+    for number in range(commits):
         append(table, run_of("T", 0, number * 2, number * 2 + 1))
     sizes = [p.stat().st_size for p in sorted((tmp_path / "_delta_log").glob("0*.json"))]
     large = [version for version, each in enumerate(sizes) if each > 10_000]
-    assert large == [1, 32, 64]
+    assert large == in_full
     again = open_table(tmp_path)
     assert (again.state.start, again.state.spans) == (table.state.start, table.state.spans)
     assert not again.state.note
 
 
-def test_checkpoints_and_clean_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [10, slow(delta_log.CHECKPOINT_EVERY)])
+def test_checkpoints_and_clean_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", every)
     table = open_table(tmp_path)
-    for number in range(102):
+    for number in range(every + 2):
         append(table, run_of("T", 0, number, number + 1))
     log = tmp_path / "_delta_log"
-    assert (log / f"{100:020d}.checkpoint.parquet").exists()
-    assert len(committed(tmp_path)) == 102
+    assert (log / f"{every:020d}.checkpoint.parquet").exists()
+    assert len(committed(tmp_path)) == every + 2
 
 
 def test_what_is_no_archive(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_figures_for_prometheus(tmp_path: Path) -> None:
     assert watermark == 0.96
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_anywhere_the_result_is_the_same(
     place: Location, sent: list[WindowRow], monkeypatch: pytest.MonkeyPatch, after: bool

@@ -24,6 +24,7 @@ from tests.spark.support.logs import (
     written_log,
 )
 from tests.spark.support.records import RECORDS, V6, Written, sane_time
+from tests.support.amounts import examples
 
 MANY = [Written(number, body=b"%d" % number * (number % 60)) for number in range(200)]
 CLEAN = RECORDS.filter(lambda record: 0 not in record.properties)
@@ -33,6 +34,7 @@ def placed(rows: list[dict[str, Any]]) -> list[int]:
     return [row["position"] for row in rows]
 
 
+@examples(30, 100)
 @given(st.lists(CLEAN, max_size=12), st.sampled_from([0, 1, 100, 300]), st.booleans())
 def test_any_log_is_read_whole_however_it_is_cut(
     records: list[Written], step: int, blank: bool

@@ -23,6 +23,7 @@ from skylarkmq.spark.writing.sink_task import SinkTask
 from skylarkmq.spark.writing.window import Batch, Outgoing, Receipt
 from tests.spark.support.sent_messages import messages_of
 from tests.spark.writing.test_rows import Row, batch_of
+from tests.support.amounts import examples
 
 OPTIONS = SinkOptions(
     ConnectionSettings(name_servers=("127.0.0.1:9876",)), batch_size=300, batch_count=4
@@ -266,6 +267,7 @@ class TwoBrokers(Promises):
     def cover(self, queue: MessageQueue, count: int) -> None: ...
 
 
+@examples(20, 100)
 @given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([None, TwoBrokers()]))
 def test_a_slice_goes_where_its_rows_would_go(
     parts: list[list[Row]], promises: Promises | None
