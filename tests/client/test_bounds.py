@@ -20,7 +20,7 @@ from tests.support.manual_clock import advance_async, settle
 pytestmark = pytest.mark.timing
 
 MANY = 10_000
-FEWER = 2000
+FEWER = 1000
 TASKS_MAX = 40
 """Tasks of the SDK at any time: twenty handlers, and what a client and a consumer always have."""
 MIB = 1 << 20

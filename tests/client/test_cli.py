@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,53 +22,75 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     broker_error,
 )
+from skylarkmq.testing.threaded import SyncBroker
 from skylarkmq.tools import running
-from tests.support.live_broker import live_broker, namesrv_of
+from tests.support.amounts import slow
 from tests.support.patience import LIMIT_S
+from tests.tools.command import say
 
 pytestmark = pytest.mark.timing
+
+COMMAND = (sys.executable, "-m", "skylarkmq.cli")
 
 
 class Shell:
     """Runs the command against one broker."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, *, is_process: bool = True) -> None:
         self.namesrv = namesrv
+        self._is_process = is_process
+        self._environment = {
+            **os.environ, "NAMESRV_ADDR": self.namesrv, "PYTHONIOENCODING": "utf-8"
+        }  # fmt: skip
 
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        environment = {**os.environ, "NAMESRV_ADDR": self.namesrv, "PYTHONIOENCODING": "utf-8"}
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "skylarkmq.cli", *arguments,
+            *COMMAND,
+            *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=environment,
-        )  # fmt: skip
+            env=self._environment,
+        )
 
-    async def run(
+    def run(
         self, *arguments: str, stdin: bytes = b""
     ) -> tuple[int | None, list[dict[str, Any]], str]:
         """Return the exit code, the JSON lines of the output, and what was said beside."""
-        process = await self.start(*arguments)
-        async with asyncio.timeout(LIMIT_S):
-            out, err = await process.communicate(stdin)
-        return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
+        if not self._is_process:
+            said = say(arguments, stdin, {"NAMESRV_ADDR": self.namesrv})
+            return said.code, said.lines, said.err
+        ended = subprocess.run(
+            [*COMMAND, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=LIMIT_S,
+            env=self._environment,
+            check=False,
+        )
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
+        return ended.returncode, lines, ended.stderr.decode()
+
+
+@pytest.fixture(params=[False, slow(True)], ids=["here", "process"])
+def shell(request: pytest.FixtureRequest, skylarkmq_broker_sync: SyncBroker) -> Shell:
+    """A process of its own for each command proves no more, but for signals and pipes."""
+    return Shell(skylarkmq_broker_sync.namesrv_addr, is_process=request.param)
 
 
 @pytest.fixture
-async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
-    async with live_broker(tmp_path) as broker:
-        yield Shell(namesrv_of(broker))
+def processes(skylarkmq_broker_sync: SyncBroker) -> Shell:
+    return Shell(skylarkmq_broker_sync.namesrv_addr)
 
 
-async def test_what_is_sent_is_consumed(shell: Shell) -> None:
-    code, (sent,), _ = await shell.run(
+def test_what_is_sent_is_consumed(shell: Shell) -> None:
+    code, (sent,), _ = shell.run(
         "send", "orders", "Grüße", "--tags", "A", "--key", "k1", "--key", "k2",
         "--property", "color=blue=green",
     )  # fmt: skip
     assert code == 0
     assert sent["status"] == "SEND_OK"
-    code, (got,), _ = await shell.run(
+    code, (got,), _ = shell.run(
         "consume", "orders", "--group", "g", "--from", "first", "--max", "1"
     )
     assert code == 0
@@ -77,19 +98,19 @@ async def test_what_is_sent_is_consumed(shell: Shell) -> None:
     assert got["properties"]["color"] == "blue=green"
     for name in ("msg_id", "topic", "broker", "queue_id", "queue_offset"):
         assert got[name] == sent[name]
-    code, messages, _ = await shell.run(
+    code, messages, _ = shell.run(
         "consume", "orders", "--group", "g", "--max", "1", "--timeout", "0.5"
     )
     assert (code, messages) == (running.FAILED, []), "acknowledged, so it does not come again"
 
 
-async def test_standard_input_is_one_message_a_line_in_order(shell: Shell) -> None:
+def test_standard_input_is_one_message_a_line_in_order(processes: Shell) -> None:
     lines = [f"line {number} ü" for number in range(500)]
     text = "\n".join(lines).encode() + b"\r\n" + b"\xff\xfe\nlast without end"
-    code, sent, _ = await shell.run("send", "orders", "-", stdin=text)
+    code, sent, _ = processes.run("send", "orders", "-", stdin=text)
     assert code == 0
     assert len(sent) == 502
-    code, got, _ = await shell.run(
+    code, got, _ = processes.run(
         "consume", "orders", "--group", "g", "--from", "first", "--max", "502"
     )
     assert code == 0
@@ -99,20 +120,22 @@ async def test_standard_input_is_one_message_a_line_in_order(shell: Shell) -> No
     assert ordered[500]["body_base64"] == "//4="
 
 
-async def test_tags_select(shell: Shell) -> None:
+def test_tags_select(shell: Shell) -> None:
     for tag in "ABC":
-        await shell.run("send", "orders", tag, "--tags", tag)
-    _, got, _ = await shell.run(
+        shell.run("send", "orders", tag, "--tags", tag)
+    _, got, _ = shell.run(
         "consume", "orders", "--group", "g", "--from", "first", "--tags", "A || C", "--max", "2"
     )
     assert sorted(message["body"] for message in got) == ["A", "C"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signals_end_consume_cleanly_and_commit(shell: Shell, number: signal.Signals) -> None:
-    async with Client(shell.namesrv) as client, Producer(client=client) as producer:
+async def test_signals_end_consume_cleanly_and_commit(
+    processes: Shell, number: signal.Signals
+) -> None:
+    async with Client(processes.namesrv) as client, Producer(client=client) as producer:
         await producer.send(Message("orders", b"first"))
-        process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
+        process = await processes.start("consume", "orders", "--group", "g", "--from", "first")
         assert process.stdout is not None
         async with asyncio.timeout(LIMIT_S):
             assert json.loads(await process.stdout.readline())["body"] == "first"
@@ -121,13 +144,13 @@ async def test_signals_end_consume_cleanly_and_commit(shell: Shell, number: sign
         assert process.returncode == 0
         assert b"Traceback" not in err
         await producer.send(Message("orders", b"second"))
-    _, got, _ = await shell.run("consume", "orders", "--group", "g", "--max", "1")
+    _, got, _ = processes.run("consume", "orders", "--group", "g", "--max", "1")
     assert got[0]["body"] == "second"
 
 
-async def test_a_reader_that_leaves_is_no_error(shell: Shell) -> None:
-    await shell.run("send", "orders", stdin=b"x\n" * 3000)
-    process = await shell.start("consume", "orders", "--group", "g", "--from", "first")
+async def test_a_reader_that_leaves_is_no_error(processes: Shell) -> None:
+    processes.run("send", "orders", stdin=b"x\n" * 3000)
+    process = await processes.start("consume", "orders", "--group", "g", "--from", "first")
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         await process.stdout.readline()
@@ -139,19 +162,19 @@ async def test_a_reader_that_leaves_is_no_error(shell: Shell) -> None:
     assert b"Traceback" not in err
 
 
-async def test_exit_codes(shell: Shell) -> None:
-    async def outcome(*arguments: str) -> tuple[int | None, str]:
-        code, messages, said = await shell.run(*arguments)
+def test_exit_codes(shell: Shell) -> None:
+    def outcome(*arguments: str) -> tuple[int | None, str]:
+        code, messages, said = shell.run(*arguments)
         assert messages == []
         assert "Traceback" not in said
         return code, said
 
-    code, said = await outcome("consume", "absent", "--group", "g", "--timeout", "0.5")
+    code, said = outcome("consume", "absent", "--group", "g", "--timeout", "0.5")
     assert code == running.NOT_FOUND
     assert "absent" in said
     nobody = ("--namesrv", "127.0.0.1:1")
-    assert (await outcome("send", "orders", "x", *nobody))[0] == running.UNREACHABLE
-    assert (await outcome("consume", "orders", "--group", "g", *nobody))[0] == (running.UNREACHABLE)
+    assert (outcome("send", "orders", "x", *nobody))[0] == running.UNREACHABLE
+    assert (outcome("consume", "orders", "--group", "g", *nobody))[0] == (running.UNREACHABLE)
     for wrong in (
         ("send", "no topic", "x"),
         ("send", "orders", "x", "--property", "novalue"),
@@ -161,7 +184,7 @@ async def test_exit_codes(shell: Shell) -> None:
         ("consume", "orders", "--group", "a b"),
         ("send", "SCHEDULE_TOPIC_XXXX", "x"),
     ):
-        code, said = await outcome(*wrong)
+        code, said = outcome(*wrong)
         assert code == running.USAGE, said
 
 

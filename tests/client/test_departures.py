@@ -19,6 +19,7 @@ from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.remoting.connection import UNSENT_MAX
 from tests.client.support import Setting
+from tests.support.amounts import slow
 from tests.support.fake_cluster import FakeBroker
 from tests.support.manual_clock import advance_async, settle
 
@@ -35,32 +36,33 @@ def silence_name_server(it: Setting) -> None:
     it.cluster.name_server.silent = True
 
 
-async def test_ten_thousand_messages_in_flight_are_few_tasks() -> None:
-    async with Setting(max_in_flight=MANY, send_timeout=60, retries=5) as it:
+@pytest.mark.parametrize("many", [1000, slow(10_000)])
+async def test_thousands_of_messages_in_flight_are_few_tasks(many: int) -> None:
+    async with Setting(max_in_flight=many, send_timeout=60, retries=5) as it:
         broker = it.cluster.broker("broker-a", {"orders": 4})
         message = Message("orders", b"x")
-        futures = [it.producer.send_nowait(message) for _ in range(MANY)]
-        assert it.producer.in_flight_count == MANY
+        futures = [it.producer.send_nowait(message) for _ in range(many)]
+        assert it.producer.in_flight_count == many
         assert task_count() < TASKS_MAX, "they wait for the route"
         await settle()
         await asyncio.gather(*futures)
         broker.silent = True
-        futures = [it.producer.send_nowait(message) for _ in range(MANY)]
+        futures = [it.producer.send_nowait(message) for _ in range(many)]
         await settle()
-        assert it.producer.in_flight_count == MANY
+        assert it.producer.in_flight_count == many
         assert task_count() < TASKS_MAX, "they wait for their answers"
         broker.connect_error = ConnectionRefusedError("down")
         broker.lose_all()
         for _ in range(4):
             await advance_async(it.clock, 0.5)
-            assert it.producer.in_flight_count == MANY
+            assert it.producer.in_flight_count == many
             assert task_count() < TASKS_MAX, "they wait for the broker to come back"
         broker.silent, broker.connect_error = False, None
         await advance_async(it.clock, 5)
         results = await asyncio.gather(*futures)
         assert {result.unknown_tries for result in results} == {1}
         assert it.producer.in_flight_count == 0
-        assert timetable_size(it) <= 2 * MANY
+        assert timetable_size(it) <= 2 * many
 
 
 def timetable_size(it: Setting) -> int:

@@ -30,6 +30,7 @@ from skylarkmq.protocol.headers.send import decode_send_header
 from skylarkmq.protocol.properties import decode_properties
 from tests.client.support import Setting
 from tests.client.test_cancellation import cancelled_after, left_over, sweep
+from tests.support.amounts import slow
 from tests.support.fake_cluster import FakeBroker
 from tests.support.manual_clock import advance_async, settle
 
@@ -143,20 +144,21 @@ async def test_a_request_without_an_answer(it: It) -> None:
     assert it.producer.in_flight_count == 0
 
 
-async def test_many_requests_make_no_tasks() -> None:
+@pytest.mark.parametrize("many", [2000, slow(10_000)])
+async def test_many_requests_make_no_tasks(many: int) -> None:
     async with Setting(group="P", max_in_flight=20_000) as setting:
         it = It(setting, setting.cluster.broker(topics={"rpc": 1, REPLIES: 1}))
         opening = it.producer.request_nowait(ASKED, 60)
         await it.producer.reply(await it.received(), "open")
         await opening
         before = len(asyncio.all_tasks())
-        futures = [it.producer.request_nowait(ASKED, 60) for _ in range(10_000)]
+        futures = [it.producer.request_nowait(ASKED, 60) for _ in range(many)]
         assert len(asyncio.all_tasks()) == before
         await settle(20)
         assert len(asyncio.all_tasks()) == before
         assert it.producer.in_flight_count == 0
         push = services_of(setting.client).replies
-        assert len(push) == 10_000
+        assert len(push) == many
         await advance_async(setting.clock, 61)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ReplyTimeout}

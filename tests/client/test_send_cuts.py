@@ -14,6 +14,7 @@ import pytest
 from skylarkmq.client import Client, Message, Producer
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
+from tests.support.amounts import slow
 from tests.support.fake_cluster import FakeBroker, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
@@ -63,10 +64,11 @@ def producer_retries(broker: FakeBroker) -> int:
     return len(broker.of_code(RequestCode.SEND_MESSAGE_V2))
 
 
-async def test_the_request_cut_at_every_byte_is_stored_exactly_once() -> None:
+@pytest.mark.parametrize("every", [3, slow(1)])
+async def test_the_request_cut_at_any_byte_is_stored_exactly_once(every: int) -> None:
     request_size, _ = await sizes()
     assert request_size > 300
-    for position in range(1, request_size):
+    for position in {*range(1, request_size, every), request_size - 1}:
         broker, unknown_tries, _ = await send_over("cut_request_at", position)
         assert broker.bodies("orders") == [BODY], f"cut at {position}"
         assert unknown_tries == 1, f"cut at {position}: from here it could have been stored"

@@ -90,6 +90,7 @@ class Bank:
         return got
 
 
+@pytest.mark.slow
 async def test_killed_at_each_step(tmp_path: Path) -> None:
     async with live_broker(tmp_path / "store", **PATIENT) as broker:
         bank = Bank(tmp_path, namesrv_of(broker))

@@ -15,7 +15,7 @@ from tests.support.patience import LIMIT_S, until
 pytestmark = pytest.mark.timing
 
 MIB = 1 << 20
-COUNT = 24
+COUNT = 16
 QUEUES = 4
 BEYOND = MIB
 """An answer goes beyond the room of its queue by one message at most."""
@@ -28,7 +28,7 @@ def held_bytes(consumer: Consumer) -> int:
 
 @pytest.mark.parametrize("batch_size", [8, 64])
 async def test_large_bodies(tmp_path: Path, batch_size: int) -> None:
-    limit = 6 * MIB
+    limit = 4 * MIB
     async with (
         live_broker(tmp_path, mapped_file_size_commit_log=64 * MIB) as broker,
         Client(namesrv_of(broker), request_timeout=LIMIT_S) as client,

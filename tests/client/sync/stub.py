@@ -15,6 +15,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -154,22 +155,29 @@ def doc_text(text: str) -> str:
     return f'"""{quoted}"""' if "\n" not in quoted else f'"""{quoted}\n"""'
 
 
+@cache
 def tree(module: str) -> ast.Module:
     return ast.parse(inspect.getsource(importlib.import_module(module)))
+
+
+@cache
+def class_nodes(module: str) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
 
 
 def functions(owner: type, name: str) -> list[Any]:
     """Return the method of that name; one with overloads as these alone."""
     found = [
         each
-        for node in ast.walk(tree(owner.__module__))
-        if isinstance(node, ast.ClassDef) and node.name == owner.__name__
+        for node in class_nodes(owner.__module__)
+        if node.name == owner.__name__
         for each in node.body
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name
     ]
     return found if len(found) == 1 else found[:-1]
 
 
+@cache
 def imported(module: str) -> dict[str, tuple[str, str]]:
     """Return the module's global names: where each comes from, and its name there."""
     found: dict[str, tuple[str, str]] = {}
