@@ -108,6 +108,7 @@ def test_remote_control_reaches_the_worker(shop: Any, prefork: object) -> None:
     assert shop.app.control.inspect(timeout=LIMIT_S, limit=1).ping() == {"one@test": {"ok": "pong"}}
 
 
+@pytest.mark.slow
 def test_a_task_of_a_killed_worker_is_done_by_another_one(
     shop: Any, server: RunningBroker, tmp_path: Path
 ) -> None:

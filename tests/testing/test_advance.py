@@ -134,6 +134,7 @@ async def nacked(broker: RunningBroker, client: Client, rounds: int) -> list[int
     return seen
 
 
+@pytest.mark.slow
 async def test_retries_come_after_hours_and_the_consumer_is_still_there() -> None:
     async with (
         run_broker() as broker,

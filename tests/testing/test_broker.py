@@ -12,6 +12,7 @@ from skylarkmq.client import Consumer, Message, Producer, RocketMQError, SendSta
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import RunningBroker, VirtualClock, run_broker
+from tests.support.amounts import slow
 from tests.support.patience import LIMIT_S, until
 
 pytestmark = pytest.mark.timing
@@ -124,7 +125,7 @@ async def test_a_kill_keeps_what_was_acknowledged_and_loses_what_was_in_memory()
         assert sorted(await take(broker, 2)) == [b"after", b"before"]
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("flush", [slow("ASYNC_FLUSH"), "SYNC_FLUSH"])  # waits for real flushes
 async def test_nothing_of_a_killed_broker_goes_on(flush: str) -> None:
     before = {thread.name for thread in threading.enumerate()}
     async with run_broker(settings={"flushDiskType": flush}) as broker:

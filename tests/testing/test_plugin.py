@@ -109,6 +109,7 @@ def test_a_failed_test_tells_what_its_broker_holds(pytester: pytest.Pytester) ->
     result.stdout.no_fnmatch_line("*unseen*")
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_have_brokers_of_their_own(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(

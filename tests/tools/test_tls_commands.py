@@ -35,6 +35,7 @@ async def run(*words: str) -> tuple[int, str, str]:
     return child.returncode, out.decode(), errors.decode()
 
 
+@pytest.mark.slow
 async def test_send_consume_and_health_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     tls = TlsConfig(

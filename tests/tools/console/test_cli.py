@@ -59,6 +59,7 @@ async def test_a_console_serves_until_it_is_told_to_stop(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.slow
 async def test_a_console_beside_serve_lives_as_long(tmp_path: Path, brokers: int) -> None:
     (listen, *_), (namesrv,), (page,) = free_groups(TWO_BROKERS, (), ())
     async with commands(tmp_path) as processes:

@@ -35,6 +35,7 @@ def process(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
+@pytest.mark.slow
 def test_as_processes(sample: Sample, tmp_path: Path) -> None:
     found = process("verify", sample.root)
     assert (found.returncode, found.stderr) == (0, "")
