@@ -20,8 +20,10 @@ from skylarkmq.spark.requirements import JavaNotFoundError, MissingRequirementEr
 from skylarkmq.spark.storage import Location
 from skylarkmq.testing.broker import RunningBroker
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.light_s3 import running_light_s3
 from tests.spark.support.s3_server import S3Server, running_s3_server
 from tests.spark.support.worker_path import PATIENT, make_worker_path
+from tests.support.amounts import slow
 from tests.support.patience import LIMIT_S
 
 if TYPE_CHECKING:
@@ -44,9 +46,7 @@ QUICK: dict[str, object] = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with an S3 server are slow: it starts in seconds, and takes more than the tests."""
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        names = {*getattr(item, "fixturenames", ())}
-        if "s3_server" in names or (callspec and callspec.params.get("place") == "s3"):
+        if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
@@ -107,11 +107,32 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(scope="session")
+def light_s3() -> Iterator[dict[str, str]]:
+    """The options of a bucket in the memory of a small process."""
+    with running_light_s3() as options:
+        yield options
+
+
+@pytest.fixture(params=["folder", "s3", slow("moto")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     """A place for data that is not there yet, of each kind."""
     if request.param == "folder":
         return Location.parse(str(tmp_path / "place"))
+    return in_a_bucket(request)
+
+
+@pytest.fixture(params=["s3", slow("moto")])
+def s3_place(request: pytest.FixtureRequest) -> Location:
+    """A place in an object store that is not there yet."""
+    return in_a_bucket(request)
+
+
+def in_a_bucket(request: pytest.FixtureRequest) -> Location:
+    """A place of the test's own, in the bucket of the small server or of the real server."""
+    if request.param == "s3":
+        options: dict[str, str] = request.getfixturevalue("light_s3")
+        return Location.parse(f"s3://data/place-{next(NUMBERS)}", options, {})
     server: S3Server = request.getfixturevalue("s3_server")
     return Location.parse(server.place(), server.options, {})
 

@@ -222,6 +222,7 @@ def settings_of(*peers: ScriptedPeer, **other: object) -> ConnectionSettings:
     return ConnectionSettings(addresses, **kept)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow  # waits until the time for an answer is over
 def test_the_next_name_server_answers_for_one_that_does_not(broker: SyncBroker, topic: str) -> None:
     with ScriptedPeer(lambda request: CLOSE) as dead, ScriptedPeer(lambda request: None) as mute:
         addresses = (dead.address, mute.address, broker.namesrv_addr)

@@ -20,9 +20,8 @@ from tests.spark.support.s3_server import S3Server
 
 
 @pytest.fixture
-def place(s3_server: S3Server) -> Location:
-    """A place of this test's own."""
-    return Location.parse(s3_server.place("archive"), s3_server.options, environment={})
+def place(s3_place: Location) -> Location:
+    return s3_place
 
 
 def seen(place: Location) -> list[Place]:
@@ -93,9 +92,9 @@ def test_two_drivers_race(place: Location, same: bool) -> None:
     assert state.present().count() == 24 * len(set(topics))
 
 
-def test_two_make_the_table(s3_server: S3Server) -> None:
-    for _ in range(4):
-        place = Location.parse(s3_server.place("made"), s3_server.options, environment={})
+def test_two_make_the_table(s3_place: Location) -> None:
+    for number in range(4):
+        place = s3_place.child(f"made-{number}")
         made: list[ArchiveTable] = []
         started = threading.Barrier(2)
 
@@ -113,7 +112,8 @@ def test_two_make_the_table(s3_server: S3Server) -> None:
         assert len(seen(place)) == 4
 
 
-def test_who_may_only_read(s3_server: S3Server, place: Location) -> None:
+def test_who_may_only_read(s3_server: S3Server) -> None:
+    place = Location.parse(s3_server.place("archive"), s3_server.options, environment={})
     append(ArchiveTable.open_or_make(place), run_of("T", 0, 0, 2))
     reader = Location.parse(place.uri, s3_server.reader_options, environment={})
     table = ArchiveTable.open(reader)

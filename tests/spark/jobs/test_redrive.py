@@ -147,6 +147,7 @@ def test_a_refusal_is_an_outcome_and_the_next_run_sends(site: SyncBroker, tmp_pa
     assert len({copy.msg_id for copy in copies(site)}) == len(copies(site)) == COUNT
 
 
+@pytest.mark.slow  # waits until the time for an answer is over
 @pytest.mark.parametrize("stored", [True, False])
 def test_no_answer_is_unknown_and_the_next_run_looks(
     site: SyncBroker, tmp_path: Path, stored: bool

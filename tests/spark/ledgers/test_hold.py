@@ -21,13 +21,7 @@ from skylarkmq.spark.ledgers.hold import (
 from skylarkmq.spark.ledgers.objects import objects_at
 from skylarkmq.spark.storage import Location
 from tests.spark.support.blocking_clock import TestClock
-from tests.spark.support.s3_server import S3Server
 from tests.support.patience import until_sync
-
-
-@pytest.fixture
-def s3_place(s3_server: S3Server) -> Location:
-    return Location.parse(s3_server.place(), s3_server.options, {})
 
 
 def test_it_is_taken_and_given_back(place: Location) -> None:

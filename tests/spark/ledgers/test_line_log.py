@@ -16,12 +16,6 @@ from skylarkmq.spark.ledgers.line_log import ObjectLineLog, line_log
 from skylarkmq.spark.ledgers.objects import ChangedError, objects_at
 from skylarkmq.spark.storage import Location
 from tests.spark.support.blocking_clock import TestClock
-from tests.spark.support.s3_server import S3Server
-
-
-@pytest.fixture
-def s3_place(s3_server: S3Server) -> Location:
-    return Location.parse(s3_server.place(), s3_server.options, {})
 
 
 def test_lines_come_back_in_their_order(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
