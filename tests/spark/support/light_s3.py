@@ -218,7 +218,10 @@ def running_light_s3() -> Iterator[dict[str, str]]:
     It is a process: some clients keep Python's lock while they wait for an answer.
     """
     process = subprocess.Popen(
-        [sys.executable, "-S", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-S", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the tests
     )
     assert process.stdin is not None and process.stdout is not None
     try:
