@@ -1,0 +1,162 @@
+"""How much one client of the gRPC port may have done in a turn of the loop, and how much in all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import zlib
+from typing import Any
+
+import pytest
+
+from skylarkmq.broker.grpc.connection import GrpcConnection
+from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.net.server import FRAME_LIMIT_S, SCAN_INTERVAL_S, PeerServer
+from skylarkmq.protocol.http2.frames import PREFACE
+from skylarkmq.protocol.v5.schema_pb2 import GZIP, Message, SendMessageRequest
+from tests.broker.grpc.hostile_rig import Echo, Peer
+from tests.broker.grpc.sending_rig import ID, SendingRig, message, sending_rig
+from tests.support.fake_transport import Owner
+from tests.support.manual_clock import ManualClock, settle
+from tests.support.patience import until
+
+READ_SIZE = 64 << 10
+CALLS_MAX = 1000
+"""Calls that may be worked on between a client's request and its answer; each takes 50 us."""
+BODY_MAX = 16 << 10
+SMALL_SIZE = 200
+"""A body of zeros of BODY_MAX bytes is smaller than that in gzip."""
+TURN_MAX = 4 * BODY_MAX
+REQUEST_MAX = 64 * BODY_MAX
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+# Calls
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="all calls of a read are worked on in its turn"
+)
+async def test_a_client_waits_for_a_bounded_number_of_calls_of_others(owner: Owner) -> None:
+    method = Echo()
+    hostile = [Peer(owner, method) for _ in range(2)]
+    other = Peer(owner, Echo())
+    for peer in hostile:
+        peer.say(b"".join(peer.call() for _ in range(READ_SIZE // 40)))
+    assert other.is_answered()
+    assert method.count <= CALLS_MAX
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="calls are worked on whose client has gone"
+)
+async def test_calls_of_a_client_that_has_left_are_dropped(owner: Owner) -> None:
+    """All that it wrote has come before its end is seen; most of it need not be worked on."""
+    method = Echo()
+    peer = Peer(owner, method)
+    for _ in range(2):
+        peer.say(b"".join(peer.call() for _ in range(READ_SIZE // 40)))
+    peer.connection.connection_lost(None)
+    await settle()
+    assert method.count <= CALLS_MAX
+
+
+# Bodies
+
+
+class Opened:
+    """Counts the bytes that compressed bodies open to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size = 0
+        made = zlib.decompressobj
+        opened = self
+
+        class Reader:
+            def __init__(self, *arguments: Any) -> None:
+                self._reader = made(*arguments)
+
+            def decompress(self, data: bytes, *limit: int) -> bytes:
+                found = self._reader.decompress(data, *limit)
+                opened.size += len(found)
+                return found
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._reader, name)
+
+        monkeypatch.setattr(zlib, "decompressobj", Reader)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(monkeypatch)
+
+
+async def rig() -> SendingRig:
+    """A store with a topic, which takes small messages."""
+    made = await sending_rig(max_message_size=BODY_MAX)
+    made.add_topic()
+    return made
+
+
+def packed(size: int = BODY_MAX) -> Message:
+    """A message that is small while nobody opens it."""
+    body = gzip.compress(bytes(size), mtime=0)
+    assert len(body) < SMALL_SIZE
+    return message(body, message_id=ID, body_encoding=GZIP)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="all bodies of a request are opened in one turn"
+)
+async def test_the_bodies_of_a_request_are_opened_over_many_turns(opened: Opened) -> None:
+    made = await rig()
+    sending = made.begin("SendMessage", SendMessageRequest(messages=[packed()] * 20))
+    await asyncio.sleep(0)
+    in_a_turn = opened.size
+    await made.work()
+    assert sending.done()
+    assert 0 < in_a_turn <= TURN_MAX
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="what a request opens to has no bound of its own"
+)
+async def test_a_request_does_not_open_to_a_thousand_times_its_size(opened: Opened) -> None:
+    made = await rig()
+    answer = await made.send_all([packed()] * 200)
+    assert opened.size <= REQUEST_MAX, answer.status
+
+
+# Half a greeting
+
+SETTINGS_LACK = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a greeting without settings may idle for 120 s"
+)
+
+
+@pytest.mark.parametrize(
+    "greeting", [PREFACE[:1], PREFACE[:12], pytest.param(PREFACE, marks=SETTINGS_LACK)]
+)
+async def test_who_does_not_finish_its_greeting_is_dropped(greeting: bytes) -> None:
+    clock = ManualClock()
+    server: PeerServer = PeerServer(clock, BrokerStats(), lambda: GrpcConnection({}, server))
+    bound = socket.create_server(("127.0.0.1", 0))
+    address = bound.getsockname()
+    await server.serve(bound)
+    _, writer = await asyncio.open_connection(*address)
+    clock.advance(1)
+    writer.write(greeting)
+    await until(lambda: any(each.last_active_s == clock.monotonic() for each in server.connections))
+    clock.advance(FRAME_LIMIT_S + 2 * SCAN_INTERVAL_S)
+    try:
+        assert all(each.closed or each.close_reason for each in server.connections)
+    finally:
+        writer.close()
+        await server.stop()
+        await writer.wait_closed()
