@@ -42,6 +42,7 @@ from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer,
 
 NAMESRV = "namesrv:9876"
 CODEC_FIELD = "skylarkmq.codec"
+DENIED = "the request is not signed: name an account"
 
 
 @dataclass
@@ -73,6 +74,8 @@ class FakeBroker(ScriptedPeer):
         """What SimpleConsumers did, and those who wait for messages."""
         self.refusals: dict[int, list[int]] = defaultdict(list)
         """Request code to the response codes of its next answers."""
+        self.refuses_all = False
+        """Answer every request with NO_PERMISSION, as where access control was switched on."""
         self.send_back_delay_over = True
         """Whether messages sent back stand in the retry topic at once."""
         self.echo_codec = False
@@ -117,6 +120,8 @@ class FakeBroker(ScriptedPeer):
             return None
         if self.script:
             return self.script.pop(0)
+        if self.refuses_all:
+            return None if request.is_oneway else request.reply(ResponseCode.NO_PERMISSION, DENIED)
         refusals = self.refusals[request.code]
         if refusals:
             return request.reply(refusals.pop(0), "refused by the test")

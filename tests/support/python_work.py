@@ -10,7 +10,7 @@ Lines that compiled code takes the place of are not seen, and neither is what on
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -28,7 +28,7 @@ class Work:
 
 
 @contextmanager
-def counted_lines() -> Iterator[Work]:
+def counted_lines() -> Generator[Work]:
     """Count the lines that this thread runs within the block."""
     work = Work()
 
