@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from skylarkmq.client import (
+    AuthError,
     Message,
-    NoPermission,
     PoppedMessage,
     SendResult,
     SimpleConsumer,
@@ -26,13 +26,12 @@ async def it() -> ThreeBrokers:
     return ThreeBrokers()
 
 
-async def test_a_send_that_one_broker_refuses_goes_to_another(it: ThreeBrokers) -> None:
+async def test_only_sends_to_that_broker_are_refused(it: ThreeBrokers) -> None:
     producer = await it.producer()
     it.sick.refuses_all = True
-    for number in range(6):
-        result, _ = await it.timed(producer.send(Message("orders", b"m%d" % number)))
-        assert isinstance(result, SendResult), result
-    assert not it.sick.bodies("orders")
+    results = [(await it.timed(producer.send(Message("orders", b"m"))))[0] for _ in range(6)]
+    assert sum(isinstance(each, SendResult) for each in results) == 4
+    assert sum(isinstance(each, AuthError) for each in results) == 2
     await it.wait(producer.stop())
 
 
@@ -68,7 +67,7 @@ async def test_a_consumer_that_all_brokers_refuse_says_so(it: ThreeBrokers) -> N
         broker.refuses_all = True
     running = asyncio.create_task(consumer.run(lambda message: None))  # type: ignore[arg-type,return-value]
     await it.pass_time(LONG_S)
-    assert isinstance(running.exception(), NoPermission)
+    assert isinstance(running.exception(), AuthError)
     await it.wait(consumer.stop())
 
 

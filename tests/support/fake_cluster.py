@@ -42,7 +42,8 @@ from tests.support.scripted_stream import Answer, ScriptedNetwork, ScriptedPeer,
 
 NAMESRV = "namesrv:9876"
 CODEC_FIELD = "skylarkmq.codec"
-DENIED = "the request is not signed: name an account"
+DENIED = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
+"""What access control answers to whom it does not know, with SYSTEM_ERROR."""
 
 
 @dataclass
@@ -75,7 +76,7 @@ class FakeBroker(ScriptedPeer):
         self.refusals: dict[int, list[int]] = defaultdict(list)
         """Request code to the response codes of its next answers."""
         self.refuses_all = False
-        """Answer every request with NO_PERMISSION, as where access control was switched on."""
+        """Answer every request as where access control was switched on, and nobody signs."""
         self.send_back_delay_over = True
         """Whether messages sent back stand in the retry topic at once."""
         self.echo_codec = False
@@ -121,7 +122,7 @@ class FakeBroker(ScriptedPeer):
         if self.script:
             return self.script.pop(0)
         if self.refuses_all:
-            return None if request.is_oneway else request.reply(ResponseCode.NO_PERMISSION, DENIED)
+            return None if request.is_oneway else request.reply(ResponseCode.SYSTEM_ERROR, DENIED)
         refusals = self.refusals[request.code]
         if refusals:
             return request.reply(refusals.pop(0), "refused by the test")

@@ -58,12 +58,13 @@ async def console(
     namesrv: str,
     *,
     make_clock: Callable[[], Clock] | None = None,
+    new_client: Callable[..., Client] = Client,
     **settings: Any,
 ) -> AsyncIterator[Browser]:
     """A console that serves until the block ends, and a browser that looks at it."""
 
     def connect(credentials: Credentials | None) -> Client:
-        return Client(namesrv, credentials=credentials)
+        return new_client(namesrv, credentials=credentials)
 
     given = Settings(namesrv=namesrv, connect=connect, **settings)
     server = ConsoleServer(make_app(given, make_clock), listen(HOST, 0))

@@ -1,0 +1,111 @@
+"""Commands where one broker of three is sick: what is known of the others is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from skylarkmq.tools.running import FAILED, REFUSED, UNREACHABLE
+from tests.tools.admin.support import Shell
+from tests.tools.command import Said
+from tests.tools.sick.conftest import SICK, SICKNESSES, WELL, Cluster
+
+pytestmark = pytest.mark.timing
+
+BLIND = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="one sick broker, and nothing is told of the others"
+)
+LOOKS = ("replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups")
+PRINTED = {
+    "group list": ("billing",),
+    "group lag": ("billing",),
+    "group lag billing": WELL,
+    "group describe billing": WELL,
+    "topic describe orders": WELL,
+    "topic stats orders": WELL,
+    "top --times 1 --every 10ms": WELL,
+    "dlq list billing": WELL,
+    "delay list": WELL,
+    "config get brokerName": WELL,
+    "msg query orders --key k": WELL,
+    "peek orders --count 100": WELL,
+}
+"""Commands, and what they can tell of the brokers that are well."""
+
+
+def names_the_sick(said: Said, cluster: Cluster) -> bool:
+    """Whether a person reads who did not answer."""
+    return SICK in said.err or cluster.sick_address in said.err
+
+
+@pytest.mark.parametrize("sickness", ["none"])
+@pytest.mark.parametrize(("words", "printed"), PRINTED.items(), ids=PRINTED.keys())
+def test_where_all_are_well_all_is_printed(
+    shell: Shell, words: str, printed: tuple[str, ...]
+) -> None:
+    said = shell.ok(*words.split())
+    assert all(each in said.out for each in printed)
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+@pytest.mark.parametrize(("words", "printed"), PRINTED.items(), ids=PRINTED.keys())
+@BLIND
+def test_what_is_known_of_the_others_is_printed(
+    shell: Shell, cluster: Cluster, words: str, printed: tuple[str, ...]
+) -> None:
+    said = shell(*words.split())
+    assert all(each in said.out for each in printed)
+    assert names_the_sick(said, cluster)
+    assert said.code not in (0, UNREACHABLE, REFUSED), "an exit code of its own"
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+def test_the_status_of_a_cluster_names_who_does_not_answer(shell: Shell) -> None:
+    brokers = {each["broker"]: each["error"] for each in shell.json("cluster", "status")["brokers"]}
+    assert {name for name, error in brokers.items() if error is None} >= set(WELL)
+    assert brokers.keys() == {*WELL, SICK}
+
+
+@pytest.mark.parametrize("sickness", ["silent", "away"])
+def test_the_health_of_a_cluster_names_who_does_not_answer(shell: Shell) -> None:
+    said = shell("cluster", "health")
+    assert said.code == FAILED
+    assert {(each["kind"], each["subject"].split()[0]) for each in said.json} == {
+        ("broker_unreachable", SICK)
+    }
+
+
+@pytest.mark.parametrize("sickness", ["refusing"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a broker that refuses is called unreachable"
+)
+def test_the_health_of_a_cluster_tells_a_refusal_from_silence(shell: Shell) -> None:
+    (problem,) = shell("cluster", "health").json
+    assert problem["subject"].startswith(SICK)
+    assert problem["kind"] != "broker_unreachable"
+
+
+DOCTOR_DIES = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the list of groups is asked for outside of any try"
+)
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+@pytest.mark.parametrize(
+    "look", [pytest.param(look, marks=DOCTOR_DIES if look == "groups" else ()) for look in LOOKS]
+)
+def test_each_look_of_the_doctor_goes_on(shell: Shell, look: str) -> None:
+    said = shell("doctor", "--only", look)
+    assert said.code in (0, FAILED), said.err
+    assert said.json["looked_at"] == [look]
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+@DOCTOR_DIES
+def test_the_doctor_tells_who_is_sick_and_what_it_could_not_look_at(
+    shell: Shell, sickness: str
+) -> None:
+    said = shell("doctor", *(word for look in LOOKS for word in ("--only", look)))
+    assert said.code == FAILED
+    findings = {each["kind"]: each for each in said.json["findings"]}
+    assert "not_looked_at" in findings
+    assert any(SICK in each["subject"] for each in said.json["findings"])

@@ -1,0 +1,88 @@
+"""Pages of the console where one broker of three is sick: the others are shown, it is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.console.support import console, words
+from tests.tools.sick.conftest import SICK, SICKNESSES, WELL, Cluster
+
+pytestmark = pytest.mark.timing
+
+PAGES = {
+    "/": WELL,
+    "/topics": ("orders",),
+    "/topics/orders": WELL,
+    "/groups": ("billing",),
+    "/groups/billing": WELL,
+    "/clients": ("Consumers 0",),
+    "/dead-letters": ("billing",),
+    "/dead-letters/billing": ("orders",),
+    "/messages?topic=orders": WELL,
+    "/pending": ("broker-a", "broker-b", "in 5 h"),
+    "/search?q=ord": ("Topics orders",),
+}
+"""Pages, and what they can show of the brokers that are well."""
+BLIND = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="one sick broker, and nothing is shown of the others"
+)
+SHOWN = ("/topics", "/dead-letters")
+"""What needs no broker: the name server knows it."""
+
+
+async def page(cluster: Cluster, path: str) -> str:
+    """Return what a page says that is there."""
+    async with console(cluster.namesrv, new_client=cluster.client) as browser:
+        return words(await browser.page(path)).partition("Times are UTC")[0]
+
+
+@pytest.mark.parametrize("sickness", ["none"])
+@pytest.mark.parametrize(("path", "shown"), PAGES.items(), ids=PAGES.keys())
+async def test_where_all_are_well_all_is_shown(
+    cluster: Cluster, path: str, shown: tuple[str, ...]
+) -> None:
+    text = await page(cluster, path)
+    assert all(each in text for each in shown), text
+
+
+@pytest.mark.parametrize("sickness", ["silent", "away"])
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        pytest.param(path, shown, marks=() if path in SHOWN else BLIND, id=path)
+        for path, shown in PAGES.items()
+    ],
+)
+async def test_what_is_known_of_the_others_is_shown(
+    cluster: Cluster, path: str, shown: tuple[str, ...]
+) -> None:
+    text = await page(cluster, path)
+    assert all(each in text for each in shown), text
+    if path not in SHOWN:
+        assert SICK in text or cluster.sick_address in text, text
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="what cannot be asked for is shown as nothing"
+)
+async def test_what_waits_is_not_said_to_be_nothing(cluster: Cluster) -> None:
+    assert "Nothing is delayed" not in await page(cluster, "/pending")
+
+
+@pytest.mark.parametrize("sickness", ["silent"])
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a broker's silence is called too many messages"
+)
+async def test_a_silent_broker_is_not_called_too_many_messages(cluster: Cluster) -> None:
+    assert "So many wait" not in await page(cluster, "/pending")
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="what cannot be asked for is shown as nothing"
+)
+async def test_dead_letters_are_not_said_to_be_none(cluster: Cluster) -> None:
+    text = await page(cluster, "/dead-letters")
+    assert "billing" in text
+    assert "never" not in text
