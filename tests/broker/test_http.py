@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gzip
 import json
+import socket
+import threading
 from collections.abc import Callable
 from http.client import HTTPConnection
 
@@ -24,7 +26,7 @@ from skylarkmq.broker.net.http import (
 )
 from tests.broker.test_metrics import a_scenario
 from tests.support.manual_clock import ManualClock, ManualTimer
-from tests.support.patience import LIMIT_S
+from tests.support.patience import LIMIT_S, until
 
 
 class Site:
@@ -40,11 +42,12 @@ class Site:
         self.registry = build_registry(a_scenario(health=health))
         self.clock = ManualClock()
         self.silent_s = 0.0
+        self.silence: Callable[[], float] = lambda: self.silent_s
         self.server = MetricsServer(
             ("127.0.0.1", 0),
             lambda: self.registry,
             health,
-            lambda: self.silent_s,
+            lambda: self.silence(),
             lambda _: self.clock,
         )
         self.address = ("", 0)
@@ -195,6 +198,44 @@ async def test_the_oldest_connection_makes_room() -> None:
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         for _, peer in peers:
             peer.close()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="of those who come at once, one makes room for all"
+)
+async def test_no_more_stay_than_may_when_many_come_at_once() -> None:
+    async with Site() as site:
+        is_held, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> float:
+            is_held.set()
+            goes_on.wait(LIMIT_S)
+            return 0.0
+
+        site.silence = hold
+        held = asyncio.create_task(site.get("/readyz"))
+        await until(is_held.is_set)
+        crowd = [socket.create_connection(site.address) for _ in range(MAX_CONNECTIONS + 30)]
+        site.silence = lambda: 0.0
+        goes_on.set()
+        await asyncio.gather(held, return_exceptions=True)  # the oldest of all
+        assert (await site.get("/livez"))[0] == 200  # so all of the crowd were met before
+        for peer in crowd:
+            peer.setblocking(False)
+        stay = [peer for peer in crowd if not has_ended(peer)]
+        for peer in crowd:
+            peer.close()
+        assert len(stay) <= MAX_CONNECTIONS
+
+
+def has_ended(peer: socket.socket) -> bool:
+    """Return whether the other end has hung up."""
+    try:
+        return peer.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 def get(address: tuple[str, int], path: str) -> tuple[int, str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 from collections import deque
@@ -43,14 +44,28 @@ class BrokerProcess:
         self.process = process
         self.address = ("", 0)
         self.metrics_address = ("", 0)
+        self.fields: dict[str, str] = {}
+        """What it said when it was ready."""
         self.lines: deque[str] = deque(maxlen=200)
         self.line_count = 0
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def spawn(cls, root: Path, settings: Mapping[str, object] | None = None) -> BrokerProcess:
-        """Start the process; it is not ready yet."""
+    async def spawn(
+        cls,
+        root: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        command: str = "broker",
+        file_limit: int | None = None,
+    ) -> BrokerProcess:
+        """Start the process; it is not ready yet.
+
+        Args:
+            command: `serve` has a name server, too.
+            file_limit: how many files it may have open.
+        """
         keys = {
             "storePathRootDir": root,
             "brokerName": "broker-a",
@@ -63,7 +78,7 @@ class BrokerProcess:
         arguments = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SKYLARKMQ_")}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "skylarkmq.cli", "broker", "--log-format", "json"),
+            *(sys.executable, "-m", "skylarkmq.cli", command, "--log-format", "json"),
             *arguments,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -71,6 +86,8 @@ class BrokerProcess:
             env=environment,
             limit=1 << 20,
         )
+        if file_limit is not None:  # long before it looks: it has to load its modules first
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (file_limit, file_limit))
         return cls(process)
 
     async def ready(self) -> BrokerProcess:
@@ -119,7 +136,7 @@ class BrokerProcess:
             self.lines.append(text)
             self.line_count += 1
             if '"event":"ready"' in text and not self._ready.done():
-                fields = json.loads(text)
+                fields = self.fields = json.loads(text)
                 self.address = _address(fields["listenAddr"])
                 self.metrics_address = _address(fields["metricsAddr"])
                 self._ready.set_result(None)
