@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import resource
 import shlex
 import socket
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.patience import until
 from tests.support.ports import free_groups
 
 pytestmark = pytest.mark.timing
+FILE_LIMIT = 64
 TWO_BROKERS = (-2, 1, 8, 10, 11)
 ADDRESS = re.compile(r"console of (\S+) (?:is )?at (http://\S+/)")
 
@@ -46,6 +48,24 @@ async def address_in(command: Command) -> str:
     address = await until(told, "the console")
     assert address is not None
     return address
+
+
+@pytest.mark.slow
+async def test_a_console_lives_on_after_a_silent_crowd_took_all_its_files(tmp_path: Path) -> None:
+    async with run_broker() as broker, commands(tmp_path) as processes:
+        words = ("console", "--listen", "0", "--namesrv", broker.namesrv_addr)
+        command = await processes.start(*words)
+        address = await address_in(command)
+        resource.prlimit(command.process.pid, resource.RLIMIT_NOFILE, (FILE_LIMIT, FILE_LIMIT))
+        host, port = address.removeprefix("http://").rstrip("/").split(":")
+        crowd = [socket.create_connection((host, int(port))) for _ in range(FILE_LIMIT + 20)]
+        folder = Path(f"/proc/{command.process.pid}/fd")
+        await until(lambda: len(list(folder.iterdir())) >= FILE_LIMIT - 1, "the crowd")
+        for peer in crowd:
+            peer.close()
+        assert (await get(address)).startswith("HTTP/1.1 200")
+        await command.stop()
+        assert command.process.returncode == 0, command.tail()
 
 
 async def test_a_console_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
