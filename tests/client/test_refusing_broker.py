@@ -61,11 +61,15 @@ async def test_a_consumer_goes_on_with_the_open_brokers(it: ThreeBrokers, refuse
     assert got == it.expected(b"early", b"late")
 
 
+async def nothing(message: object) -> None:
+    """Handle a message."""
+
+
 async def test_a_consumer_that_all_brokers_refuse_says_so(it: ThreeBrokers) -> None:
     consumer = await it.consumer()
     for broker in (it.sick, *it.well):
         broker.refuses_all = True
-    running = asyncio.create_task(consumer.run(lambda message: None))  # type: ignore[arg-type,return-value]
+    running = asyncio.create_task(consumer.run(nothing))
     await it.pass_time(LONG_S)
     assert isinstance(running.exception(), AuthError)
     await it.wait(consumer.stop())
