@@ -83,6 +83,7 @@ def _check_after(rig: FailingRig, durable: dict[bytes, PutMessageResult]) -> Non
         ("allocate", "consumequeue", None),
         ("create", "commitlog", None),
         ("create", "consumequeue", None),
+        ("open", "consumequeue", None),
         ("truncate", "consumequeue", None),
         ("sync_folder", "commitlog", None),
         ("sync_folder", "consumequeue", None),
