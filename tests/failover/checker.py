@@ -13,7 +13,9 @@
     early        and not read before it was sent
     disorder     of two sends to a queue, the one that began after the answer to the other is
                  behind it
-    undelivered  a consumer that was let finish got all that was acknowledged
+    passed over  a consumer that was let finish got all that was acknowledged; it has gone on
+                 behind one that it never got
+    undelivered  the same; it has not come as far
     late         after a fault of a bounded kind sends are acknowledged again within the bound
 
 `unavailability` says how long nothing was acknowledged around each fault.
@@ -23,11 +25,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.failover.history import Operation
+from tests.support.delivery_history import DeliveryHistory
 
 Place = tuple[str, int]  # queue, offset
 
@@ -70,7 +73,7 @@ class Verdict:
 def check(
     history: Iterable[Operation],
     *,
-    consumers: Iterable[str] = (),
+    consumers: Collection[str] = (),
     bounds: Mapping[str, float] | None = None,
     is_over: bool = True,
 ) -> Verdict:
@@ -91,10 +94,7 @@ def check(
     told.check_reads(verdict)
     if is_over:
         told.check_end(verdict)
-    for who in consumers:
-        for body, send in told.acked.items():
-            if body not in told.bodies_of[who]:
-                verdict.violation("undelivered", f"{who} never got {_shown(send)}")
+    told.check_deliveries(verdict, consumers)
     for fault, gap in unavailability(told.faults, told.ack_times):
         verdict.gaps.setdefault(fault.who, []).append(gap)
         bound = (bounds or {}).get(fault.who)
@@ -157,9 +157,10 @@ class _Told:
     def _take_read(self, read: Operation) -> None:
         self.reads += 1
         self.bodies_of[read.who].add(read.body)
-        known = self.read_first.setdefault((read.queue, read.offset), read)
-        if known.body != read.body:
-            self.others.append((known, read))
+        if read.queue:
+            known = self.read_first.setdefault((read.queue, read.offset), read)
+            if known.body != read.body:
+                self.others.append((known, read))
         earliest = self.first_read.setdefault(read.body, read)
         if read.end < earliest.end:
             self.first_read[read.body] = read
@@ -203,6 +204,24 @@ class _Told:
                 verdict.violation("invented", f"nobody sent {_shown(read)}")
             elif read.end < send.start:
                 verdict.violation("early", f"{_shown(read)} before {_shown(send)}")
+
+    def check_deliveries(self, verdict: Verdict, consumers: Collection[str]) -> None:
+        """passed over and undelivered; each consumer is to get everything."""
+        deliveries = DeliveryHistory()
+        for who in consumers:
+            deliveries.joins(who, who)
+        for body in self.sends:
+            deliveries.sent(body)
+        for body, send in self.acked.items():
+            topic, _, queue_id = send.queue.rpartition("/")
+            deliveries.acked(body, (topic, int(queue_id)), send.offset)
+        for who in consumers:
+            for body in self.bodies_of[who]:
+                deliveries.delivered(who, who, body)
+        for missed in deliveries.missed():
+            rule = "passed over" if missed.is_passed else "undelivered"
+            send = self.acked[missed.acked.message]
+            verdict.violation(rule, f"{missed.group} never got {_shown(send)}")
 
     def check_end(self, verdict: Verdict) -> None:
         """lost, changed, vanished, read-twice, hole and too-often."""

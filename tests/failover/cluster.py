@@ -19,11 +19,14 @@ from typing import Any, Final
 
 from skylarkmq.broker.replication.failover.etcd import prefix_of
 from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin.cluster import parse_properties
 from skylarkmq.client.errors import ConnectionFailed, NotFound, RocketMQError
+from skylarkmq.protocol.codes import RequestCode
 from tests.failover.network import Host, Loopback, Namespaces
 from tests.failover.processes import ServerProcess
 from tests.failover.volume import Volume
 from tests.support.etcd_process import etcd_program
+from tests.support.raw_client import RawClient
 
 REPLICAS: Final = ("r1", "r2", "r3")
 NAMES: Final = "names"
@@ -208,6 +211,37 @@ class Cluster:
                         refused = error
                         break
         raise StuckError(f"a switch-over from {before.master} was refused: {refused}")
+
+    async def set_live(self, key: str, value: int) -> None:
+        """Change a key of the configuration at whoever leads, as soon as anybody does.
+
+        Raises:
+            StuckError: nobody takes it.
+        """
+        refused: RocketMQError | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60 * self.lease_s), Admin(namesrv_addr=self.namesrv) as it:
+                while True:
+                    try:
+                        await it.set_broker_config(BROKER_NAME, {key: str(value)})
+                    except RocketMQError as error:  # it is away, or the route is old
+                        refused = error
+                        await asyncio.sleep(LOOK_EVERY_S)
+                    else:
+                        return
+        raise StuckError(f"{key}={value} was not taken: {refused}")
+
+    async def live_values(self, key: str) -> dict[str, str]:
+        """Ask each replica what a key is there."""
+        found: dict[str, str] = {}
+        for name in REPLICAS:
+            client = await RawClient.open(self.address(name))
+            try:
+                answer = await client.call(RequestCode.GET_BROKER_CONFIG)
+            finally:
+                await client.close()
+            found[name] = parse_properties(answer.body)[key]
+        return found
 
     def unasked_ends(self) -> list[str]:
         """Ends of processes that nobody had asked for."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from tests.failover.cluster import ETCD, NAMES, REPLICAS, Cluster
+from tests.failover.cluster import ETCD, NAMES, REPLICAS, Cluster, StuckError
 from tests.failover.network import OUTSIDE
 
 Act = Callable[[Cluster, Random, str], Awaitable[str]]
@@ -23,6 +23,8 @@ Act = Callable[[Cluster, Random, str], Awaitable[str]]
 
 BURST_LEASES: Final = (0.1, 0.03)
 """Without limits for a disk: how long its replica stands still, and how long it goes on."""
+LIVE_KEYS: Final = ("maxTopics", "maxGroups")
+"""Far above what is needed, so that no value changes what the cluster does."""
 SLOW: Final = (4, 10, 30)  # writes a second
 
 
@@ -285,6 +287,25 @@ async def slow_disk(cluster: Cluster, random: Random, master: str) -> str:
     return f"{name} stood still in {turns} turns"
 
 
+async def change_a_live_key(cluster: Cluster, random: Random, master: str) -> str:
+    """A key is set right before the master is killed, another one while nobody leads.
+
+    All replicas have both when they are in sync again, whoever leads then.
+    """
+    wanted = {key: random.randrange(10_000, 50_000) for key in LIVE_KEYS}
+    first, second = LIVE_KEYS
+    await cluster.set_live(first, wanted[first])
+    cluster.replicas[master].kill()
+    await cluster.set_live(second, wanted[second])
+    cluster.replicas[master].start()
+    await cluster.whole()
+    for key, value in wanted.items():
+        for name, found in (await cluster.live_values(key)).items():
+            if found != str(value):
+                raise StuckError(f"{name} has {key}={found}, and {value} was acknowledged")
+    return f"{master} was killed between two changes of its configuration"
+
+
 KILL_LEASES_MAX: Final = 2.0
 SWITCH_LEASES_MAX: Final = 1.0
 
@@ -304,6 +325,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill_master_while_one_copies": Fault(kill_master_while_one_copies),
     "pause_master_and_kill_a_follower": Fault(pause_master_and_kill_a_follower),
     "kill_master_without_etcd": Fault(kill_master_without_etcd),
+    "change_a_live_key": Fault(change_a_live_key, leases_max=KILL_LEASES_MAX),
     "etcd_away": Fault(etcd_away),
     "names_away": Fault(names_away),
     "slow_disk": Fault(slow_disk, needs_network=True),

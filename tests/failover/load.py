@@ -12,12 +12,13 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
+from skylarkmq.client import Client, Message, Producer
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.producer.send_result import SendStatus
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.record import decode_messages
+from tests.failover.consumers import LivingConsumers
 from tests.failover.history import History, Operation, digest
 from tests.support.raw_client import RawClient, pull_fields
 
@@ -25,7 +26,7 @@ Address = tuple[str, int]
 
 TOPIC: Final = "proof"
 QUEUES: Final = 4
-CONSUMER: Final = "consumer"
+WINDOW: Final = "+skylarkmq.deduplication.seconds=3600,+skylarkmq.deduplication.keys=100000"
 SENDERS: Final = 4
 EVERY_S: Final = 0.04
 """Between the sends of one sender."""
@@ -44,18 +45,29 @@ class NotReadError(AssertionError):
 class Load:
     """All clients of one run."""
 
-    def __init__(self, history: History, namesrv: str, addresses: dict[str, Address], seed: int):
+    def __init__(
+        self,
+        history: History,
+        namesrv: str,
+        addresses: dict[str, Address],
+        seed: int,
+        *,
+        has_window: bool = False,
+    ):
         """Take where to send and read; nothing runs before `start`.
 
         Args:
             addresses: of replicas that are asked for what they show, by name.
+            has_window: the topic stores a message of a unique key once, see `create_topic`.
         """
+        self._has_window = has_window
         self.history = history
         self._addresses = addresses
         self._random = Random(seed)
         self._client = Client(namesrv, request_timeout=ASK_LIMIT_S, route_refresh=1.0)
         self._acked: set[str] = set()
-        self._got: set[str] = set()
+        self.consumers = LivingConsumers(namesrv, TOPIC, history)
+        """They live through everything, and each is to see all that is acknowledged."""
         self._offsets = [0] * QUEUES  # the highest acknowledged of each queue
         self._senders: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -66,11 +78,9 @@ class Load:
     async def start(self) -> None:
         """Let all of them begin."""
         await self._client.start()
+        await self.consumers.start()
         self._senders = [asyncio.ensure_future(self._send(number)) for number in range(SENDERS)]
-        self._readers = [
-            asyncio.ensure_future(self._consume()),
-            asyncio.ensure_future(self._ask_around()),
-        ]
+        self._readers = [*self.consumers.tasks, asyncio.ensure_future(self._ask_around())]
 
     async def acks(self, count: int, limit_s: float) -> None:
         """Wait for so many further acknowledgements.
@@ -92,15 +102,15 @@ class Load:
                 raise error
 
     async def drain(self) -> bool:
-        """End the senders, and wait until the consumer has got what was acknowledged."""
+        """End the senders, and wait until all consumers have got what was acknowledged."""
         self._is_sending = False
         await asyncio.gather(*self._senders)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_LIMIT_S):
-                while not self._acked <= self._got:
+                while not self.consumers.have(self._acked):
                     self.look()
                     await asyncio.sleep(0.1)
-        return self._acked <= self._got
+        return self.consumers.have(self._acked)
 
     async def stop(self) -> None:
         """End all of them."""
@@ -109,6 +119,7 @@ class Load:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.consumers.stop()
         with suppress(RocketMQError, OSError):
             await self._client.stop()
 
@@ -201,7 +212,7 @@ class Load:
             self.history.add(
                 Operation(
                     *("send", who, start, now(), "acked" if is_acked else "unknown"),
-                    *(queue, offset, told, retries + 1),
+                    *(queue, offset, told, 1 if self._has_window else retries + 1),
                     detail=detail,
                 )
             )
@@ -210,26 +221,6 @@ class Load:
             place = result.queue.queue_id
             self._offsets[place] = max(self._offsets[place], offset)
             self._answered.set()
-
-    async def _consume(self) -> None:
-        consumer = Consumer(
-            TOPIC,
-            client=self._client,
-            group="readers",
-            start_from=StartFrom.FIRST,
-            commit_interval=1.0,
-        )
-        await consumer.start()
-        try:
-            while self._is_reading:
-                start = now()
-                for queue, messages in (await consumer.getmany(timeout=1.0)).items():
-                    for message in messages:
-                        place = queue.queue_id, message.queue_offset
-                        self._got.add(self._read(CONSUMER, start, *place, message.body))
-        finally:
-            with suppress(RocketMQError):
-                await consumer.stop()
 
     async def _ask_around(self) -> None:
         """Ask replicas at random, leading or not, for what they show at a random place."""
@@ -249,8 +240,11 @@ class Load:
                         client.writer.close()
 
 
-async def create_topic(address: Address) -> None:
+async def create_topic(address: Address, *, with_window: bool = False) -> None:
     """Create the topic at whoever leads.
+
+    Args:
+        with_window: a message that is sent again under its unique key is stored once.
 
     Raises:
         AssertionError: it was refused.
@@ -264,6 +258,7 @@ async def create_topic(address: Address) -> None:
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
         "order": "false",
+        "attributes": WINDOW if with_window else "",
     }
     client = await RawClient.open(address)
     try:

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from tests.failover.checker import Verdict, check
 from tests.failover.cluster import REPLICAS, Cluster, StuckError
+from tests.failover.consumers import CONSUMERS
 from tests.failover.faults import FAULTS, kinds
 from tests.failover.history import History, Operation, read_history
-from tests.failover.load import CONSUMER, Load, NotReadError, create_topic
+from tests.failover.load import Load, NotReadError, create_topic
 from tests.failover.logs import LogComparison, compare_logs, stored_messages
 from tests.failover.network import Loopback, Namespaces
 
@@ -40,6 +41,11 @@ class Plan:
     minutes: float = 30.0
     faults: Sequence[str] = ()
     """These, once each in this order, whatever time it takes; else random ones for `minutes`."""
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the topic has a deduplication window: with every second seed."""
+        return self.seed % 2 == 1
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Result:
             "seed": self.plan.seed,
             "seconds": round(self.took_s, 1),
             "lease_s": self.lease_s,
+            "deduplication_window": self.plan.has_window,
             "faults": dict(sorted(self.faults.items())),
             "acked": verdict.acked,
             "not_acked": verdict.unknown,
@@ -96,7 +103,10 @@ class Run:
         self._random = Random(plan.seed)
         self._history = History(folder / "history.jsonl")
         addresses = {name: self.cluster.address(name) for name in REPLICAS}
-        self._load = Load(self._history, self.cluster.namesrv, addresses, plan.seed)
+        self._load = Load(
+            *(self._history, self.cluster.namesrv, addresses, plan.seed),
+            has_window=plan.has_window,
+        )
         self._violations: list[tuple[str, str]] = []
         self._faults: Counter[str] = Counter()
         self._consumers: list[str] = []
@@ -136,7 +146,8 @@ class Run:
         self._say("starting 3 replicas, a name server and etcd")
         await self.cluster.start()
         standing = await self.cluster.led()
-        await create_topic(self.cluster.address(standing.master))
+        master = self.cluster.address(standing.master)
+        await create_topic(master, with_window=self._plan.has_window)
         await self._load.start()
         await self._acks(FIRST_ACKS)
         self._say(f"{standing.master} leads term {standing.term}, sends are acknowledged")
@@ -194,8 +205,8 @@ class Run:
     async def _read_the_end(self) -> None:
         self._say("reading everything once more")
         if not await self._load.drain():
-            self._say("the consumer did not get everything that was acknowledged")
-        self._consumers.append(CONSUMER)
+            self._say("not every consumer got everything that was acknowledged")
+        self._consumers += CONSUMERS
         standing = await self.cluster.whole()
         await self._load.read_all(self.cluster.address(standing.master), "end", final=True)
 

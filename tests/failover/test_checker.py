@@ -85,18 +85,33 @@ BAD = {
         acked("b", 0, 3, 4),
         *(read(body, offset, 9, final=True) for offset, body in enumerate("ba")),
     ],
-    "undelivered": without(read("a", 0, 2.5)),
+    "passed over": without(read("a", 0, 2.5)),
+    "undelivered": without(read("c", 2, 5.6)),
     "late": [*GOOD, fault("kill", 2.2, 4)],
 }
 
 
 @pytest.mark.parametrize("rule", BAD)
 def test_each_rule_is_seen_to_be_broken(rule: str) -> None:
-    verdict = check(BAD[rule], consumers=["c"] if rule == "undelivered" else [], bounds={"kill": 2})
+    consumers = ["c"] if rule in ("passed over", "undelivered") else []
+    verdict = check(BAD[rule], consumers=consumers, bounds={"kill": 2})
     assert rule in verdict.counts, str(verdict)
     assert rule in str(verdict)
     others = {"lost", "vanished", "changed", "acked-twice", "hole"}  # one thing is seen by several
     assert set(verdict.counts) <= {rule, *others}
+
+
+def test_a_message_that_one_consumer_of_two_passed_over_is_named_with_it() -> None:
+    verdict = check([*GOOD, read("c", 2, 7, who="d")], consumers=["c", "d"])
+    assert verdict.counts == {"passed over": 1}
+    assert "d never got a at proof/0:0" in str(verdict)
+
+
+def test_a_read_that_does_not_say_where_counts_as_a_delivery_alone() -> None:
+    again = Operation("read", "c", 6, 6, "read", body="a")
+    history = [*without(read("a", 0, 2.5)), again]
+    assert check(history, consumers=["c"]).is_good
+    assert check([*GOOD, Operation("read", "c", 6, 6, "read", body="c")]).is_good
 
 
 def test_what_was_not_read_at_the_end_is_no_loss() -> None:

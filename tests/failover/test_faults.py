@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.failover.cluster import REPLICAS, Standing
+from tests.failover.cluster import REPLICAS, Standing, StuckError
 from tests.failover.faults import FAULTS, kinds
 
 LEASE_S = 0.01
@@ -65,6 +65,16 @@ class FakeNetwork:
         self.cuts.clear()
 
 
+class Forgetful(dict[str, str]):
+    """The keys of a replica that takes none."""
+
+    def __missing__(self, key: str) -> str:
+        return "7"
+
+    def __setitem__(self, key: str, value: str) -> None:
+        """Forget it."""
+
+
 class FakeCluster:
     """What faults use of a cluster; whoever runs longest leads."""
 
@@ -76,6 +86,7 @@ class FakeCluster:
             for name, process in self.replicas.items()
         }
         self.names, self.etcd, self.network = FakeProcess(), FakeProcess(), FakeNetwork()
+        self.live: dict[str, dict[str, str]] = {name: {} for name in REPLICAS}
 
     async def led(self, but: str = "") -> Standing:
         assert self.etcd.is_running
@@ -95,6 +106,17 @@ class FakeCluster:
     async def switch_over(self) -> str:
         self.network.done += 1
         return "r2"
+
+    async def whole(self) -> Standing:
+        assert all(process.is_running for process in self.replicas.values())
+        return Standing(2, "r2", REPLICAS, REPLICAS)
+
+    async def set_live(self, key: str, value: int) -> None:
+        for values in self.live.values():
+            values[key] = str(value)
+
+    async def live_values(self, key: str) -> dict[str, str]:
+        return {name: values[key] for name, values in self.live.items()}
 
     def cut_off(self, name: str, others: Iterable[str], *, into: bool, out: bool) -> None:
         self.network.cuts |= {(other, name) for other in others if into}
@@ -130,6 +152,13 @@ async def test_a_fault_for_loopback_cuts_nothing(kind: str) -> None:
     cluster: Any = FakeCluster(can_be_slow=False)
     cluster.cut_off = None  # is never called
     await FAULTS[kind].act(cluster, Random(1), "r1")
+
+
+async def test_a_change_that_a_replica_does_not_have_afterwards_is_told() -> None:
+    cluster = FakeCluster()
+    cluster.live["r3"] = Forgetful()
+    with pytest.raises(StuckError, match=r"r3 has maxTopics=7, and .* was acknowledged"):
+        await FAULTS["change_a_live_key"].act(cast(Any, cluster), Random(1), "r1")
 
 
 def test_faults_of_the_network_need_one() -> None:

@@ -12,8 +12,9 @@ import pytest
 from skylarkmq.store.stopped.reader import StoppedStore
 from tests.failover.checker import check
 from tests.failover.cluster import SETTINGS
+from tests.failover.consumers import CONSUMERS
 from tests.failover.history import History, Operation, read_history
-from tests.failover.load import CONSUMER, Load, create_topic, now
+from tests.failover.load import Load, create_topic, now
 from tests.failover.logs import compare_logs, stored_messages
 from tests.failover.processes import ServerProcess
 from tests.support.patience import LIMIT_S, until
@@ -80,7 +81,7 @@ async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
         await load.stop()
         broker.kill()
         history.close()
-    verdict = check(read_history(history.path), consumers=[CONSUMER])
+    verdict = check(read_history(history.path), consumers=CONSUMERS)
     assert verdict.is_good, str(verdict)
     assert verdict.acked >= 240
     assert verdict.kept == count
