@@ -14,15 +14,12 @@ more. Requests go through the broker's real connections; the sockets alone are n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
-from skylarkmq.broker.components import BrokerParts, make_server
-from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.net.connection import Connection
-from skylarkmq.client import Client
+from skylarkmq.client import Client, Credentials
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -30,106 +27,24 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import decode_message
-from tests.store.support import HOST, store_config
-from tests.support.broker_machine import MEMORY_SIZE, Peer
+from tests.support.broker_life import ACCOUNTS_FILE, NAME, Life
+from tests.support.broker_machine import Peer
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import CrashState, Keep
 from tests.support.delivery_history import DeliveryHistory
 from tests.support.fake_cluster import NAMESRV
-from tests.support.fake_transport import Transport
 from tests.support.inline_threads import use_inline_threads
-from tests.support.manual_clock import ManualClock, ManualTimer, settle
+from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_network import MemoryNetwork
 from tests.support.raw_client import send_fields
 from tests.support.scripted_stream import ScriptedNetwork
-from tests.support.workers import ManualWorker, manual_store_workers
 
 TOPIC: Final = "orders"
 QUEUE: Final = (TOPIC, 0)
-NAME: Final = "broker-a"
 STEP_S: Final = 0.5
 TURNS: Final = 8
 
 T = TypeVar("T")
-
-
-class OwnTimers:
-    """The clock as one life of a broker sees it: its timers end with it."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.now_ms = clock.now_ms
-        self.monotonic = clock.monotonic
-        self._clock = clock
-        self._timers: list[ManualTimer] = []
-
-    def call_at(self, when_s: float, callback: Callable[..., object], *args: Any) -> ManualTimer:
-        timer = self._clock.call_at(when_s, callback, *args)
-        self._timers.append(timer)
-        return timer
-
-    def end(self) -> None:
-        """Forget what was planned."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-
-
-class Life:
-    """One life of the broker, on one disk."""
-
-    def __init__(self, disk: CrashDisk, clock: ManualClock, sync: bool) -> None:
-        self.disk = disk
-        self.clock = OwnTimers(clock)
-        disk.now_ms = clock.now_ms
-        disk.used_percent = 10
-        self.workers = manual_store_workers()
-        self.stalled: set[ManualWorker] = set()
-        config = BrokerConfig(
-            store=store_config(disk.root, flush_disk_type="SYNC_FLUSH" if sync else "ASYNC_FLUSH"),
-            broker_name=NAME,
-        )
-        workers = self.workers.workers
-        self.parts = BrokerParts(config, disk, self.clock, workers, MEMORY_SIZE)
-        self.parts.load()
-        self.parts.store.start()
-        self.server, self.router = make_server(self.parts, self.clock, HOST, Random(1))
-        self.parts.start_services()
-        transport = Transport()
-        connection = self.accept()
-        transport.protocol = connection
-        connection.connection_made(cast(asyncio.BaseTransport, transport))
-        self.peer = Peer(connection, transport)
-
-    def accept(self) -> Connection:
-        """Make what stands for a peer that has connected."""
-        return Connection(self.router, self.server)
-
-    def work(self) -> None:
-        """Let all threads do what they have to, but for one that stands still."""
-        workers = [each for each in self.workers.all() if each not in self.stalled]
-        while any([worker.step() for worker in workers]):
-            pass
-
-    def end(self) -> None:
-        """Be dead: no timer, no thread."""
-        self.clock.end()
-        for worker in self.workers.all():
-            worker.stopped = True
-
-    async def stop(self) -> None:
-        """Stop as a broker stops that is asked to."""
-        parts = self.parts
-        await parts.topics.flush()
-        parts.holding.stop()
-        parts.housekeeping.stop()
-        await parts.stop_services()
-        parts.store.stop_writing()
-        for worker in self.workers.all():
-            worker.stop()
-            while worker.deliver():
-                pass
-        parts.store.close()
-        assert not self.disk.exists(parts.store.paths.abort)
 
 
 class BrokerLives:
@@ -166,7 +81,7 @@ class BrokerLives:
             address: another one than before, as of a slave that became the master.
             attributes: of the topic.
         """
-        life = self._life = Life(disk, self.clock, self._sync)
+        life = self._life = Life(disk, self.clock, sync=self._sync)
         self.address = address or self.address
         await self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(attributes))
         self.history.log_became({QUEUE: self.end}, keeps=keeps)
@@ -212,7 +127,7 @@ class BrokerLives:
         A slave takes offsets of groups when it has their messages; what is consumed by pop it
         does not learn.
         """
-        life = Life(copy.crash(CrashState(Keep.KILL), Random(1)), self.clock, self._sync)
+        life = Life(copy.crash(CrashState(Keep.KILL), Random(1)), self.clock, sync=self._sync)
         await self._stop(life)
         life.end()
         folder = life.parts.store.paths.pop
@@ -267,21 +182,28 @@ class BrokerLives:
 
     # Clients
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str, account: Credentials | None = None) -> Client:
         """Return a client of the SDK with a network of its own."""
         self._seed += 1
         return Client(
             NAMESRV, network=self.network.of(name), clock=self.clock, random=Random(self._seed),
             client_ip="192.0.2.1", instance_name=name,
+            credentials=account,
         )  # fmt: skip
 
-    async def send(self, *messages: str) -> None:
-        """Send messages to the queue, one after the other; their texts are their unique keys."""
+    async def send(self, *messages: str, peer: Peer | None = None) -> None:
+        """Send messages to the queue, one after the other; their texts are their unique keys.
+
+        Args:
+            peer: who sends, in place of an administrator.
+        """
         for message in messages:
             text = encode_properties({"UNIQ_KEY": message})
             self.history.sent(message)
             fields = send_fields(TOPIC, 0, text)
-            answer = await self.call(RequestCode.SEND_MESSAGE_V2, fields, message.encode())
+            sender, code = peer or self.life.peer, RequestCode.SEND_MESSAGE_V2
+            answer = await self.ask(sender, code, fields, message.encode())
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
             offset = int(answer.ext_fields["queueOffset"])
             self.history.acked(message, QUEUE, offset, durable=self._sync)
 
@@ -289,15 +211,20 @@ class BrokerLives:
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> RemotingCommand:
         """Ask the broker as a producer or an administrator; it has to succeed."""
-        peer = self.life.peer
+        answer = await self.ask(self.life.peer, code, fields, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return answer
+
+    async def ask(
+        self, peer: Peer, code: int, fields: dict[str, str] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Return the answer to a request of some peer."""
         opaque = peer.send(code, fields, body)
         for _ in range(100):
             await self._turn(self.life)
             peer.read()
             if opaque in peer.answers:
-                answer = peer.answers.pop(opaque)
-                assert answer.code == ResponseCode.SUCCESS, answer.remark
-                return answer
+                return peer.answers.pop(opaque)
             self.clock.advance(STEP_S)
         raise AssertionError(f"no answer to request {code}")
 
@@ -306,10 +233,8 @@ class BrokerLives:
         queue = {"topic": TOPIC, "queueId": "0"}
         await self.call(RequestCode.GET_MIN_OFFSET, queue)
         await self.call(RequestCode.GET_MAX_OFFSET, queue)
-        peer = self.life.peer
-        peer.send(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, **queue})
-        await self._turn(self.life)
-        peer.read()
+        fields = {"consumerGroup": group, **queue}
+        await self.ask(self.life.peer, RequestCode.QUERY_CONSUMER_OFFSET, fields)
 
     def _route(self, request: RemotingCommand) -> RemotingCommand:
         """As a name server: what it knew last of a broker that is away."""
@@ -338,6 +263,16 @@ def topic_fields(attributes: str = "") -> dict[str, str]:
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
         "attributes": attributes,
     }  # fmt: skip
+
+
+def disk_with_accounts(text: str) -> CrashDisk:
+    """Return an empty disk of a broker with access control, and its file of accounts."""
+    disk = CrashDisk()
+    path = disk.root / ACCOUNTS_FILE
+    disk.make_folder(path.parent)
+    disk.sync_folder(disk.root)
+    disk.replace_secret(path, text.encode())
+    return disk.crash(CrashState(Keep.ALL), Random(1))
 
 
 def to_folder(disk: CrashDisk, folder: Path) -> None:

@@ -56,6 +56,7 @@ class Peer:
         self.transport = transport
         self.answers: dict[int, RemotingCommand] = {}
         self.pushes: list[RemotingCommand] = []
+        self.sign: Callable[[RemotingCommand], None] | None = None
         self._decoder = FrameDecoder()
         self._opaque = 0
 
@@ -68,6 +69,8 @@ class Peer:
         command = RemotingCommand.request(
             code, fields or {}, body, oneway=oneway, opaque=self._opaque
         )
+        if self.sign is not None:
+            self.sign(command)
         self.connection.data_received(encode_command(command))
         return self._opaque
 

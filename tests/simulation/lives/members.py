@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from skylarkmq.client import Consumer, ReceivedMessage, SimpleConsumer, StartFrom
+from skylarkmq.client import Consumer, Credentials, ReceivedMessage, SimpleConsumer, StartFrom
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.remoting.waiting import sleep
 from tests.simulation.lives.java_member import JavaPuller
@@ -35,8 +34,11 @@ class Member(ABC):
     attributes = ""
     """Of the topic."""
 
-    def __init__(self, lives: BrokerLives, folder: Path) -> None:
+    def __init__(
+        self, lives: BrokerLives, folder: Path, account: Credentials | None = None
+    ) -> None:
         self._lives = lives
+        self._account = account
         self._folder = folder
         self._work: asyncio.Task[None] | None = None
 
@@ -88,7 +90,7 @@ class Clustering(Member):
     """A group whose positions are at the broker."""
 
     async def _join(self) -> None:
-        client = self._client = self._lives.client(NAME)
+        client = self._client = self._lives.client(NAME, self._account)
         await client.start()
         self._consumer = Consumer(
             TOPIC,
@@ -143,7 +145,7 @@ class Popping(Member):
     """A SimpleConsumer."""
 
     async def _join(self) -> None:
-        client = self._client = self._lives.client(NAME)
+        client = self._client = self._lives.client(NAME, self._account)
         await client.start()
         self._consumer = SimpleConsumer(TOPIC, client=client, group=GROUP, await_duration=5.0)
         await self._consumer.start()
@@ -182,7 +184,7 @@ class Java(Member):
         """Its connection ends with it."""
 
 
-MEMBERS: Final[dict[str, Callable[[BrokerLives, Path], Member]]] = {
+MEMBERS: Final[dict[str, type[Member]]] = {
     "clustering": Clustering,
     "ordered": Ordered,
     "broadcasting": Broadcasting,
