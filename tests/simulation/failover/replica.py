@@ -428,6 +428,10 @@ class Replica:
                 self._cluster.check_shown(self, shown)
 
     @property
+    def is_paused(self) -> bool:
+        return self._paused is not None
+
+    @property
     def leads(self) -> bool:
         return self.machine is not None and self.machine.state is State.MASTER
 

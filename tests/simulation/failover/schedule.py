@@ -10,6 +10,7 @@ The numbers in `Violation`s are those of the invariants:
     6  who leaves is waited for until the swap has succeeded      (seen as 2)
     7  who joins is waited for from before the swap is tried      (seen as 2)
     8  nobody leads from outside of the set
+    9  who reads through all of it reads everything that is acknowledged
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     State,
     SwitchOver,
 )
+from tests.simulation.failover.readers import Readers
 from tests.simulation.failover.replica import Record, Replica
 from tests.simulation.failover.world import Links, SimulatedEngine, World
 
@@ -43,7 +45,7 @@ class Violation(AssertionError):
 
 
 class BrokenInvariant(Violation):
-    """It is one of the eight; else the cluster did not come back."""
+    """It is one of the nine; else the cluster did not come back."""
 
 
 def seeds(count: int) -> range:
@@ -74,6 +76,7 @@ class Cluster:
         self.acknowledged: dict[int, Record] = {}  # by end
         self.acknowledged_end = 0
         self.shown: list[Record] = []
+        self.readers = Readers(seed)
         self._leaders: dict[int, tuple[str, int]] = {}  # term: slot, process
         self._starts: dict[int, int] = {}  # term: start
         self._number = 0
@@ -128,6 +131,7 @@ class Cluster:
                 self.fail(3, f"term {later} starts at {start}, term {term} acknowledged {end}")
         self._check_members(end, record)
         self.acknowledged[end] = record
+        self.readers.acknowledged(end, record)
         self.acknowledged_end = max(self.acknowledged_end, end)
 
     def check_shown(self, replica: Replica, end: int) -> None:
@@ -215,6 +219,7 @@ class Cluster:
                 self._number += 1
                 rng.choice(leaders).take(self._number)
         rng.choice(self.replicas).look()
+        self.readers.read(leaders)
         self.check_logs()
         if self.world.now_s < end_s:
             self.world.after(rng.expovariate(2.5), self.clients, end_s)
@@ -476,6 +481,9 @@ def _check_peace(cluster: Cluster, acknowledged: int) -> None:
     for end, record in cluster.acknowledged.items():
         if master.disk.log[end - 1] != record:
             cluster.fail(2, f"{record} was acknowledged at {end} and is gone: {master.disk.log}")
+    cluster.readers.read([master], all_of_them=True)
+    if missed := cluster.readers.missed():
+        cluster.fail(9, "\n".join(str(each) for each in missed))
     _check_end_states(cluster)
 
 
