@@ -38,13 +38,23 @@ async def _serves(broker: ServerProcess, address: tuple[str, int]) -> None:
     await until(connects, "the broker")
 
 
-@pytest.mark.slow
-async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flush", "kills"),
+    [
+        pytest.param("SYNC_FLUSH", 2, marks=pytest.mark.slow),
+        pytest.param("SYNC_FLUSH", 12, marks=pytest.mark.fault),
+        pytest.param("ASYNC_FLUSH", 12, marks=pytest.mark.fault),
+    ],
+)
+async def test_a_broker_that_is_killed_while_its_consumers_live_on(
+    tmp_path: Path, flush: str, kills: int
+) -> None:
     seed, port, _, names = free_ports(2, 3, 4)  # the fast port first, slaves at the third
     keys = {
         **SETTINGS,
         "mappedFileSizeCommitLog": 1 << 17,
         "maxMessageSize": 1 << 13,
+        "flushDiskType": flush,
         "storePathRootDir": tmp_path / "store",
         "listenPort": port,
         "namesrvListenPort": names,
@@ -60,7 +70,7 @@ async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
         await _serves(broker, address)
         await create_topic(address)
         await load.start()
-        for _ in range(2):
+        for _ in range(kills):
             await load.acks(100, LIMIT_S)
             begun = now()
             broker.kill()
@@ -74,7 +84,7 @@ async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
         broker.terminate()
         await broker.ended()
         assert broker.unasked == []
-        assert broker.lives == 3
+        assert broker.lives == kills + 1
         logs = _logs(tmp_path, history, count)
         assert logs > 100_000
     finally:
@@ -83,9 +93,9 @@ async def test_a_broker_that_is_killed_twice(tmp_path: Path) -> None:
         history.close()
     verdict = check(read_history(history.path), consumers=CONSUMERS)
     assert verdict.is_good, str(verdict)
-    assert verdict.acked >= 240
+    assert verdict.acked >= 120 * kills
     assert verdict.kept == count
-    assert len(verdict.gaps["kill"]) == 2
+    assert len(verdict.gaps["kill"]) == kills
     assert min(verdict.gaps["kill"]) > 0
 
 

@@ -14,6 +14,7 @@ more. Requests go through the broker's real connections; the sockets alone are n
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
@@ -62,6 +63,9 @@ class BrokerLives:
         self._life: Life | None = None
         self._topics: dict[str, TopicConfig] = {}
         self._seed = 0
+        self._posted: dict[int, str] = {}  # sends without an answer yet, by their numbers
+        self.standing: CrashDisk | None = None
+        """The disk of a machine that stands still, as `crash_at` has it."""
 
     @property
     def life(self) -> Life:
@@ -106,11 +110,58 @@ class BrokerLives:
         return self._die(Keep.KILL)
 
     def _die(self, keep: Keep) -> CrashDisk:
-        life = self.life
+        return self._forget_life().disk.crash(CrashState(keep), Random(1))
+
+    def _forget_life(self) -> Life:
+        life, self._life = self.life, None
         self.network.close(self.address)
+        self._posted.clear()
         life.end()
-        self._life = None
-        return life.disk.crash(CrashState(keep), Random(1))
+        return life
+
+    def crash_at(self, step: int) -> None:
+        """Let the machine stand still in front of its n-th step of the disk from now on."""
+        steps = itertools.count(1)
+        self.standing = None
+
+        def before_step(_op: str, _path: Path) -> None:
+            if self.standing is None and next(steps) == step:
+                self._stand_still()
+
+        self.life.disk.before_step = before_step
+
+    def _stand_still(self) -> None:
+        life = self.life
+        self.standing = life.disk.snapshot()
+        self.network.silence(self.address)
+        # What is here was said before; what comes on top of it nobody hears.
+        life.peer.read()
+        self._note_answers()
+        life.peer.transport.write = lambda data: None
+
+    def crashed(self) -> CrashDisk:
+        """End the life of the machine that stands still, or does so now; what its disk was."""
+        if self.standing is None:
+            self._stand_still()
+        self._forget_life()
+        standing, self.standing = self.standing, None
+        assert standing is not None
+        return standing
+
+    def post(self, message: str) -> None:
+        """Send a message and go on; its acknowledgement may come, or never."""
+        self.history.sent(message)
+        fields = send_fields(TOPIC, 0, encode_properties({"UNIQ_KEY": message}))
+        opaque = self.life.peer.send(RequestCode.SEND_MESSAGE_V2, fields, message.encode())
+        self._posted[opaque] = message
+
+    def _note_answers(self) -> None:
+        answers = self.life.peer.answers
+        for opaque in [opaque for opaque in self._posted if opaque in answers]:
+            message, answer = self._posted.pop(opaque), answers.pop(opaque)
+            if answer.code == ResponseCode.SUCCESS:
+                offset = int(answer.ext_fields["queueOffset"])
+                self.history.acked(message, QUEUE, offset, durable=self._sync)
 
     async def stop(self) -> CrashDisk:
         """Stop cleanly; the disk as it is then, at a root of its own."""
@@ -160,6 +211,9 @@ class BrokerLives:
             if life is not None:
                 life.work()
         await settle(TURNS)
+        if self._posted and life is not None and life is self._life:
+            life.peer.read()
+            self._note_answers()
 
     async def wait(self, work: Awaitable[T]) -> T:
         """Let `work` end, time passing."""

@@ -30,6 +30,7 @@ class MemoryStream:
 
     def __init__(self, receiver: asyncio.Protocol, connection: Connection) -> None:
         self.is_open = True
+        self._is_silent = False
         self._receiver = receiver
         self._connection = connection
         self._transport = BrokerEnd(self)
@@ -39,7 +40,7 @@ class MemoryStream:
     # Stream
 
     def write(self, data: bytes) -> None:
-        if self.is_open:
+        if self.is_open and not self._is_silent:
             _later(self._arrive, bytes(data))
 
     def close(self) -> None:
@@ -52,7 +53,12 @@ class MemoryStream:
 
     def say(self, data: bytes) -> None:
         """Deliver what the broker has written."""
-        _later(self._deliver, data)
+        if not self._is_silent:
+            _later(self._deliver, data)
+
+    def silence(self) -> None:
+        """Nothing comes over in either way any more; the ends hear of it later."""
+        self._is_silent = True
 
     def lose(self, error: Exception | None) -> None:
         """End the connection at both ends, now."""
@@ -105,6 +111,13 @@ class MemoryNetwork:
         """Nobody listens there any more, and what is connected ends."""
         self._accepts.pop(address, None)
         self._end(lambda _, at: at == address)
+
+    def silence(self, address: str) -> None:
+        """The machine stands still: what it writes from now on goes nowhere."""
+        self._accepts.pop(address, None)
+        for _, at, stream in self._streams:
+            if at == address:
+                stream.silence()
 
     def cut(self, client: str) -> None:
         """Let a client reach no broker, until `mend`."""

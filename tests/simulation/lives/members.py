@@ -21,7 +21,7 @@ from tests.simulation.lives.java_member import JavaPuller
 from tests.support.broker_lives import QUEUE, TOPIC, BrokerLives
 
 NAME: Final = "member"
-"""Of the one client, to the network and to the history."""
+"""Of its client, to the network and to the history, when it is alone."""
 GROUP: Final = "billing"
 COMMIT_S: Final = 1.0
 WINDOW: Final = "+skylarkmq.deduplication.seconds=3600,+skylarkmq.deduplication.keys=1000"
@@ -35,8 +35,16 @@ class Member(ABC):
     """Of the topic."""
 
     def __init__(
-        self, lives: BrokerLives, folder: Path, account: Credentials | None = None
+        self,
+        lives: BrokerLives,
+        folder: Path,
+        account: Credentials | None = None,
+        *,
+        name: str = NAME,
+        group: str = GROUP,
     ) -> None:
+        self.name = name
+        self.group = group
         self._lives = lives
         self._account = account
         self._folder = folder
@@ -44,7 +52,7 @@ class Member(ABC):
 
     async def start(self) -> None:
         """Join, and receive from now on."""
-        self._lives.history.joins(GROUP, NAME, broadcasting=self.broadcasting)
+        self._lives.history.joins(self.group, self.name, broadcasting=self.broadcasting)
         await self._lives.wait(self._join())
         self._work = asyncio.ensure_future(self._run())
 
@@ -57,7 +65,7 @@ class Member(ABC):
     def seen(self) -> Counter[str]:
         """How often it got each message."""
         history = self._lives.history
-        return history.seen(GROUP, NAME if self.broadcasting else "")
+        return history.seen(self.group, self.name if self.broadcasting else "")
 
     async def stop(self) -> None:
         """Leave."""
@@ -79,23 +87,23 @@ class Member(ABC):
     def note_position(self) -> None:
         """Tell the history where the broker has the group."""
         offsets = self._lives.life.parts.offsets
-        self._lives.history.commits(GROUP, QUEUE, offsets.query(GROUP, *QUEUE))
+        self._lives.history.commits(self.group, QUEUE, offsets.query(self.group, *QUEUE))
 
     def _got(self, body: bytes) -> None:
         history = self._lives.history
-        history.delivered(GROUP, NAME, body.decode(), broadcasting=self.broadcasting)
+        history.delivered(self.group, self.name, body.decode(), broadcasting=self.broadcasting)
 
 
 class Clustering(Member):
     """A group whose positions are at the broker."""
 
     async def _join(self) -> None:
-        client = self._client = self._lives.client(NAME, self._account)
+        client = self._client = self._lives.client(self.name, self._account)
         await client.start()
         self._consumer = Consumer(
             TOPIC,
             client=client,
-            group=GROUP,
+            group=self.group,
             start_from=StartFrom.FIRST,
             commit_interval=COMMIT_S,
             **self._more(),
@@ -145,9 +153,9 @@ class Popping(Member):
     """A SimpleConsumer."""
 
     async def _join(self) -> None:
-        client = self._client = self._lives.client(NAME, self._account)
+        client = self._client = self._lives.client(self.name, self._account)
         await client.start()
-        self._consumer = SimpleConsumer(TOPIC, client=client, group=GROUP, await_duration=5.0)
+        self._consumer = SimpleConsumer(TOPIC, client=client, group=self.group, await_duration=5.0)
         await self._consumer.start()
         await self._receive()  # the group is known from its first time on
 
@@ -173,8 +181,8 @@ class Java(Member):
     """A client of another make."""
 
     async def _join(self) -> None:
-        network, clock = self._lives.network.of(NAME), self._lives.clock
-        self._puller = JavaPuller(network, clock, lambda: self._lives.address, QUEUE, GROUP)
+        network, clock = self._lives.network.of(self.name), self._lives.clock
+        self._puller = JavaPuller(network, clock, lambda: self._lives.address, QUEUE, self.group)
         await self._puller.start()
 
     async def _run(self) -> None:
