@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from skylarkmq.store.stopped.reader import StoppedStore
+from tests.broker.test_power_cut import Volume, stand_still
+from tests.broker.test_power_cut import volume as volume  # a fixture
 from tests.failover.checker import check
 from tests.failover.cluster import SETTINGS
 from tests.failover.consumers import CONSUMERS
@@ -49,20 +52,45 @@ async def _serves(broker: ServerProcess, address: tuple[str, int]) -> None:
 async def test_a_broker_that_is_killed_while_its_consumers_live_on(
     tmp_path: Path, flush: str, kills: int
 ) -> None:
+    async def kill(broker: ServerProcess) -> None:
+        broker.kill()
+
+    await _deaths(tmp_path, tmp_path / "store", flush, kills, kill)
+
+
+@pytest.mark.fault_root
+async def test_power_cuts_while_its_consumers_live_on(tmp_path: Path, volume: Volume) -> None:
+    async def cut(broker: ServerProcess) -> None:
+        await stand_still(broker.pid)
+        volume.cut()
+        broker.kill()
+        volume.mount_again()
+
+    await _deaths(tmp_path, volume.root / "store", "SYNC_FLUSH", 4, cut)
+
+
+async def _deaths(
+    folder: Path,
+    root: Path,
+    flush: str,
+    count: int,
+    die: Callable[[ServerProcess], Awaitable[None]],
+) -> None:
+    """Let a broker die so many times under its clients, and check all that they know."""
     seed, port, _, names = free_ports(2, 3, 4)  # the fast port first, slaves at the third
     keys = {
         **SETTINGS,
         "mappedFileSizeCommitLog": 1 << 17,
         "maxMessageSize": 1 << 13,
         "flushDiskType": flush,
-        "storePathRootDir": tmp_path / "store",
+        "storePathRootDir": root,
         "listenPort": port,
         "namesrvListenPort": names,
     }
     words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "skylarkmq.cli", "serve", "--log-format", "json", *words]
-    broker = ServerProcess("broker", command, tmp_path)
-    history = History(tmp_path / "history.jsonl")
+    broker = ServerProcess("broker", command, folder)
+    history = History(folder / "history.jsonl")
     address = "127.0.0.1", port
     load = Load(history, f"127.0.0.1:{names}", {"broker": address}, seed=seed)
     try:
@@ -70,22 +98,22 @@ async def test_a_broker_that_is_killed_while_its_consumers_live_on(
         await _serves(broker, address)
         await create_topic(address)
         await load.start()
-        for _ in range(kills):
+        for _ in range(count):
             await load.acks(100, LIMIT_S)
             begun = now()
-            broker.kill()
+            await die(broker)
             broker.start()
             await _serves(broker, address)
             await load.acks(20, LIMIT_S)
             history.add(Operation("fault", "kill", begun, now(), "done"))
         assert await load.drain()
-        count = await load.read_all(address, "end", final=True)
+        stored = await load.read_all(address, "end", final=True)
         await load.stop()
         broker.terminate()
         await broker.ended()
         assert broker.unasked == []
-        assert broker.lives == kills + 1
-        logs = _logs(tmp_path, history, count)
+        assert broker.lives == count + 1
+        logs = _logs(folder, root, history, stored)
         assert logs > 100_000
     finally:
         await load.stop()
@@ -93,25 +121,25 @@ async def test_a_broker_that_is_killed_while_its_consumers_live_on(
         history.close()
     verdict = check(read_history(history.path), consumers=CONSUMERS)
     assert verdict.is_good, str(verdict)
-    assert verdict.acked >= 120 * kills
-    assert verdict.kept == count
-    assert len(verdict.gaps["kill"]) == kills
+    assert verdict.acked >= 120 * count
+    assert verdict.kept == stored
+    assert len(verdict.gaps["kill"]) == count
     assert min(verdict.gaps["kill"]) > 0
 
 
-def _logs(folder: Path, history: History, count: int) -> int:
+def _logs(folder: Path, root: Path, history: History, count: int) -> int:
     """Add what the stopped store holds; a copy with another byte in it is seen to differ."""
-    shutil.copytree(folder / "store", folder / "copy")
-    stores = {"store": folder / "store", "copy": folder / "copy"}
+    shutil.copytree(root, folder / "copy")
+    stores = {"store": root, "copy": folder / "copy"}
     same = compare_logs(stores)
     assert same.differences == []
     assert same.start == 0
     assert set(same.ends.values()) == {same.end}
-    found = list(stored_messages(folder / "store", "store", same.end))
+    found = list(stored_messages(root, "store", same.end))
     assert len(found) == count
     for read in found:
         history.add(read)
-    assert len(list(stored_messages(folder / "store", "store", same.end // 2))) < count
+    assert len(list(stored_messages(root, "store", same.end // 2))) < count
 
     files = StoppedStore(folder / "copy").log_files
     assert len(files) > 1
