@@ -71,7 +71,16 @@ async def empty_start(lives: BrokerLives, _copy: CrashDisk, _folder: Path) -> No
 async def truncate(lives: BrokerLives, _copy: CrashDisk, folder: Path) -> None:
     """`store truncate --write` of the stopped store, at the end of the first messages."""
     place = lives.physical_offset(len(FIRST))
-    disk = await lives.stop()
+    await _truncated(lives, await lives.stop(), place, folder)
+
+
+async def truncate_after_a_kill(lives: BrokerLives, _copy: CrashDisk, folder: Path) -> None:
+    """The same of one that was not stopped."""
+    place = lives.physical_offset(len(FIRST))
+    await _truncated(lives, lives.kill(), place, folder)
+
+
+async def _truncated(lives: BrokerLives, disk: CrashDisk, place: int, folder: Path) -> None:
     to_folder(disk, folder)
     Truncation(StoppedStore(folder), place, DelayLevels()).write()
     await lives.boot(from_folder(folder))
@@ -99,5 +108,6 @@ HISTORIES: Final = {
     "promotion": History(promotion, len(FIRST)),
     "empty_start": History(empty_start, 0),
     "truncate": History(truncate, len(FIRST)),
+    "truncate_after_a_kill": History(truncate_after_a_kill, len(FIRST)),
     "salvage": History(salvage, len(FIRST)),
 }
