@@ -7,7 +7,7 @@
 #   make places-demo  234,908 real places archived as columns, counted by polars, one of them erased
 #
 # Test a change
-#   make test      the test suite: about three minutes, two files at a time, in a random order
+#   make test      the test suite: about three minutes, three files at a time, in a random order
 #   make check     style, types, the Dockerfiles, layers and other rules of the architecture
 #   make test-slow  the tests above half a CPU second, or that wait for more than two seconds
 #   make test-pure  without the compiled kernel: the tests of what has a twin in it
@@ -62,10 +62,10 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/architecture $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/architecture $(ARGS)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile -m 'slow and $(ELSEWHERE)' $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m 'slow and $(ELSEWHERE)' $(ARGS)
 
 # Whose code takes another road where the kernel is. TWINS=tests for the whole suite.
 TWINS ?= tests/kernel tests/store tests/protocol tests/remoting tests/property tests/broker/processor \

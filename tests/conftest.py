@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,6 +32,7 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+INTEROP_FOLDER: Final = Path(__file__).parent / "interop"
 REQUEST_TIMEOUT_S: Final = ClientConfig("any:1").request_timeout
 SEND_TIMEOUT_S: Final = ProducerConfig().send_timeout
 
@@ -48,6 +51,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Amounts())
     config.pluginmanager.register(CpuReport(config, config.getoption("--cpu-limit")))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no programs for other people's brokers where none of them is to run."""
+    is_left_out = "not interop" in config.option.markexpr
+    return True if is_left_out and collection_path == INTEROP_FOLDER else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look at what tests make alone, not at all that was imported.
+
+    It then comes to rings of large objects (disks in memory, brokers) often enough.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
