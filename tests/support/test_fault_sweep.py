@@ -27,7 +27,8 @@ def _life(says: dict[int, str], calls: int = 3) -> object:
 
 
 def _sweep(says: dict[int, str], known: Known | None = None, calls: int = 3) -> None:
-    sweep(Case(NO_DESCRIPTOR, "file", known), [_life(says, calls)], whole=True)  # type: ignore[list-item]
+    case = Case(NO_DESCRIPTOR, "file", known)
+    sweep(case, [_life(says, calls)], whole=True)  # type: ignore[list-item]
 
 
 def test_each_call_is_refused_in_turn_with_each_error() -> None:
