@@ -28,6 +28,7 @@ from typing import Final
 LIMIT_CPU_S: Final = 2  # of a test without the marker `slow`
 LIMITS_CODE: Final = 124  # as `timeout` says it
 MAKES_WORD: Final = "make: *** "
+OUTER_MAKE: Final = frozenset({"ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"})
 SKIPPED: Final = re.compile(r"^SKIPPED \[(\d+)\] (?:\S+: )?(.+)$", re.MULTILINE)
 CLOSING: Final = re.compile(r"^=*\s*((?:\d+ \w+,? ?)+ in [\d.]+s.*?)\s*=*$", re.MULTILINE)
 REASONS_SHOWN: Final = 12
@@ -95,8 +96,8 @@ def run(part: Part, folder: Path, *, tree: Path) -> Outcome:
     started, spent = time.monotonic(), _children_s()
     with log.open("wb") as out:
         process = subprocess.Popen(
-            part.command(), cwd=tree, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            part.command(), cwd=tree, env=_own_environment(), stdin=subprocess.DEVNULL,
+            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             code = process.wait(60 * part.minutes)
@@ -112,9 +113,14 @@ def run(part: Part, folder: Path, *, tree: Path) -> Outcome:
     return Outcome(part, _own_code(code, text), wall_s, cpu_s, _last_words(text), skipped)
 
 
+def _own_environment() -> dict[str, str]:
+    """Return the environment without what the outer make hands down: its ARGS are not a part's."""
+    return {name: value for name, value in os.environ.items() if name not in OUTER_MAKE}
+
+
 def _own_code(code: int, text: str) -> int:
     """Return what the command itself ended with: make answers 2 to any failure."""
-    told = re.findall(r"^make(?:\[\d+\])?: \*\*\* \[.*\] Error (\d+)$", text, re.MULTILINE)
+    told = re.findall(r"^make: \*\*\* \[.*\] Error (\d+)$", text, re.MULTILINE)
     return int(told[-1]) if code and told else code
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.nightly import Outcome, Part, run, table
 
 MAKEFILE = """
+args:
+	@echo '[$(ARGS)]'
 good:
 	@echo 'SKIPPED [2] tests/a.py: no Maven here'
 	@echo '== 7 passed, 2 skipped in 1.20s =='; : $(ARGS)
@@ -29,6 +33,16 @@ def test_a_part_that_passes_tells_its_closing_line_and_what_it_skipped(tmp_path:
     assert (found.state, found.words) == ("passed", "7 passed, 2 skipped in 1.20s")
     assert found.is_good and found.skipped == {"no Maven here": 2}
     assert "passed" in (tmp_path / "good.log").read_text()
+
+
+def test_a_part_has_its_own_arguments_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--only")
+    monkeypatch.setenv("MAKELEVEL", "1")
+    assert outcome(tmp_path, Part("args", 1)).words == "[]"
+    assert outcome(tmp_path, Part("args", 1, "-rs")).words == "[-rs]"
+    assert outcome(tmp_path, Part("bad", 1)).words == "broken"
 
 
 def test_a_part_that_fails_tells_its_last_words(tmp_path: Path) -> None:
