@@ -155,6 +155,7 @@ async def known(it: Site) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_each_call_at_each_suspension_point(tmp_path: Path) -> None:
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, seen: problems.append(seen))

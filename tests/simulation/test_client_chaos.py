@@ -219,7 +219,7 @@ def days(first: int, count: int) -> list[int]:
     return [int(each) for each in wanted.split(",") if each] or [*range(first, first + count)]
 
 
-@pytest.mark.parametrize("count", [16, slow(40)])
+@pytest.mark.parametrize("count", [6, slow(40)])
 async def test_days_of_trouble(count: int) -> None:
     await run_days(days(0, count))
 
