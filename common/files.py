@@ -39,7 +39,7 @@ class StoreFile(Protocol):
     @property
     def size(self) -> int: ...
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of `data` at `position`; a short count is an error."""
+        """Write all of `data` at `position`; a system that takes a part is asked for the rest."""
         ...
 
     def pread(self, size: int, position: int) -> bytes: ...
@@ -172,16 +172,32 @@ def write_whole(
 ) -> None:
     """Write all of `data` by `os.pwrite`, or by what a test has in its place.
 
+    A part is no error: the system takes the rest as well, or says why not.
+
     Raises:
-        OSError: the system refused it, or took only a part.
+        OSError: the system refused the data, or the rest of it.
     """
     try:
         written = write(fd, data, position)
+        if written != len(data):
+            _write_rest(write, fd, memoryview(data), position, written)
     except OSError as error:
         raise _named(error, "write", path) from error
-    if written != len(data):
-        why = f"short write of {written} of {len(data)} bytes"
-        raise OSError(errno.EIO, why, str(path))
+
+
+def _write_rest(
+    write: Callable[[int, memoryview, int], int],
+    fd: int,
+    data: memoryview,
+    position: int,
+    written: int,
+) -> None:
+    before = written
+    while written < len(data):
+        taken = write(fd, data[written:], position + written)
+        if not taken and not before:
+            raise OSError(errno.EIO, "the system takes nothing and does not say why")
+        written, before = written + taken, taken
 
 
 class DiskFile:

@@ -299,14 +299,24 @@ def test_a_reused_batch_forgets_the_one_before() -> None:
     assert [unit[2] for unit in units] == [0], "who parked it keeps it"
 
 
-def test_a_short_write_is_an_error_and_moves_nothing() -> None:
+def test_a_write_that_is_taken_in_part_moves_nothing() -> None:
     rig = LogRig()
     rig.next_file()
     add(rig.begin(), queue())
     rig.disk.fail("pwrite", short=50)
-    with pytest.raises(OSError, match="short write"):
+    with pytest.raises(OSError, match="Input/output error"):
         rig.batch.write()
     assert rig.files[0].wrote_position == 0
+
+
+def test_a_write_that_is_taken_in_two_parts_is_stored() -> None:
+    rig = LogRig()
+    rig.next_file()
+    add(rig.begin(), queue(), b"body")
+    rig.disk.fail("pwrite", short=50, times=0)
+    end = rig.batch.write()
+    assert rig.files[0].wrote_position == end
+    assert decode_message(rig.files[0].view, 0).body == b"body"
 
 
 def test_records_with_ipv6_hosts_survive_a_kill() -> None:

@@ -78,16 +78,39 @@ def test_a_longer_file_by_truncate_has_no_blocks(tmp_path: Path) -> None:
     assert made.pread(100, 0) == bytes(10)
 
 
-def test_a_short_write_is_an_error_with_the_path(
+def _taking(monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
+    """Let the system take so many bytes of each write in turn, and then have no room."""
+    write, left = os.pwrite, list(counts)
+
+    def some(fd: int, data: bytes | memoryview, at: int) -> int:
+        if not left:
+            raise OSError(errno.ENOSPC, "no room")
+        return write(fd, bytes(data)[: left.pop(0)], at)
+
+    monkeypatch.setattr(os, "pwrite", some)
+
+
+def test_a_write_that_is_taken_in_parts_is_whole(
     file: StoreFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, bytes(data)[:3], at))
-    with pytest.raises(OSError, match="short write of 3 of 5 bytes") as caught:
-        file.pwrite(b"hello", 0)
-    assert caught.value.errno == errno.EIO
-    assert caught.value.filename == str(file.path)
-    assert not is_no_space(caught.value)
+    _taking(monkeypatch, 3, 0, 1, 2)
+    file.pwrite(b"hello!", 8192)
+    assert file.pread(9, 8192) == b"hello!"
+    assert file.size == 8198
+
+
+@pytest.mark.parametrize(
+    ("counts", "error"), [((), errno.ENOSPC), ((3,), errno.ENOSPC), ((3, 0, 0), errno.EIO)]
+)
+def test_a_write_without_its_rest_is_the_systems_error(
+    file: StoreFile, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], error: int
+) -> None:
+    _taking(monkeypatch, *counts)
+    before = file.size
+    with pytest.raises(OSError, match=r"\(write\)") as caught:
+        file.pwrite(b"hello", 8192)
+    assert (caught.value.errno, caught.value.filename) == (error, str(file.path))
+    assert file.size == before
 
 
 @pytest.mark.parametrize(

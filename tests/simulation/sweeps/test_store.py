@@ -87,10 +87,6 @@ def check_kill(rig: FailingRig, road: dict[str, Any]) -> None:
 REFUSED = Known(
     "EMFILE, ENFILE or ENOMEM at an open or a mapping ends the store", "the store ended"
 )
-SHORT = Known(
-    "a write that is taken in part counts as EIO, so a full disk ends the store",
-    "the store ended: .* short write",
-)
 
 
 @AMOUNTS
@@ -102,10 +98,10 @@ SHORT = Known(
     Case(NO_DESCRIPTOR, "skylarkmq", REFUSED),
     Case(NO_MAPPING, "commitlog", REFUSED),
     Case(NO_MAPPING, "index", REFUSED),
-    Case(PART, "consumequeue", SHORT),
-    Case(PART, "checkpoint", SHORT),
-    Case(PART, "skylarkmq", SHORT),
-    Case(PART_ALONE, "consumequeue", SHORT),
+    Case(PART, "consumequeue"),
+    Case(PART, "checkpoint"),
+    Case(PART, "skylarkmq"),
+    Case(PART_ALONE, "consumequeue"),
     Case(NO_ROOM, "consumequeue"),
     Case(NO_ROOM, "checkpoint"),
     Case(NO_ROOM, "skylarkmq"),
