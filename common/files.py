@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-# Errors that say "no space", which is refused and passes, unlike every other failure of the disk.
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+from skylarkmq.common.refusal import refusal
+
 # Errors of a lock that another process holds.
 _LOCKED = frozenset({errno.EACCES, errno.EAGAIN})
 # Errors of a file system that locks no folders, as those on a network.
@@ -139,11 +139,6 @@ class Files(Protocol):
         ...
 
 
-def is_no_space(error: BaseException) -> bool:
-    """Return whether the failure is a full disk or quota, after which the store may go on."""
-    return isinstance(error, OSError) and error.errno in NO_SPACE
-
-
 if sys.platform == "darwin":  # pragma: no cover - best effort
 
     def _datasync(fd: int) -> None:
@@ -161,6 +156,15 @@ else:
 def _named(error: OSError, what: str, path: Path) -> OSError:
     """The error of a call that knew a descriptor alone."""
     return OSError(error.errno, f"{error.strerror} ({what})", str(path))
+
+
+def failed_sync(error: OSError, path: Path) -> OSError:
+    """The error of a sync: never one after which the call may be made again (`refusal.py`).
+
+    The kernel may have dropped the pages, and report success next time.
+    """
+    number = error.errno if refusal(error) is None else errno.EIO
+    return OSError(number, f"{error.strerror} (sync)", str(path))
 
 
 def write_whole(
@@ -230,7 +234,7 @@ class DiskFile:
         try:
             _datasync(self._fd)
         except OSError as error:
-            raise _named(error, "sync", self.path) from error
+            raise failed_sync(error, self.path) from error
 
     def allocate(self, position: int, size: int) -> None:
         try:
@@ -335,7 +339,7 @@ class DiskFiles:
     def _write_beside(path: Path, data: bytes, flag: int, mode: int) -> Path:
         temporary = path.with_name(path.name + ".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | flag | os.O_CLOEXEC, mode)
-        try:
+        try:  # a sync, too, may be refused here: the next try writes all anew
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
@@ -370,7 +374,7 @@ class DiskFiles:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise _named(error, "sync", path) from error
+            raise failed_sync(error, path) from error
         finally:
             os.close(fd)
 

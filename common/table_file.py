@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.worker import Worker
 
 Text = Callable[[], bytes]
@@ -25,8 +26,8 @@ class TableWriter:
         """Take the disk and the thread.
 
         Args:
-            on_failure: called before `done` when the disk failed, but not when it was full: the
-                store lies on the same disk and must not go on either.
+            on_failure: called before `done` when the disk failed, but not when the machine refused
+                something: the store lies on the same disk and must not go on either.
         """
         self._files = files
         self._worker = worker
@@ -41,7 +42,7 @@ class TableWriter:
         """
 
         def finished(_: None, error: BaseException | None) -> None:
-            if error is not None and self._on_failure is not None and not is_no_space(error):
+            if error is not None and self._on_failure is not None and refusal(error) is None:
                 self._on_failure(error)
             done(error)
 

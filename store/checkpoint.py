@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 
 log = logging.getLogger(__name__)
@@ -115,8 +116,8 @@ class Checkpoint:
         """Write the marks and sync them.
 
         Raises:
-            OSError: the disk failed. A full disk leaves the old recovery point, which then counts
-                for nothing, and is no error.
+            OSError: the disk failed, or the machine refused something. A recovery point that is
+                refused is no error: the old one stays, and counts for nothing then.
         """
         fresh = not self._files.exists(self._path)
         file = self._files.open(self._path, create=fresh)
@@ -144,7 +145,7 @@ class Checkpoint:
             self._files.make_folder(self._point_path.parent)
             self._files.replace(self._point_path, data, backup=False)
         except OSError as error:
-            if not is_no_space(error):
+            if refusal(error) is None:
                 raise
             log.warning("no room for %s; a recovery would take longer: %s", self._point_path, error)
 

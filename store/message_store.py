@@ -39,7 +39,8 @@ from enum import Enum
 
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import CorruptFileError, StoreError
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import Refusal, is_no_space, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.table_file import Written
 from skylarkmq.common.worker import StoreWorkers, run_job, start
@@ -353,7 +354,7 @@ class MessageStore:
             if not is_no_space(error):
                 raise
             log.warning("no room for consume queues, writes are refused until there is: %s", error)
-            self.queues.disk_full = True
+            self.queues.refused = refusal(error)
             if report.keeps_queues:
                 self.queues.covered = marks  # so that cleaning can make room
         if cut is not None:
@@ -487,7 +488,10 @@ class MessageStore:
         try:
             await run_job(self._tables, self._lock.keep)
         except Exception as error:
-            self.fail(error)
+            if refusal(error) is None:
+                self.fail(error)
+            else:
+                log.warning("the lock is not looked after for now: %s", error)
         self._lock_checked = True
 
     def _checkpoint(self) -> None:
@@ -498,7 +502,7 @@ class MessageStore:
         try:
             await self.index.sync()
         except Exception:
-            return  # the store has failed
+            return  # the store has failed, or the next one may go well
         self.queues.sync(self._marks())
 
     # Writing
@@ -509,10 +513,10 @@ class MessageStore:
             why = self.cleaning.refusal()
             if why is not None:
                 return why
-            if self.queues.disk_full:
-                return "the disk is full: consume queues cannot grow; free some space"
-            if self.index.disk_full:
-                return "the disk is full: the key index cannot grow; free some space"
+            if self.queues.refused is not None:
+                return _cannot_grow("consume queues", self.queues.refused)
+            if self.index.refused is not None:
+                return _cannot_grow("the key index", self.index.refused)
             return None
         if self.state is StoreState.FAILED:
             return f"the store has failed and needs a restart: {self.failure}"
@@ -563,3 +567,7 @@ class MessageStore:
         else:
             refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, why=why)
             done([refused] * len(inners))
+
+
+def _cannot_grow(what: str, refused: Refusal) -> str:
+    return f"{refused.why}: {what} cannot grow; {refused.cure}"

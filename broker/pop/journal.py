@@ -37,7 +37,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import Files, StoreFile, is_no_space
+from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Worker
 from skylarkmq.store.pop.journal_file import (
@@ -139,7 +140,7 @@ class _Open:
                 self.file.allocate(allocated, size)
                 allocated += size
             except OSError as error:
-                if not is_no_space(error):
+                if refusal(error) is None:
                     raise
                 no_space = error
         if end > allocated:
@@ -283,8 +284,9 @@ class PopJournal:
         """Return why nothing may be taken now; None when it may."""
         if self._failure is not None:
             return f"the journal of pop consumption has failed: {self._failure}"
-        if self._no_space is not None:
-            return "the disk is full: the journal of pop consumption cannot grow; free some space"
+        refused = refusal(self._no_space)
+        if refused is not None:
+            return f"{refused.why}: the journal of pop consumption cannot grow; {refused.cure}"
         return None
 
     def _plan(self) -> None:
@@ -452,7 +454,7 @@ class PopJournal:
     def _note_space(self, no_space: OSError | None) -> None:
         if (no_space is None) != (self._no_space is None):
             if no_space is not None:
-                log.warning("pop consumption ends until there is room on the disk: %s", no_space)
+                log.warning("pop consumption ends until there is room: %s", no_space)
             else:
                 log.info("there is room for the journal of pop consumption again")
         self._no_space = no_space
@@ -543,9 +545,9 @@ class PopJournal:
         try:
             return self._begin_file(number, frames, frame)
         except OSError as error:
-            if is_no_space(error):
-                return error
-            raise
+            if refusal(error) is None:
+                raise
+            return error
 
     def _begin_file(self, number: int, frames: FrameWriter, frame: bytes) -> _Open:
         """Begin a file with a frame, durably. Blocks.
@@ -573,12 +575,20 @@ class PopJournal:
     def _remove_older(self) -> None:
         older = self._numbers[:-1]
 
+        def job() -> None:
+            try:
+                self._remove(older)
+            except OSError as error:
+                if refusal(error) is None:
+                    raise
+                log.warning("the next start removes what comes back: %s", error)
+
         def done(_: None) -> None:
             self._removes_at = None
             self._numbers = self._numbers[len(older) :]
             self._go_on()
 
-        self._submit(lambda: self._remove(older), done, [], writes=False)
+        self._submit(job, done, [], writes=False)
 
     def _remove(self, numbers: list[int]) -> None:
         """Remove files. Blocks."""

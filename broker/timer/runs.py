@@ -1,7 +1,7 @@
 """The disk side of waiting entries: runs are written, read, merged and removed by the timer thread.
 
-What cannot be read is derived and can be made again: `broken` says so to the owner. A write that
-finds the disk full is tried again; any other failure to write ends the store's writing.
+What cannot be read is derived and can be made again: `broken` says so to the owner. What the
+machine refuses is tried again; any other failure to write ends the store's writing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from skylarkmq.common.clock import Clock, TimerHandle
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.worker import Worker, run_job, start
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.timer.checkpoint import TimerState
@@ -28,7 +29,7 @@ from skylarkmq.store.timer.run_file import (
 
 log = logging.getLogger(__name__)
 
-RETRY_S: Final = 10.0  # after a full disk
+RETRY_S: Final = 10.0  # after a refusal
 
 
 class RunFiles:
@@ -122,7 +123,7 @@ class RunFiles:
         except Exception as error:
             if age != self._age:
                 return
-            if not is_no_space(error):
+            if refusal(error) is None:
                 self._store.fail(error)
             elif self.running:
                 log.warning("timed messages stay in memory for now: %s", error)
@@ -137,7 +138,11 @@ class RunFiles:
     # Reading
 
     async def load(self) -> bool:
-        """Read the next entries of the runs that need it; return whether any did."""
+        """Read the next entries of the runs that need it; return whether any did.
+
+        Raises:
+            OSError: the machine refused something; ask again later.
+        """
         wanted = [(index, run) for index in self._state.indexes for run in index.unloaded()]
         parts = [
             RunPart(run_path(self._folder, run.number), run.count, run.taken) for _, run in wanted
@@ -148,6 +153,8 @@ class RunFiles:
                     self._worker, lambda: [read_entries(self._files, part) for part in parts]
                 )
             except Exception as error:
+                if refusal(error) is not None:
+                    raise
                 self.broken = error
             else:
                 for (index, run), page in zip(wanted, pages, strict=True):
@@ -160,7 +167,8 @@ class RunFiles:
         try:
             return await run_job(self._worker, lambda: read_entries(self._files, part))
         except Exception as error:
-            self.broken = error
+            if refusal(error) is None:
+                self.broken = error
             return None
 
     # Merging
@@ -188,7 +196,7 @@ class RunFiles:
             while count is None and age == self._age and self.running:
                 count = await run_job(self._worker, merge.step)
         except Exception as error:
-            if age == self._age and not is_no_space(error):
+            if age == self._age and refusal(error) is None:
                 self.broken = error
                 return
             if age == self._age:

@@ -5,8 +5,8 @@
     live      published units wait here and go to the index thread in batches, a little later
 
 A start is behind by what the last checkpoint did not cover. The index falls behind, too, when
-more is published than may wait, or when the disk was full. Then what waits is dropped, because the
-log has it all.
+more is published than may wait, or when the machine refused something. Then what waits is dropped,
+because the log has it all.
 
 One job repairs, reads or builds at a time, and the loop has its turn between two jobs, so that none
 keeps the interpreter for more than a millisecond or two.
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from skylarkmq.common.clock import TimerHandle
-from skylarkmq.common.files import is_no_space
+from skylarkmq.common.refusal import Refusal, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.kernel import compiled as kernel
 from skylarkmq.store.environment import Environment
@@ -70,7 +70,7 @@ class IndexFollower:
         self._linger: TimerHandle | None = None
         self.indexed_offset = 0  # records below it are in the index, as far as the loop knows
         self.published_offset = 0
-        self.disk_full = False
+        self.refused: Refusal | None = None
 
     def begin_at(self, indexed_offset: int, *, repaired: bool) -> None:
         """Take over what a start found; all of the log is published."""
@@ -167,7 +167,7 @@ class IndexFollower:
         if error is not None:
             self._halt(error)
         else:
-            self.disk_full = False
+            self.refused = None
             self._repaired = bool(done)
             self._go_on()
 
@@ -238,9 +238,9 @@ class IndexFollower:
                 progress.passed_over,
             )
         if progress.error is None:
-            self.disk_full = False
+            self.refused = None
             return True
-        if not is_no_space(progress.error):
+        if refusal(progress.error) is None:
             self._fail(progress.error)
         self._halt(progress.error)
         return False
@@ -249,8 +249,8 @@ class IndexFollower:
 
     def _halt(self, error: BaseException) -> None:
         """Do nothing until the next try."""
-        self.disk_full = is_no_space(error)
-        why = "the disk is full" if self.disk_full else f"{type(error).__name__}: {error}"
+        self.refused = refused = refusal(error)
+        why = f"{type(error).__name__}: {error}" if refused is None else refused.why
         if why != self._why_halted:
             log.error("the key index does not go on: %s", why, exc_info=error)
         self._fall_behind(why)

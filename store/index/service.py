@@ -17,13 +17,13 @@ IndexFile.java (isTimeMatched, selectPhyOffset)
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import Refusal, refusal
 from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.checkpoint import IndexPoint, Marks
@@ -127,19 +127,14 @@ def sync_index(
         offset: a record boundary of the synced log; the entries of all records below it are in.
 
     Raises:
-        OSError: a sync failed. Never with ENOSPC, which passes for a full disk that may be asked
-            again: the kernel may have dropped the pages and report success next time.
+        OSError: a sync failed, or the machine refused a descriptor.
     """
     full: list[IndexFile] = []
     headers = [file.header for file in index_files]
     for file, header in zip(index_files, headers, strict=True):
         if not file.unsynced:
             continue
-        try:
-            file.file.datasync()
-        except OSError as error:
-            why = f"the sync of the key index failed: {error}"
-            raise OSError(errno.EIO, why, error.filename) from error
+        file.file.datasync()
         if header.next_item >= file.shape.item_count:
             full.append(file)
             full_timestamp = header.end_timestamp
@@ -271,9 +266,9 @@ class IndexService:
         self._builder.close()
 
     @property
-    def disk_full(self) -> bool:
-        """True while the index cannot grow. It tries again by itself."""
-        return self._follower.disk_full
+    def refused(self) -> Refusal | None:
+        """Why the index cannot grow; None while it can. It tries again by itself."""
+        return self._follower.refused
 
     @property
     def behind_bytes(self) -> int:
@@ -322,7 +317,7 @@ class IndexService:
         """Bring to the disk what is in the index; `point` then says how far that reaches.
 
         Raises:
-            OSError: the disk failed, and with it the store.
+            OSError: the disk failed, and with it the store; or the machine refused a descriptor.
         """
         if self.enabled and not self._ended:
             await Call(self._want_sync)
@@ -349,8 +344,11 @@ class IndexService:
             synced = await run_job(self._sync_worker, self._sync_job())
         except Exception as error:
             failure = error
-            self._stats.fsync_errors += 1
-            self._fail(error)
+            if refusal(error) is None:
+                self._stats.fsync_errors += 1
+                self._fail(error)
+            else:
+                log.warning("the key index is not synced for now: %s", error)
         else:
             self._stats.fsync_index.observe(self._clock.monotonic() - started)
             self._synced(synced)

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from skylarkmq.common.files import is_no_space
+from skylarkmq.common.refusal import refusal
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.mapped_file import MappedFile
@@ -30,7 +30,7 @@ from skylarkmq.store.log.mapped_file import MappedFile
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 1.0  # age of a request up to which a roll waits for it
-RETRY_S = 1.0  # pause after a full disk refused a file
+RETRY_S = 1.0  # pause after a file was refused
 
 Make = Callable[[], MappedFile]
 
@@ -90,7 +90,7 @@ class AllocateService:
                 takes, before the broker serves.
 
         Raises:
-            StoreFullError: the file is not ready, or the disk has no room for it; a full disk is
+            StoreFullError: the file is not ready, or the machine has no room for it; then it is
                 asked again at most once a second.
             OSError: the disk failed in another way.
         """
@@ -126,7 +126,7 @@ class AllocateService:
                 f"the next log file is not ready: the disk has been making it for {age_s:.1f} s"
             )
         if isinstance(request.error, OSError):
-            raise self._refusal(request.error)
+            raise self.refused(request.error)
         self._request = None
         if request.mapped is None:
             raise StoreFullError(f"the next log file could not be made: {request.error!r}")
@@ -134,11 +134,10 @@ class AllocateService:
         return request.mapped
 
     def _may_retry(self, request: _Request) -> bool:
-        """Return whether the disk was full when a file was asked for, and may have room by now."""
+        """Return whether a file was refused, and the machine may have room for it by now."""
         return (
             request.ended.is_set()
-            and request.error is not None
-            and is_no_space(request.error)
+            and refusal(request.error) is not None
             and self._clock.monotonic() - request.ended_s >= RETRY_S
         )
 
@@ -188,13 +187,15 @@ class AllocateService:
                 raise
         return mapped
 
-    def _refusal(self, error: BaseException) -> BaseException:
-        if not is_no_space(error):
+    def refused(self, error: OSError) -> Exception:
+        """Return what a roll raises for an error: there was no room for now, or it is final."""
+        refused = refusal(error)
+        if refused is None:
             return error
         self._refused_until = self._clock.monotonic() + RETRY_S
-        why = f"the disk has no room for the next log file: {error}"
+        why = f"there is no room for the next log file, {refused.why}: {error}"
         if not self.no_room:
-            log.error("messages are refused: %s; free some space", why)
+            log.error("messages are refused: %s; %s", why, refused.cure)
         self.no_room = why
         return StoreFullError(why)
 

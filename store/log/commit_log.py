@@ -194,7 +194,10 @@ class CommitLog:
         """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
         self._allocate.resume(mapped, patience_s)
         if self.write_road == "mapped":
-            mapped.map_for_stores()
+            try:
+                mapped.map_for_stores()
+            except OSError as error:
+                raise self._allocate.refused(error) from error
             if self._warm_up is not None:
                 self._warm_up.resume(mapped)
         self._unready = None

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import Files, StoreFile, is_no_space
+from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.common.refusal import is_no_space, refusal
 from skylarkmq.common.sidecar import CRC, HEAD, MAGIC, VERSION, Kind, decode_sidecar, seal
 from skylarkmq.store.checkpoint import UNKNOWN
 
@@ -84,7 +85,7 @@ class FlushedOffset:
         try:
             self._file.pwrite(encode(offset), 0)
         except OSError as error:
-            if not is_no_space(error):
+            if refusal(error) is None:
                 raise
             self.close()  # what it says stays true
             log.warning("no room for %s, which stays as it is: %s", self._path, error)

@@ -18,7 +18,6 @@ cut off and built again from the log (`recovery.py`).
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import OrderedDict
 from functools import lru_cache
@@ -126,8 +125,8 @@ class QueueWriter:
         """Sync up to `count` files and folders. Blocks. True when what was begun is done.
 
         Raises:
-            OSError: a sync failed. Never with ENOSPC, which passes for a full disk that may be
-                asked again: the kernel may have dropped the pages and report success next time.
+            OSError: a sync failed, or the machine refused a descriptor; what is not synced is
+                synced by the next call that begins anew.
         """
         for _ in range(count):
             if self._files_left:
@@ -154,18 +153,12 @@ class QueueWriter:
 
     def _sync_file(self, path: Path) -> None:
         if path in self._unsynced:
-            try:
-                self._handles.get(path).datasync()
-            except OSError as error:
-                raise _failed_sync(error) from error
+            self._handles.get(path).datasync()
             del self._unsynced[path]
 
     def _sync_folder(self, folder: Path) -> None:
         if folder in self._unsynced_folders:
-            try:
-                self._files.sync_folder(folder)
-            except OSError as error:
-                raise _failed_sync(error) from error
+            self._files.sync_folder(folder)
             del self._unsynced_folders[folder]
 
     def remove(self, path: Path) -> bool:
@@ -180,8 +173,8 @@ class QueueWriter:
         Raises:
             OSError: the folder could not be synced.
         """
-        self.forget(path)
         self._sync_folder(path.parent)
+        self.forget(path)
         try:
             self._files.unlink(path)
         except FileNotFoundError:
@@ -246,11 +239,6 @@ def allocation_end(end: int) -> int:
     while target < end:
         target *= 2
     return target
-
-
-def _failed_sync(error: OSError) -> OSError:
-    why = f"the sync of consume queues failed: {error}"
-    return OSError(errno.EIO, why, error.filename)
 
 
 class QueueReader:

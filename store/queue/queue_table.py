@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import is_no_space
+from skylarkmq.common.refusal import Refusal, refusal
 from skylarkmq.common.worker import run_job
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.environment import Environment
@@ -76,7 +76,7 @@ class QueueTable:
         lacking: a queue has no unit for messages before others of it; it is to be built again.
         bitmap_of: returns the filter bitmap of a message of a topic with these encoded properties,
             for the extension; None while nothing computes bitmaps.
-        disk_full: the last write of queue files found no room; messages are refused then.
+        refused: why queue files cannot grow, since their last write; messages are refused then.
         covered: what the newest checkpoint says, when this run wrote it or trusts it; else None.
     """
 
@@ -114,7 +114,7 @@ class QueueTable:
         self._sync_begins = False
         self._sync_wanted: Marks | None = None  # of the next sync
         self._ended = False
-        self.disk_full = False
+        self.refused: Refusal | None = None
         self.covered: Marks | None = None
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -251,7 +251,7 @@ class QueueTable:
         """Start writing the unwritten units, unless a write is under way."""
         if self._writing and self._syncing is None:
             return
-        if self.dirty or self.disk_full:
+        if self.dirty or self.refused is not None:
             self._write_due = True
             self._go_on()
 
@@ -343,15 +343,15 @@ class QueueTable:
     def _finish(self, ends: list[QueueEnd], error: BaseException | None) -> None:
         if error is not None:
             self.dirty += [queue for queue, _, _ in ends if not queue.removed]
-            was_full, self.disk_full = self.disk_full, is_no_space(error)
-            if not self.disk_full:
+            before, self.refused = self.refused, refusal(error)
+            if self.refused is None:
                 self._fail(error)
-            elif not was_full:
+            elif before is None:
                 log.warning(
                     "no room for consume queues, writes are refused until there is: %s", error
                 )
             return
-        self.disk_full = False
+        self.refused = None
         for end in ends:
             mark_written(end)
             queue = end[0]
@@ -418,10 +418,11 @@ class QueueTable:
             How many files were deleted.
 
         Raises:
-            OSError: a sync failed.
+            OSError: a sync failed, or the machine refused a descriptor.
         """
         per_file, end = self.units_per_file, self.expired_end(queue)
-        first = queue.first_offset // per_file * per_file
+        first_offset = queue.first_offset
+        first = first_offset // per_file * per_file
         paths = [queue.folder / file_name(unit * UNIT_SIZE) for unit in range(first, end, per_file)]
         queue.first_offset = max(queue.first_offset, end)
         ext, ext_end = queue.ext, self._expired_ext_end(queue)
@@ -437,7 +438,11 @@ class QueueTable:
                 [path for path in ext_paths if self.ext_writer.remove(path)],
             )
 
-        found = await run_job(self._worker, job)
+        try:
+            found = await run_job(self._worker, job)
+        except OSError:
+            queue.first_offset = first_offset  # the files may be asked for again
+            raise
         for path in found[0]:
             self._reader.forget(path)
         for path in found[1]:
@@ -666,7 +671,7 @@ class QueueTable:
         self.ext_writer = QueueWriter(self._files, self._ext_file_size)
         self.queues.clear()
         self.dirty.clear()
-        self.lacking = self.disk_full = False
+        self.lacking, self.refused = False, None
         self._rebuilt_size = 0
         self.covered = None
 

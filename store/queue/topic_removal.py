@@ -39,7 +39,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.common.table_file import TableWriter, Written
 from skylarkmq.common.worker import Call, run_job, start
@@ -211,8 +212,8 @@ class TopicRemoval:
 
         Args:
             done: called later on the loop, when nothing brings them back anymore, or with the error
-                that kept them: after a full disk the call may be repeated, any other error is the
-                end of the store.
+                that kept them: what the machine refused may be asked for again, any other error is
+                the end of the store.
 
         Returns:
             False when there is nothing to remove; `done` is not called then.
@@ -240,7 +241,7 @@ class TopicRemoval:
         try:
             queues.forget_read(await run_job(self._worker, job))
         except Exception as error:
-            if not is_no_space(error):
+            if refusal(error) is None:
                 self._fail(error)
             raise
 

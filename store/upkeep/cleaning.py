@@ -57,6 +57,7 @@ from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.files import DiskSpace, Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.store.config import StoreConfig, delete_hours
@@ -437,7 +438,12 @@ def _unlink(files: Files, path: Path) -> OSError | None:
         pass  # removed by hand
     except OSError as error:
         return error
-    files.sync_folder(path.parent)
+    try:
+        files.sync_folder(path.parent)
+    except OSError as error:
+        if refusal(error) is None:
+            raise
+        return error
     return None
 
 

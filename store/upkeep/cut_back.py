@@ -22,7 +22,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
-from skylarkmq.common.files import Files, is_no_space
+from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks, point_content, with_point
 from skylarkmq.store.errors import StoreFullError
@@ -85,11 +86,12 @@ class CutBack:
         try:
             return str(self._log.mapped_files.copy_out(offset, size, self._paths.own))
         except OSError as error:
-            if not is_no_space(error):
+            refused = refusal(error)
+            if refused is None:
                 raise
             raise StoreFullError(
                 f"the log is not cut back to offset {offset}: there is no room to keep the {size} "
-                f"bytes that go, free some space: {error}"
+                f"bytes that go, {refused.cure}: {error}"
             ) from error
 
     def decide(self, cut: Cut) -> None:
@@ -102,10 +104,11 @@ class CutBack:
         try:
             self._files.replace(self._paths.cut_back, data, backup=False)
         except OSError as error:
-            if not is_no_space(error):
+            refused = refusal(error)
+            if refused is None:
                 raise
             raise StoreFullError(
-                f"the log is not cut back to offset {cut.end_offset}: the disk is full: {error}"
+                f"the log is not cut back to offset {cut.end_offset}: {refused.why}: {error}"
             ) from error
 
     # The cut

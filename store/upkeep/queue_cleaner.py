@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import TimerHandle
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE, ConsumeQueue, first_unit_at
@@ -135,13 +136,15 @@ class QueueCleaner:
         )
 
     async def _shrink(self, queue: ConsumeQueue) -> bool:
-        """Remove the files that a queue does not need; False when the disk failed."""
+        """Remove the files that a queue does not need; False when the disk refused or failed."""
         if queue.removed:
             return True
         try:
             count = await self._queues.remove_expired(queue)
         except Exception as error:
-            if not self._ended:
+            if refusal(error) is not None:
+                log.warning("expired files of queues stay for now: %s", error)
+            elif not self._ended:
                 self._fail(error)
             return False
         self._stats.queue_files_deleted += count

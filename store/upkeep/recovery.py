@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.files import is_no_space
+from skylarkmq.common.refusal import is_no_space
 from skylarkmq.protocol.record import RecordStatus, read_record
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.delay_levels import DelayLevels

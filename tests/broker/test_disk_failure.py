@@ -206,19 +206,12 @@ async def test_a_message_of_a_new_topic_waits_for_the_topic_table(tmp_path: Path
         assert b'"made"' in (tmp_path / "config" / "topics.json").read_bytes()
 
 
-REFUSED = pytest.mark.xfail(
-    strict=True,
-    reason="EMFILE, ENFILE or ENOMEM at an open or a mapping ends the store",
-    raises=AssertionError,
-)
-
-
 @pytest.mark.parametrize(
     ("op", "path", "error", "short"),
     [
-        pytest.param("open", "commitlog", errno.EMFILE, None, marks=REFUSED),
-        pytest.param("map", "commitlog", errno.ENOMEM, None, marks=REFUSED),
-        pytest.param("open", "consumequeue", errno.ENFILE, None, marks=REFUSED),
+        ("open", "commitlog", errno.EMFILE, None),
+        ("map", "commitlog", errno.ENOMEM, None),
+        ("open", "consumequeue", errno.ENFILE, None),
         ("pwrite", "consumequeue", errno.ENOSPC, 3),
     ],
 )

@@ -134,7 +134,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "common/table_file.py",
-        "if error is not None and self._on_failure is not None and not is_no_space(error):",
+        "if error is not None and self._on_failure is not None and refusal(error) is None:",
         "if error is not None and self._on_failure is not None:",
         "broker/test_disk_failure.py",
     ),

@@ -175,14 +175,14 @@ def test_writes_are_refused_while_the_index_has_no_room_and_resume_by_themselves
     rig.files.fail("open", times=0, error=errno.ENOSPC, path="index")
     rig.send(14, keys="k")
     assert len(rig.index_files()) == 1
-    assert rig.store.index.disk_full
+    assert rig.store.index.refused
     assert "key index" in (rig.store.refusal() or "")
     assert rig.put() is not None
     assert rig.results[-1].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "disk is full" in rig.find("U1").missing
     for _ in range(6):
         rig.settle()
-    assert not rig.store.index.disk_full
+    assert not rig.store.index.refused
     assert rig.store.refusal() is None
     rig.check_all_found(range(len(rig.records())))
     assert rig.store.state is StoreState.RUNNING

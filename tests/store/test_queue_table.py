@@ -200,13 +200,13 @@ def test_a_full_disk_is_said_tried_again_and_passes() -> None:
     rig.publish(count=3)
     rig.disk.fail("allocate", error=errno.ENOSPC, times=2)
     rig.turn()
-    assert rig.table.disk_full
+    assert rig.table.refused
     assert rig.failures == []
     assert numbers(rig) == [0, RECORD, 2 * RECORD], "still readable, from memory"
     rig.turn()
-    assert rig.table.disk_full
+    assert rig.table.refused
     rig.turn()
-    assert not rig.table.disk_full
+    assert not rig.table.refused
     assert len(numbers(rig.reopened())) == 3
 
 
@@ -216,7 +216,7 @@ def test_another_failure_is_the_stores_failure() -> None:
     rig.disk.fail("pwrite")
     rig.turn()
     assert len(rig.failures) == 1
-    assert not rig.table.disk_full
+    assert not rig.table.refused
 
 
 def test_after_the_end_nothing_is_started() -> None:

@@ -59,10 +59,6 @@ def live(strike: Strike) -> None:
     assert not why, why
 
 
-REFUSED = Known(
-    "EMFILE, ENFILE or ENOMEM at an open ends the store; where it does not, the checkpoint freezes",
-    "the store ended|the checkpoint stands still",
-)
 FROZEN = Known(
     "a removal that a full disk refuses freezes the checkpoint, so no log file goes any more",
     "the checkpoint stands still",
@@ -71,8 +67,8 @@ FROZEN = Known(
 
 @AMOUNTS
 @cases(
-    Case(NO_DESCRIPTOR, "removed-topics", REFUSED),
-    Case(NO_DESCRIPTOR, "consumequeue", REFUSED),
+    Case(NO_DESCRIPTOR, "removed-topics", FROZEN),
+    Case(NO_DESCRIPTOR, "consumequeue", FROZEN),
     Case(PART, "removed-topics", FROZEN),
     Case(NO_ROOM, "removed-topics", FROZEN),
     Case(NO_ROOM, "checkpoint"),
