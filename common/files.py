@@ -308,7 +308,12 @@ class DiskFiles:
         self.make_folder(path.parent)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o750)
-        self.sync_folder(path.parent)
+        try:
+            self.sync_folder(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # or the next call takes its name for durable
+            raise
 
     def add_folder(self, path: Path) -> tuple[Path, ...]:
         if path.is_dir():

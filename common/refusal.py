@@ -20,7 +20,8 @@ again. Whatever else a write says, and all that a sync says, is final (`MessageS
     cut of the log               the log stays as it is                        by the next start
 
 Who ends: a start that has no descriptor or no memory; without room it goes on, so that cleaning can
-make some. A stop, which then is not clean. The log's own write, for its blocks were there before.
+make some. A stop, which then is not clean. The log's own write, for its blocks were there before. A
+replica that cannot keep where a term begins, for another one may lead.
 """
 
 from __future__ import annotations

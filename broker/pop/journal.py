@@ -581,7 +581,7 @@ class PopJournal:
             except OSError as error:
                 if refusal(error) is None:
                     raise
-                log.warning("the next start removes what comes back: %s", error)
+                log.warning("older files may come back, and go with the next start: %s", error)
 
         def done(_: None) -> None:
             self._removes_at = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from random import Random
 
 import pytest
@@ -152,6 +153,35 @@ def test_no_room_for_the_checkpoint() -> None:
     rig.workers.run_all()
     assert rig.files.read_all(rig.store.paths.checkpoint) != before
     assert _put(rig).status is OK
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EMFILE])
+def test_no_mapping_of_the_last_file_of_an_earlier_run(error: int) -> None:
+    road = {"commit_log_write_mode": "mapped"}
+    before = StoreRig(**road).start()
+    _put(before)
+    rig = StoreRig(before.files.crash(KILL, Random(1)), **road)
+    rig.store.load()
+    rig.files.fail("map", path="commitlog", error=error)
+    rig.store.start()
+    refused = _put(rig)
+    assert refused.status is REFUSED
+    assert os.strerror(error) in refused.why
+    rig.clock.advance(1.1)
+    assert _put(rig).status is OK
+    assert rig.store.state is StoreState.RUNNING
+    assert _readable(rig) == 2
+
+
+def test_the_lock_that_finds_no_descriptor_is_asked_again() -> None:
+    rig = StoreRig().start()
+    rig.files.unlink(rig.store.paths.lock)
+    rig.files.fail("open", path=rig.store.paths.lock.name, error=errno.EMFILE)
+    for _ in range(2):
+        rig.clock.advance(1.1)
+        rig.workers.run_all()
+    assert rig.store.state is StoreState.RUNNING
+    assert rig.files.exists(rig.store.paths.lock)
 
 
 def test_no_room_for_a_table_leaves_the_old_one() -> None:

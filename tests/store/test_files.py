@@ -231,6 +231,22 @@ def test_a_sync_is_never_refused(
     assert open_count() == before
 
 
+@pytest.mark.parametrize("call", ["open", "fsync"])
+def test_a_folder_whose_name_is_not_synced_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "refused")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(OSError, match="refused"):
+            FILES.make_folder(tmp_path / "a" / "b")
+    assert os.listdir(tmp_path) == []
+    FILES.make_folder(tmp_path / "a" / "b")
+    assert FILES.list(tmp_path / "a") == ["b"]
+
+
 @pytest.mark.parametrize("call", ["write", "fdatasync", "link", "replace"])
 def test_a_replace_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

@@ -189,6 +189,16 @@ def test_a_file_that_cannot_be_removed_is_tried_again_later() -> None:
     assert rig.spend(40).names() == rig.on_disk() == [3]
 
 
+def test_a_removal_that_finds_no_descriptor_is_tried_again_later() -> None:
+    rig = _filled()
+    rig.percent = 86
+    rig.files.fail("open", path="commitlog", error=errno.EMFILE)  # of the sync of its folder
+    assert rig.spend(RUN_S + 60).names() == [0, 1, 2, 3]
+    assert rig.files.faults.raised
+    assert rig.store.state is StoreState.RUNNING
+    assert rig.spend(40).names() == rig.on_disk() == [3]
+
+
 def test_a_file_that_somebody_removed_does_not_hold_up_the_others() -> None:
     rig = _filled().again(73, delete_when=ALL_HOURS)
     rig.files.unlink(rig.store.commit_log.mapped_files.mapped[0].file.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -173,6 +174,23 @@ def test_a_failed_sync_of_a_queue_folder_fails_the_store() -> None:
     rig.files.fail("sync_folder", path="consumequeue/orders")
     rig.percent = 86
     rig.spend_until(lambda: rig.store.state is StoreState.FAILED)
+
+
+def test_what_finds_no_descriptor_goes_with_the_next_files() -> None:
+    rig = CleanRig(**SMALL).start().fill(8).settle()
+    before = _unit_files(rig)
+    rig.percent = 86
+    rig.spend_until(lambda: rig.store.stats.log_files_deleted == 1)
+    rig.files.fail("open", path="consumequeue/orders/0", error=errno.EMFILE, times=9)
+    rig.spend_until(lambda: rig.store.stats.log_files_deleted == 4)
+    rig.percent = 50
+    rig.spend(10)
+    rig.files.faults.clear()
+    assert rig.store.state is StoreState.RUNNING
+    assert len(_unit_files(rig)) > len(before) // 2
+    _expire(rig.fill(9), 6)
+    assert _unit_files(rig)[0] == rig.store.min_offset("orders", 0) // 4
+    assert rig.readable()[0] == rig.store.min_offset("orders", 0)
 
 
 def test_an_unclean_stop_before_the_queues_followed() -> None:

@@ -391,6 +391,25 @@ async def test_a_disk_that_fails_fails_the_store(sync: bool, op: str, at: int) -
     assert not rig.loaded().is_clean
 
 
+@pytest.mark.usefixtures("small")
+async def test_no_descriptor_at_any_open_fails_nothing(sync: bool) -> None:
+    """At the first file, at a change of file, and at the removal of the older ones."""
+    keys = [Key("G", "T", 0, queue_id) for queue_id in range(10)]
+    for at in range(1, 6):
+        rig = JournalRig(sync=sync)
+        rig.start()
+        disk = rig.files
+        assert isinstance(disk, CrashDisk)
+        disk.fail("open", at=at, path="pop", error=errno.EMFILE)
+        for turn in range(60):
+            await rig.keep(took(keys[turn % 10], 4 * turn, 4), Done(keys[turn % 10], 4 * turn))
+            await rig.advance(INTERVAL_S)
+        assert disk.faults.raised, "there were fewer calls than that"
+        assert rig.failures == []
+        assert rig.journal.refusal() is None
+        assert same(rig.loaded(), rig.memory.state)
+
+
 # Files that are not as they were written
 
 

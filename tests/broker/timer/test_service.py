@@ -394,3 +394,18 @@ async def test_a_run_that_found_no_room_is_not_passed_by_a_later_one(
     again.start()
     await again.advance(1)
     assert again.bodies() == [b"%d" % number for number in range(80)]
+
+
+async def test_a_run_that_no_descriptor_opens_is_read_later(
+    small_memory: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = TimerRig().start()
+    rig.files.fail("open", at=2, path=f"timer/{1:020d}", error=errno.EMFILE)  # after its writing
+    for number in range(40):
+        rig.after(60_000, b"%d" % number)
+    await rig.advance(1)
+    assert rig.files.faults.raised
+    assert rig.store.failure is None
+    await rig.advance(60)
+    assert rig.bodies() == [b"%d" % number for number in range(40)]
+    assert not any("read again" in text for text in caplog.messages), "the run is sound"
