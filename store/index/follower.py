@@ -249,10 +249,12 @@ class IndexFollower:
 
     def _halt(self, error: BaseException) -> None:
         """Do nothing until the next try."""
-        self.refused = refused = refusal(error)
-        why = f"{type(error).__name__}: {error}" if refused is None else refused.why
-        if why != self._why_halted:
+        before, self.refused = self.refused, refusal(error)
+        why = f"{type(error).__name__}: {error}" if self.refused is None else self.refused.why
+        if self.refused is None:
             log.error("the key index does not go on: %s", why, exc_info=error)
+        elif self.refused != before:
+            log.error("the key index does not go on: %s", error)
         self._fall_behind(why)
         self._why_halted = why
 

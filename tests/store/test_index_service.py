@@ -168,7 +168,9 @@ def test_queries_while_behind_answer_with_what_there_is() -> None:
     assert again.find("U4").missing == ""
 
 
-def test_writes_are_refused_while_the_index_has_no_room_and_resume_by_themselves() -> None:
+def test_writes_are_refused_while_the_index_has_no_room_and_resume_by_themselves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rig = started(max_index_num=30)
     rig.send(2, keys="k")
     rig.files.fail("allocate", times=4, error=errno.ENOSPC, path="index")
@@ -186,6 +188,8 @@ def test_writes_are_refused_while_the_index_has_no_room_and_resume_by_themselves
     assert rig.store.refusal() is None
     rig.check_all_found(range(len(rig.records())))
     assert rig.store.state is StoreState.RUNNING
+    told = [text for text in caplog.messages if "does not go on" in text]
+    assert len(told) == 1, "once, whatever the number of tries"
 
 
 def test_a_failed_sync_of_the_index_fails_the_store() -> None:
