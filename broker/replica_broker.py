@@ -476,9 +476,10 @@ class ReplicaBroker:
         Raises:
             StoreError: the disk has failed, and who knows what is on it.
         """
-        await result_of(synced(self._store))
-        if self._store.failure is not None:
-            raise StoreError(f"the store has failed: {self._store.failure}")
+        try:
+            await result_of(synced(self._store))
+        except Exception as error:
+            raise StoreError(f"the store has failed: {error}") from error
 
     async def begin_term(self, row: TermStart) -> Lineage:
         await asyncio.to_thread(self._terms.append, row)

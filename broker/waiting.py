@@ -91,12 +91,12 @@ def records(store: MessageStore, physical_offsets: list[int]) -> Begin[list[byte
 
 
 def synced(store: MessageStore, *, at_once: bool = True) -> Begin[None]:
-    """Wait until all messages so far are on the disk, or the store has failed.
+    """Wait until all messages so far are on the disk; the outcome is the disk's error otherwise.
 
     Args:
         at_once: sync the log now, without waiting for its time.
     """
-    return lambda done: store.sync(lambda: done(None, None), at_once=at_once)
+    return lambda done: store.sync(lambda: done(None, store.failure), at_once=at_once)
 
 
 class Pause:

@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.broker.config.settings import READ_WRITE
@@ -133,9 +134,6 @@ class Moves:
         self._is_failing = False  # which was logged
         self._is_stopped = False
         self._syncs = store.config.flush_disk_type == "SYNC_FLUSH"
-        self._leaving: deque[list[_Move]] = (
-            deque()
-        )  # they wait for the log's sync, each batch for one
 
     @property
     def count(self) -> int:
@@ -163,10 +161,8 @@ class Moves:
         self._waiting.clear()
         if self._task is not None:
             await self._task
-        if self._leaving:
+        with suppress(Exception):  # it was logged: what left stays in the journal
             await result_of(synced(self._store))
-        while self._leaving:
-            self._synced()
 
     def start(self) -> None:
         """Copy again, after `stop`."""
@@ -346,13 +342,12 @@ class Moves:
                 leaving.append(move)
             move.tell(True)
         if leaving:
-            self._leaving.append(leaving)
-            synced(self._store, at_once=False)(lambda _, error: self._synced())
+            synced(self._store, at_once=False)(lambda _, error: self._synced(leaving, error))
 
-    def _synced(self) -> None:
-        """Go on with those that waited for a sync the longest: their copies are on the disk."""
-        if self._leaving and self._store.failure is None:
-            for move in self._leaving.popleft():
+    def _synced(self, moves: list[_Move], error: BaseException | None) -> None:
+        """Go on with messages whose copies are on the disk, if they are: else the journal knows."""
+        if error is None:
+            for move in moves:
                 if move.is_current:
                     self._owner.moved(move.delivery)
 

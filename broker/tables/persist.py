@@ -202,8 +202,6 @@ class FollowingTable(TableFile):
 
     async def _write_text(self, text: Text) -> None:
         await result_of(synced(self._store, at_once=bool(self._waiters)))
-        if self._store.failure is not None:
-            raise self._store.failure  # no later sync will pass what the table speaks of
         await super()._write_text(text)
         if self._on_written is not None:
             self._on_written()

@@ -20,7 +20,6 @@ from tests.support.fault_sweep import (
     SYNC_FAILS,
     WRITE_FAILS,
     Case,
-    Known,
     Strike,
     cases,
     sweep_async,
@@ -75,20 +74,16 @@ def _life(*, sync: bool) -> Callable[[Strike], Awaitable[None]]:
 
 
 LIVES = [_life(sync=False), _life(sync=True)]
-SPINS = Known(
-    "a stop whose log cannot be synced spins for ever while messages leave for their retries",
-    "no end: in Moves",
-)
 
 
 @AMOUNTS
 @cases(
-    Case(SYNC_FAILS, "commitlog", SPINS),
+    Case(SYNC_FAILS, "commitlog"),
     Case(SYNC_FAILS, "consumequeue"),
     Case(SYNC_FAILS, "config"),
     Case(SYNC_FAILS, "skylarkmq"),
     Case(SYNC_FAILS, "checkpoint"),
-    Case(WRITE_FAILS, "flushed-offset", SPINS),
+    Case(WRITE_FAILS, "flushed-offset"),
     Case(WRITE_FAILS, "consumequeue"),
     Case(WRITE_FAILS, "config"),
     Case(WRITE_FAILS, "checkpoint"),
