@@ -25,6 +25,7 @@ isTransientStorePoolDeficient)
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -520,6 +521,10 @@ class MessageWriter:
                 if isinstance(error, OSError):
                     self._fail(error)
                 refused = _unavailable(str(error))
+                break
+            except struct.error as error:
+                why = f"a number of the message does not fit its field: {error}"
+                refused = PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why=why)
                 break
             queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
             places.append((queue_offset, physical_offset, batch.size - size_before))

@@ -151,6 +151,7 @@ class AppendBatch:
 
         Raises:
             StoreFullError, OSError: the next file could not be had; nothing was taken.
+            struct.error: a number does not fit its field; nothing was taken.
         """
         body_size = len(body)
         topic = queue.topic_part
@@ -173,18 +174,19 @@ class AppendBatch:
             if delay_level:
                 tags_code = self._due_time(delay_level, store_timestamp)
             queue_offset = queue.next_offset
-            queue.next_offset = queue_offset + 1
-        if kind != TRANSACTION_ROLLBACK:
-            number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset
-            self.units.append(
-                (queue, number, physical_offset, size, tags_code, properties, store_timestamp)
-            )
         head = fixed.pack(
             size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset,
             physical_offset, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
             reconsume_times, prepared_transaction_offset, body_size,
         )  # fmt: skip
         self._parts += (head, body, topic, PROPERTIES_SIZE.pack(len(properties)), properties)
+        if kind in (0, TRANSACTION_COMMIT):
+            queue.next_offset = queue_offset + 1
+        if kind != TRANSACTION_ROLLBACK:
+            number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset
+            self.units.append(
+                (queue, number, physical_offset, size, tags_code, properties, store_timestamp)
+            )
         self._position = position + size
         self.count += 1
         self.size += size

@@ -194,7 +194,6 @@ class CommitService:
     def _finished(
         self, request: CommitRequest, started: float, error: BaseException | None
     ) -> None:
-        self._running = False
         if error is not None:
             self._ended = True
             self._stats.write_errors += 1
@@ -203,9 +202,9 @@ class CommitService:
         took_s = self._clock.monotonic() - started
         self._stats.commit_duration.observe(took_s)
         self._log.mark_committed(request)
+        # Nothing that is appended from within starts another: the writer may write it at once.
         self._on_committed(self._log.max_offset, took_s)
-        if self._running:  # an append from within has started one
-            return
+        self._running = False
         if self._wanted:
             self._wanted = False
             self._thorough_at = self._clock.monotonic()

@@ -49,6 +49,18 @@ def test_what_follows_a_refused_message_is_not_stored() -> None:
     assert (rig.store.max_offset("T", 0), rig.store.max_offset("T", 1)) == (1, 0)
 
 
+def test_a_number_that_fits_no_field_takes_no_place() -> None:
+    rig = StoreRig().start()
+    results: list[PutMessageResult] = []
+    wrong = inner("T", 0, b"wrong", born_timestamp=2**63)
+    rig.store.put_messages([inner("T", 0, b"a"), wrong], results.extend)
+    assert [result.status for result in results] == [OK, REFUSED]
+    assert "does not fit its field" in results[1].why
+    following = rig.put("T", 0, b"b")
+    assert following is not None
+    assert (following.status, following.queue_offset) == (OK, 1)
+
+
 def test_without_another_log_file_the_first_ones_are_stored() -> None:
     rig = StoreRig().start()
     rig.workers.prepare.run_all()

@@ -13,7 +13,7 @@ from skylarkmq.store import message_writer as busy
 from skylarkmq.store.log.flush_service import SLOW_SYNC_S
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.message_writer import SLOW_APPEND_S
-from skylarkmq.store.results import PutMessageStatus
+from skylarkmq.store.results import PutMessageResult, PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, inner
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
@@ -228,6 +228,22 @@ def test_a_stop_writes_what_left_the_loop(config: dict[str, Any]) -> None:
     assert rig.answers() == [(OK, 0), (OK, 1), (OK, 2)]
     again = StoreRig(rig.disk, **config).start()
     assert again.store.max_offset("T", 0) == 3
+
+
+def test_what_an_answer_stores_meanwhile_is_written_once() -> None:
+    rig = Rig()
+    rig.meet_slow_disk()
+
+    def answer(result: PutMessageResult) -> None:
+        rig.results.append(result)
+        rig.put(body=b"2")
+
+    rig.store.put_message(inner(body=b"0"), answer)
+    rig.put(body=b"1")
+    rig.workers.run_all()
+    assert rig.store.failure is None
+    assert rig.answers() == [(OK, 0), (OK, 1), (OK, 2)]
+    assert rig.bodies() == [b"0", b"1", b"2"]
 
 
 def test_a_file_without_buffer_on_the_pool_s_road() -> None:
