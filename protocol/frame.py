@@ -181,9 +181,13 @@ class FrameDecoder:
         # It takes no page before its use. One process has the spares, so all are of one size.
         fits = self._wanted_size <= MAX_FRAME_SIZE
         size = MAX_FRAME_SIZE if fits else self._wanted_size
-        self._large = _spares.pop() if fits and _spares else mmap(-1, size, access=ACCESS_COPY)
-        self._large_size = len(begun)
-        self._large[: len(begun)] = begun
+        try:  # loops of other threads take spares, too: only the one who has it knows
+            large = _spares.pop() if fits else None
+        except IndexError:
+            large = None
+        large = large or mmap(-1, size, access=ACCESS_COPY)
+        large[: len(begun)] = begun
+        self._large, self._large_size = large, len(begun)
 
     def _take_large(self, large: mmap, data: bytes, frames: list[RawFrame]) -> bytes:
         """Do as `_take_pending` where the frame lies in pages of its own."""

@@ -7,6 +7,7 @@ import pytest
 
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import (
+    LARGE_SIZE,
     MAX_FRAME_SIZE,
     BadFrameError,
     FrameDecoder,
@@ -206,3 +207,14 @@ def test_a_decoder_forgets_its_unfinished_frame(size: int) -> None:
     assert decoder.buffered_size == size + 7
     decoder.clear()
     assert decoder.buffered_size == 0
+
+
+def test_a_spare_that_another_thread_took_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[object]):
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr("skylarkmq.protocol.frame._spares", Taken())
+    stream, decoder = encode_frame(1, b"", bytes(LARGE_SIZE)), FrameDecoder()
+    assert decoder.feed(stream[:100]) + decoder.feed(stream[100:-1]) == []
+    assert decoder.feed(stream[-1:]) == [RawFrame(1, b"", bytes(LARGE_SIZE))]
