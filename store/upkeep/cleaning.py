@@ -323,8 +323,12 @@ class CleanService:
         if now_s < self._retry_at_s:
             return
         self._removing = True
-        await self._remove_files()
-        self._removing = False
+        try:
+            await self._remove_files()
+        except Exception:  # a keeper failed, for instance; the next round tries again
+            log.exception("log files cannot be removed now")
+        finally:
+            self._removing = False
         spaces = await self._measured()
         if spaces is not None:
             self._judge(spaces)  # messages need not wait for the next round

@@ -76,14 +76,16 @@ class QueueCleaner:
         self.running = True
         offset, left = self._wanted, deque(self._queues.queues.values())
         shrinking: deque[ConsumeQueue] = deque()  # have files that are not needed
-        while not self._ended:
-            if left:
-                shrinking += await self._correct_some(left, offset)
-            elif self._wanted > offset:
-                offset, left = self._wanted, deque(self._queues.queues.values())
-            elif not shrinking or not await self._shrink(shrinking.popleft()):
-                break
-        self.running = False
+        try:
+            while not self._ended:
+                if left:
+                    shrinking += await self._correct_some(left, offset)
+                elif self._wanted > offset:
+                    offset, left = self._wanted, deque(self._queues.queues.values())
+                elif not shrinking or not await self._shrink(shrinking.popleft()):
+                    break
+        finally:
+            self.running = False
 
     async def _correct_some(self, left: deque[ConsumeQueue], offset: int) -> list[ConsumeQueue]:
         """Correct the minima of the next queues; return those that have files to remove."""

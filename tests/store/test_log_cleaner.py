@@ -199,6 +199,21 @@ def test_a_removal_that_finds_no_descriptor_is_tried_again_later() -> None:
     assert rig.spend(40).names() == rig.on_disk() == [3]
 
 
+def test_who_fails_to_say_whether_a_file_may_go_holds_up_one_round() -> None:
+    rig = _filled()
+    rig.percent = 86
+    answers = iter([ZeroDivisionError("somewhere in it")])
+
+    def keeper(_: int) -> bool:
+        for error in answers:
+            raise error
+        return True
+
+    rig.store.cleaning.keepers.append(keeper)
+    assert rig.spend(RUN_S).names() == rig.on_disk() == [3]
+    assert rig.store.state is StoreState.RUNNING
+
+
 def test_a_file_that_somebody_removed_does_not_hold_up_the_others() -> None:
     rig = _filled().again(73, delete_when=ALL_HOURS)
     rig.files.unlink(rig.store.commit_log.mapped_files.mapped[0].file.path)

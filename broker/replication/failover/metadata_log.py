@@ -548,6 +548,17 @@ class MetadataLog:
         )
 
     async def _write_snapshot(self, term: int) -> bool:
+        """Write all rows; False when that failed: it is tried again, while this is the master."""
+        try:
+            is_whole = await self._put_snapshot(term)
+        except Exception:
+            log.exception("the tables are not written for other replicas now")
+            is_whole = False
+        if self._term == term:
+            self._is_wanted, self._writing = self._is_wanted or not is_whole, None
+        return is_whole
+
+    async def _put_snapshot(self, term: int) -> bool:
         begin, size, place = NO_BASE, 0, -1
         if self._term == term:
             self._write_changes()  # so that it tells nothing that a follower does not know yet
@@ -583,12 +594,10 @@ class MetadataLog:
             refusal = _refusal_of([result])
             if refusal is not None and self._store.confirmed < end:
                 log.warning("the tables are not written for other replicas now: %s", refusal)
-                self._is_wanted, self._writing = True, None
                 return False
             if number == 0:
                 begin, place = result.queue_offset, result.physical_offset
         self._snapshot = _Snapshot(begin, place, size)
-        self._writing = None
         log.info("all tables are in the log at offset %d, %d bytes", place, size)
         return True
 

@@ -399,3 +399,24 @@ async def test_a_snapshot_is_written_when_changes_are_many(
         await master.rest()
     await master.advance(2)
     assert sum(record.is_last for record in master.records()) > before
+
+
+async def test_a_snapshot_that_failed_is_written_again(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, _ = await pair(clock)
+    encode, tries = metadata_log.encode_metadata, iter([ValueError("a row is none")])
+
+    def fails_once(record: metadata_log.MetadataRecord) -> bytes:
+        if record.kind == "snapshot":
+            for error in tries:
+                raise error
+        return encode(record)
+
+    before = master.parts.metadata._snapshot
+    master.parts.metadata._is_wanted = True
+    monkeypatch.setattr(metadata_log, "encode_metadata", fails_once)
+    await master.advance(metadata_log.CHECK_S)
+    assert master.parts.metadata._snapshot == before
+    await master.advance(metadata_log.CHECK_S)
+    assert master.parts.metadata._snapshot.base > before.base
