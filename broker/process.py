@@ -20,7 +20,9 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
-FILES_RESERVED: Final = 1024  # descriptors: queue files, log files, tables, connections to refuse
+FILES_RESERVED: Final = 1024
+"""Descriptors: queue files, log files, tables, connections of the pages, and those to refuse."""
+FILES_OF_PAGES: Final = 64  # of those: the connections of the pages
 _MALLOC_SETTINGS: Final = (
     (_M_TRIM_THRESHOLD, 512 << 20),
     (_M_TOP_PAD, 16 << 20),
@@ -44,9 +46,12 @@ def connections_possible(wanted: int, file_limit: int, servers: int) -> int:
     """Return how many connections each of `servers` may have, at most `wanted`.
 
     A store that cannot open a file has failed, so connections must not take every descriptor: the
-    store keeps FILES_RESERVED of them, of a small limit half.
+    store keeps FILES_RESERVED of them, of a small limit half, and the pages theirs.
+
+    Args:
+        servers: ports with `maxConnections` of their own: of a broker, a name server, for gRPC.
     """
-    available = max(file_limit - FILES_RESERVED, file_limit // 2)
+    available = max(file_limit - FILES_RESERVED, file_limit // 2 - FILES_OF_PAGES)
     return max(1, min(wanted, available // servers))
 
 

@@ -114,7 +114,7 @@ async def serve_broker(
         log.warning(
             "crcmod was installed without its compiled part: our own small files are slower"
         )
-    loaded = _leave_room_for_files(loaded, servers=2 if with_namesrv else 1)
+    loaded = _leave_room_for_files(loaded, loaded.config.server_count(with_namesrv=with_namesrv))
     keep_freed_memory()
 
     def make(config: BrokerConfig) -> BrokerController:

@@ -60,13 +60,13 @@ async def check_start(
     Args:
         with_namesrv: of a broker that runs a name server beside it.
     """
-    config = loaded.config
+    config, servers = loaded.config, 1
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("access control", lambda: _accounts(config)),
         ("TLS", lambda: _tls(config)),
     ]
     if isinstance(config, BrokerConfig):
-        broker = config
+        broker, servers = config, config.server_count(with_namesrv=with_namesrv)
         checks += [
             ("addresses", lambda: _broker_addresses(broker, with_namesrv)),
             ("advertised address", lambda: _advertised(broker)),
@@ -76,7 +76,7 @@ async def check_start(
         ]
     else:
         checks.append(("addresses", lambda: _binds(config, config.listen_port)))
-    checks.append(("open files", lambda: _open_files(config, 2 if with_namesrv else 1)))
+    checks.append(("open files", lambda: _open_files(config, servers)))
     found = [_guarded(subject, check) for subject, check in checks]
     if open_to_network := why_open(config):
         found.append(Finding("warning", "exposure", open_to_network))

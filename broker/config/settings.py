@@ -350,6 +350,10 @@ class BrokerConfig(ServerConfig):
                     "haAllowedAddresses", self.ha_allowed_addresses, str(error)
                 ) from error
 
+    def server_count(self, *, with_namesrv: bool) -> int:
+        """Return how many servers have `maxConnections` each, in the process of this broker."""
+        return 1 + with_namesrv + (self.grpc_listen_port is not None)
+
     def ha_port(self, listen_port: int) -> int:
         """Return where slaves connect, for a broker that listens on `listen_port`."""
         return self.store.ha_listen_port or listen_port + HA_PORT_DISTANCE

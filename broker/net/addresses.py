@@ -17,6 +17,7 @@ several networks, often no client can reach that one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -24,7 +25,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,10 @@ from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE
 from skylarkmq.common.config_fields import ConfigError
 
 PAIR_ATTEMPTS: Final = 50
+BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 16
+"""asyncio takes so many connections in a turn as its backlog says, and when descriptors run out it
+fails for each of them before it waits a second."""
 _LOOPBACK_ADDRESS: Final = "127.0.0.1"
 _WILDCARDS: Final = ("0.0.0.0", "::", "*")
 _LOOPBACK_NAMES: Final = ("localhost",)
@@ -156,6 +161,19 @@ def listen(bound: socket.socket, backlog: int) -> None:
     except OSError as error:
         host, port = bound.getsockname()[:2]
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+async def accept_from(bound: socket.socket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:
+    """Accept connections on a bound socket, some in each turn of the loop.
+
+    Raises:
+        OSError: as `listen`.
+    """
+    listen(bound, BACKLOG)  # here, because uvloop would not tell that it failed
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(make, sock=bound, backlog=ACCEPTS_PER_TURN)
+    bound.listen(BACKLOG)  # again: the loop's own backlog is ACCEPTS_PER_TURN
+    return server
 
 
 def port_of(bound: socket.socket) -> int:

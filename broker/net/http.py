@@ -52,9 +52,11 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.tls_settings import ClientAuth, TlsConfig
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.net import drain_page
+from skylarkmq.broker.net.addresses import accept_from, bind
 from skylarkmq.broker.net.drain_page import DrainAccess
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import server_contexts
+from skylarkmq.broker.process import FILES_OF_PAGES
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.waiting import within
@@ -74,7 +76,7 @@ else:  # loaded on the thread of the pages, by the first connection and by the f
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = FILES_OF_PAGES
 MAX_HEAD_SIZE: Final = 16 * 1024
 MAX_BODY_SIZE: Final = 64 * 1024
 READ_SIZE: Final = 16 * 1024
@@ -297,9 +299,12 @@ class PageServer:
             contexts.load()
             contexts.start()
             self.tls = TlsGate(config.tls_server_mode, contexts, self._clock)
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._make_protocol, host, port)
+            bound = bind(host, port)
+            with contextlib.ExitStack() as undo:
+                undo.callback(bound.close)
+                self._server = await accept_from(bound, self._make_protocol)
+                undo.pop_all()
         except socket.gaierror:
             raise
         except OSError as error:  # asyncio's own text repeats the address
@@ -330,10 +335,12 @@ class PageServer:
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Begin the exchange of a new connection; the oldest one makes room for it."""
         if len(self._open) >= MAX_CONNECTIONS:
-            next(iter(self._open)).transport.abort()
+            oldest = next(iter(self._open))
+            del self._open[oldest]  # its task ends later: others may come before that
+            oldest.transport.abort()
         work = exchange(reader, writer, self.respond, self._clock)
         task = self._open[writer] = asyncio.get_running_loop().create_task(work, name="http")
-        task.add_done_callback(lambda _: self._open.pop(writer))
+        task.add_done_callback(lambda _: self._open.pop(writer, None))
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Answer one request.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.addresses import listen
+from skylarkmq.broker.net.addresses import accept_from
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
 from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection
@@ -25,10 +25,6 @@ from skylarkmq.common.repeating import IntervalTimer
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-# asyncio takes so many connections in a turn as its backlog says, and when descriptors run out it
-# fails for each of them before it waits a second.
-ACCEPTS_PER_TURN = 16
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 SHARES_TOLD_MAX = 3  # addresses that a scan names because they have too many connections
@@ -99,12 +95,8 @@ class PeerServer:
             connection = self._make()
             return connection if tls is None else tls.before(connection, connection)
 
-        loop = asyncio.get_running_loop()
         for bound in sockets:
-            listen(bound, BACKLOG)  # here, because uvloop would not tell that it failed
-            server = await loop.create_server(make_protocol, sock=bound, backlog=ACCEPTS_PER_TURN)
-            bound.listen(BACKLOG)  # again: the loop's own backlog is ACCEPTS_PER_TURN
-            self._servers.append(server)
+            self._servers.append(await accept_from(bound, make_protocol))
         self._scan.start()
 
     def stop_reading(self) -> None:

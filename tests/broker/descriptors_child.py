@@ -15,9 +15,9 @@ import sys
 import uvloop
 
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.addresses import bind, port_of
+from skylarkmq.broker.net.addresses import ACCEPTS_PER_TURN, bind, port_of
 from skylarkmq.broker.net.router import Router
-from skylarkmq.broker.net.server import ACCEPTS_PER_TURN, PeerLimits, RemotingServer
+from skylarkmq.broker.net.server import PeerLimits, RemotingServer
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient
 

@@ -200,9 +200,6 @@ async def test_the_oldest_connection_makes_room() -> None:
             peer.close()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="of those who come at once, one makes room for all"
-)
 async def test_no_more_stay_than_may_when_many_come_at_once() -> None:
     async with Site() as site:
         is_held, goes_on = threading.Event(), threading.Event()

@@ -139,13 +139,6 @@ async def crowded(root: Path) -> AsyncIterator[Crowded]:
         await process.kill()
 
 
-NO_BUDGET = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the connections of the gRPC port are in no budget of files",
-)
-
-
 @pytest.mark.parametrize(
     "ports",
     [
@@ -154,7 +147,7 @@ NO_BUDGET = pytest.mark.xfail(
         ("replication",),
         ("gRPC",),
         ("remoting", "fast", "name server"),
-        pytest.param(("remoting", "name server", "gRPC"), marks=NO_BUDGET),
+        ("remoting", "name server", "gRPC"),
     ],
     ids=" and ".join,
 )
@@ -172,9 +165,8 @@ async def test_a_silent_crowd_leaves_the_store_its_files(
 
 
 @pytest.mark.fault
-@pytest.mark.xfail(raises=AssertionError, reason="the pages' connections are in no budget of files")
 async def test_a_burst_on_the_pages_leaves_the_store_its_files(tmp_path: Path) -> None:
-    """By chance, since the pages have a thread of their own: mostly no file is left."""
+    """By chance, since the pages have a thread of their own."""
     async with crowded(tmp_path) as it:
         for _ in range(WAVES):
             it.burst_in("metrics", BURST)
