@@ -6,12 +6,19 @@ It follows the log, each `flushDelayOffsetInterval` while something changes, and
 crash repeats the deliveries since. Of the two files that a write leaves, the older one (`.bak`) is
 read when the newer one is missing or damaged.
 
+A log that was cut beside it has lost messages that wait, or the delivered copies of some. A copy
+is never older than its time, so each start looks for messages that count as delivered and are due
+after the newest record: the copies of those are gone. Such a level goes back to the first one of
+that time, and `MARGIN_MS` more for copies that were late: repeated rather than lost.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageService.java
 (persist, load), common/.../ConfigManager.java
 """
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_right
 from functools import partial
 from typing import Final
 
@@ -21,9 +28,16 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies.group import DelayOffsetSerializeWrapper
+from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
+from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.queue.consume_queue import is_address
+
+log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "delayOffset.json"
+MARGIN_MS: Final = 60_000
+"""How late a copy may have been stored that is looked for."""
 
 
 class DelayOffsetTable(FollowingTable):
@@ -41,7 +55,7 @@ class DelayOffsetTable(FollowingTable):
         self._offsets: dict[int, int] = {}
 
     def load(self) -> None:
-        """Read the file. Blocks; before the loop serves.
+        """Read the file, after the store. Blocks; before the loop serves.
 
         Raises:
             CorruptFileError: neither of the two files can be read.
@@ -53,6 +67,32 @@ class DelayOffsetTable(FollowingTable):
                 for level, offset in table.offset_table.items()
                 if level > 0 and offset >= 0
             }
+        for level, offset in self._offsets.items():
+            self._clip(level, offset)
+
+    def _clip(self, level: int, offset: int) -> None:
+        """Let nothing count as delivered that cannot be."""
+        topic, queue_id = RMQ_SYS_SCHEDULE_TOPIC, schedule_queue_id(level)
+        low, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        newest_ms = self._store.commit_log.store_timestamp
+
+        def due_ms(place: int) -> int:
+            units = self._store.queue_units(topic, queue_id, place, 1)
+            return units[0].tags_code if units and not is_address(units[0].tags_code) else 0
+
+        known = range(low, min(offset, end))
+        if offset <= end and (not known or due_ms(known[-1]) <= newest_ms):
+            return
+        self._offsets[level] = low + bisect_right(known, newest_ms - MARGIN_MS, key=due_ms)
+        self.mark()
+        log.warning(
+            "delay level %d was delivered up to %d of its queue, but the log was cut since: it "
+            "goes on at %d of %d, and may repeat messages",
+            level,
+            offset,
+            self._offsets[level],
+            end,
+        )
 
     def get(self, level: int) -> int:
         """Return the queue offset of the next message of a level to deliver."""

@@ -4,9 +4,9 @@ An offset is that of the next message to consume. Commits change memory alone; t
 log (`FollowingTable`) each `flushConsumerOffsetInterval` while something changes, and at a clean
 stop. After a crash a group gets the messages of the last seconds again.
 
-A power cut may still leave an offset above its queue's end: one of RocketMQ's, which does not wait
-for the log, or of a disk that lied. New messages below it would never be consumed, so after an
-unclean stop such offsets are set to the end.
+The log may still end below an offset: after a power cut over a file of RocketMQ's, which does not
+wait for the log, and after tools that cut a log or put an older one in its place. New messages
+below it would never be consumed, so each start sets such offsets to the end.
 
 The table is bounded by its callers, which refuse unknown topics, groups and queues.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManager.java
@@ -101,9 +101,7 @@ class ConsumerOffsetManager(FollowingTable):
                 log.error("%s: leaving out offsets: %s", self._path, why)
                 continue
             self.table[topic, group] = offsets
-        recovery = self._store.recovery
-        if recovery is not None and not recovery.clean:
-            self._clip()
+        self._clip()
 
     def _clip(self) -> None:
         """Let no offset be above the end of its queue."""
@@ -120,8 +118,8 @@ class ConsumerOffsetManager(FollowingTable):
         if count:
             self.mark()
             log.warning(
-                "%d consumer offsets were above the ends of their queues, whose last messages the "
-                "crash took, and were set to the ends: %s%s",
+                "%d consumer offsets were above the ends of their queues, whose last messages are "
+                "gone, and were set to the ends: %s%s",
                 count,
                 example,
                 ", ..." if count > 1 else "",

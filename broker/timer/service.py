@@ -120,7 +120,10 @@ class TimerMessageService:
         """
         if not self._store.config.timer_wheel_enable:
             return
-        self._useless = self.state.load(self._files, self._folder, self._queue_end)
+        log = self._store.commit_log
+        self._useless = self.state.load(
+            self._files, self._folder, self._queue_end, log.max_offset, log.store_timestamp
+        )
         self._rolling.resume()
 
     def start(self) -> None:

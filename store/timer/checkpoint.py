@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "checkpoint"
 BACKUP: Final = ".bak"
+MARGIN_MS: Final = 60_000
+"""How late a copy may have been stored that a cut of the log took."""
 
 State = dict[str, Any]
 
@@ -120,11 +122,18 @@ class TimerState:
             },
         )
 
-    def load(self, files: Files, folder: Path, queue_end: int) -> list[int]:
+    def load(
+        self, files: Files, folder: Path, queue_end: int, log_end: int, newest_ms: int
+    ) -> list[int]:
         """Take over what is in the folder. Blocks; before the loop serves.
+
+        A log that was cut since has lost delivered copies, too. A copy is never older than its
+        time, so what is due after the newest record is delivered again.
 
         Args:
             queue_end: the queue offset after the last message of the timer topic.
+            log_end: the place in the log after its last record.
+            newest_ms: that record's store time.
 
         Returns:
             The numbers of files that are of no use.
@@ -150,8 +159,9 @@ class TimerState:
         try:
             if not is_newest:
                 raise CorruptFileError(path, 0, "it cannot be read, the one before it is used")
-            if self.queue_offset > queue_end:
-                why = f"it knows {self.queue_offset} messages, the queue has {queue_end}"
+            if self.known_below > queue_end:
+                self._forget_copies(log_end, newest_ms)
+                why = f"it knows {self.known_below} messages, the queue has {queue_end}"
                 raise CorruptFileError(path, 0, why)
             for run in self.runs:
                 check_run(files, run_path(folder, run.number), run.count)
@@ -161,6 +171,14 @@ class TimerState:
             self.rebuild()
         used = {run.number for run in self.runs}
         return [number for number in numbers if number not in used]
+
+    def _forget_copies(self, log_end: int, newest_ms: int) -> None:
+        """Let nothing count as done that the log was cut before."""
+        last = key(max(0, newest_ms - MARGIN_MS), 0)
+        messages, cancels = self.known_positions
+        self.known_positions = min(messages, last), min(cancels, last)
+        if self.void_below > log_end:
+            self.void_below = 0
 
     def take_over(self, state: State) -> None:
         """Know what the map of a checkpoint says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from random import Random
 
 import pytest
 
@@ -17,6 +18,7 @@ from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
 from tests.store.support import BORN, HOST, inner, refuse_bodies
+from tests.support.crash_states import CrashState, Keep
 from tests.support.workers import rest
 
 
@@ -184,10 +186,25 @@ async def test_offsets_beyond_the_queue_are_clipped(text: bytes) -> None:
     rig.park(1, b"a")
     rig.park(1, b"b")
     await rig.advance(1.5)
-    assert rig.bodies() == []  # 7 is clipped to 2, behind both
-    rig.park(1, b"c")
-    await rig.advance(1.5)
-    assert rig.bodies() == [b"c"]
+    assert rig.bodies() == [b"a", b"b"]
+
+
+async def test_what_counts_as_delivered_and_has_no_copy_any_more_is_delivered_again() -> None:
+    """As after a cut of the log between a message and its copy."""
+    rig = Rig().start()
+    rig.park(1, b"long delivered")
+    await rig.advance(100)
+    rig.park(1, b"a")
+    rig.park(1, b"b")
+    await rig.advance(0.5)
+    rig.files.replace(rig.store.paths.config / FILE_NAME, b'{"offsetTable":{"1":3}}', backup=False)
+    again = Rig(rig.files.crash(CrashState(Keep.ALL), Random(1)))
+    again.clock.advance(200)
+    again.start()
+    await again.advance(0.5)
+    assert again.bodies() == [b"long delivered", b"a", b"b"]
+    await again.advance(12)
+    assert again.file() == {"1": 3}
 
 
 async def test_a_refused_put_is_tried_again_without_repeating_others(

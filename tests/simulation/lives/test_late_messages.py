@@ -5,21 +5,16 @@ Delayed ones have a level, timed ones a time of their own.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.properties import encode_properties
 from tests.simulation.lives.histories import FIRST, HISTORIES
 from tests.simulation.lives.known_faults import (
     GOES_NOT_WITH_ITS_TOPIC,
-    cut_copy_does_not_come_again,
-    late_one_never_comes,
 )
 from tests.simulation.lives.members import Clustering
 from tests.support.broker_lives import TOPIC, BrokerLives, topic_fields
@@ -72,36 +67,26 @@ async def live_through(history: str, kind: str, folder: Path) -> set[str]:
     return await seen_by_a_new_group(lives, folder, "n0")
 
 
-def cases(find: Callable[[str, str], str | None], but: str = "") -> list[ParameterSet]:
-    """Each history with each kind, those that are known to fail marked so."""
-    found: list[ParameterSet] = []
-    for history, kind in itertools.product(HISTORIES, ("timed", "delayed")):
-        if history == but:
-            continue
-        why = find(history, kind)
-        marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)] if why else []
-        found.append(pytest.param(history, kind, marks=marks, id=f"{history}-{kind}"))
-    return found
+KINDS: Final = ("timed", "delayed")
 
 
-@pytest.mark.parametrize(("history", "kind"), cases(late_one_never_comes))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("history", HISTORIES)
 async def test_what_waits_for_its_time_comes_in_the_next_life_too(
     history: str, kind: str, tmp_path: Path
 ) -> None:
     assert "m0" in await live_through(history, kind, tmp_path)
 
 
-# An empty start takes the message itself.
-@pytest.mark.parametrize(
-    ("history", "kind"), cases(cut_copy_does_not_come_again, but="empty_start")
-)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("history", [name for name, each in HISTORIES.items() if each.end])
 async def test_a_late_message_whose_copy_the_cut_took_comes_again(
     history: str, kind: str, tmp_path: Path
 ) -> None:
     assert "twice" in await live_through(history, kind, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["timed", "delayed"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=GOES_NOT_WITH_ITS_TOPIC)
 async def test_what_waits_for_its_time_goes_with_its_topic(kind: str, tmp_path: Path) -> None:
     lives = BrokerLives(DeliveryHistory())
