@@ -9,9 +9,9 @@ counts as a connection that was made again: a heartbeat goes out, locks and offs
 The connection to the old master ends STRAY_S later, unless a route still names that address: what
 waits there for an answer goes to the new one.
 
-A broker that refuses heartbeats does not know the client: its consumers receive nothing from it.
-After REFUSALS_MIN refusals in a row, over REFUSED_S or longer, a consumer's reader gets the refusal
-as an error.
+A broker that refuses heartbeats does not know the client: its consumers receive nothing from it,
+and go on with the others. When all brokers of a consumer's topics have refused REFUSALS_MIN times
+in a row, over REFUSED_S or longer, its reader gets the refusal as an error.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
 (startScheduledTask, sendHeartbeatToAllBroker), client/.../ClientConfig.java (buildMQClientId)
@@ -48,7 +48,7 @@ from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import MASTER_ID
+from skylarkmq.protocol.flags import MASTER_ID, is_retry_topic
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
@@ -107,8 +107,11 @@ class Member(Protocol):
         """Rebalance soon: the group's members or a route may have changed."""
         ...
 
-    def refused(self, error: RocketMQError) -> None:
-        """Give the error to a task that waits for messages: a broker refuses this client."""
+    def refused(self, error: RocketMQError | None) -> None:
+        """Give the error to a task that waits for messages: all its brokers refuse this client.
+
+        None: one of them does not any more.
+        """
         ...
 
     def buffered(self) -> dict[str, tuple[int, int]]:
@@ -420,7 +423,10 @@ class Services:
             seen_count = connection.answers_count
             timeout_s = self.config.request_timeout
             await self.consumer_api.heartbeat(address, data, timeout_s)
-            self._refusals.pop(address, None)
+            if self._refusals.pop(address, None) is not None:
+                for member in list(self.members.values()):
+                    if address in self._addresses_of(member):
+                        member.refused(None)
         except RequestTimeout as error:
             log.warning("heartbeat to %s: %s", address, error)
             if connection is not None and connection.answers_count == seen_count:
@@ -435,10 +441,30 @@ class Services:
         now_s = self.clock.monotonic()
         count, since_s = self._refusals.get(address, (0, now_s))
         self._refusals[address] = count + 1, since_s
-        if count + 1 >= REFUSALS_MIN and now_s - since_s >= REFUSED_S:
-            for member in list(self.members.values()):
-                if member.consumer_data() is not None:
-                    member.refused(error)
+        for member in list(self.members.values()):
+            addresses = self._addresses_of(member)
+            if address in addresses and all(map(self._refuses, addresses)):
+                member.refused(error)
+
+    def _refuses(self, address: str) -> bool:
+        """Return whether the broker has refused heartbeats for so long that it will go on so."""
+        count, since_s = self._refusals.get(address, (0, 0.0))
+        return count >= REFUSALS_MIN and self.clock.monotonic() - since_s >= REFUSED_S
+
+    def _addresses_of(self, member: Member) -> set[str]:
+        """Return the brokers that a member gets messages of its topics from."""
+        data = member.consumer_data()
+        wanted = [] if data is None else data.subscription_data_set
+        routes = [
+            self.routes.known(each.topic) for each in wanted if not is_retry_topic(each.topic)
+        ]
+        return {
+            address
+            for route in routes
+            if route is not None
+            for broker in route.brokers.values()
+            for address in broker.values()
+        }
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the connected brokers; the others forget the client after a while."""

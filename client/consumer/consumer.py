@@ -252,8 +252,9 @@ class Consumer(OnClient):
             concurrency: how many handlers run at the same time.
 
         Raises:
-            BrokerError: a broker refuses this consumer's heartbeats or subscription for good, so
-                that nothing would ever come; handlers at work are cancelled.
+            BrokerError: all brokers refuse this consumer's heartbeats or subscription for good, so
+                that nothing would ever come; handlers at work are cancelled. With one of several
+                that refuses it goes on with the others, and the log names that one.
             IllegalState: not started, or `run` is under way already.
         """
         running = self._running

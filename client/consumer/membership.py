@@ -298,7 +298,7 @@ class Membership:
     def wake(self) -> None:
         self.rebalance.wake()
 
-    def refused(self, error: RocketMQError) -> None:
+    def refused(self, error: RocketMQError | None) -> None:
         self.buffer.refuse(error)
 
     def buffered(self) -> dict[str, tuple[int, int]]:

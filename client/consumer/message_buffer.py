@@ -111,10 +111,14 @@ class MessageBuffer:
         except TimeoutError:
             return self.take(max_count)
 
-    def refuse(self, error: RocketMQError) -> None:
-        """Have the next one who asks, or who waits now, raise an error: no message will come."""
+    def refuse(self, error: RocketMQError | None) -> None:
+        """Have the next one who asks, or who waits now, raise an error: no message will come.
+
+        None: messages may come again.
+        """
         self._refusal = error
-        self._wake(1)
+        if error is not None:
+            self._wake(1)
 
     def close(self) -> None:
         """End all waiting with ConsumerClosed."""

@@ -55,7 +55,7 @@ from skylarkmq.client.wire.api_pull import (
 )
 from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.flags import MASTER_ID
+from skylarkmq.protocol.flags import MASTER_ID, is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import tag_in
 from skylarkmq.protocol.record import PROPERTIES
@@ -146,6 +146,8 @@ class PullService:
         self._sources = PullSources(services.routes)
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._room_events: dict[ProcessQueue, asyncio.Event] = {}
+        self._refused: set[MessageQueue] = set()
+        """Queues whose last pull was refused for its filter; when all are, the reader is told."""
 
     def new_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
         """Return a process queue that wakes its puller when there is room."""
@@ -300,6 +302,7 @@ class PullService:
         except RocketMQError:
             self._sources.forget(queue)
             raise
+        self._refused.discard(queue)
         if result.records:
             self.counters.pulled(queue, len(result.records), asked_s)
         self._sources.suggested(queue, result.suggested_broker_id)
@@ -377,7 +380,12 @@ class PullService:
                 self._services.beat_wanted.set()
                 return NOT_KNOWN_DELAY_S
             if isinstance(error, FilterRefused):
-                self._buffer.refuse(error)
+                self._refused.add(queue)
+                pulled = {
+                    each.queue for each in self._tasks if not is_retry_topic(each.queue.topic)
+                }
+                if pulled <= self._refused:
+                    self._buffer.refuse(error)
             if error.code == ResponseCode.FLOW_CONTROL:
                 return PULL_FLOW_CONTROL_DELAY_S
             if error.code in BUSY_CODES:

@@ -156,6 +156,7 @@ class SimpleConsumer(OnClient):
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refusal: RocketMQError | None = None
+        self._refusing: set[_Source] = set()  # those that were logged, until they answer
         self._starting = asyncio.Lock()
         self._started = False
         self._stopped = False
@@ -278,8 +279,9 @@ class SimpleConsumer(OnClient):
 
         Raises:
             RouteNotFound: nobody has the topics.
-            NotSupported: a broker has no pop consumption (RocketMQ 4.9).
-            RocketMQError: no broker of the topics can be asked, or one refuses; see `retryable`.
+            NotSupported: the brokers have no pop consumption (RocketMQ 4.9).
+            RocketMQError: no broker of the topics can be asked, or all refuse; see `retryable`. One
+                of several that refuses is logged.
             ConsumerClosed: the consumer has stopped.
         """
         if not 1 <= max_messages <= POP_COUNT_MAX:
@@ -314,6 +316,9 @@ class SimpleConsumer(OnClient):
         until_s = services.clock.monotonic() + wait_s
         was_told = False
         while True:
+            if self._refusal is not None:
+                refusal, self._refusal = self._refusal, None
+                raise refusal
             failure: RocketMQError | None = None
             found = self._taken(max_messages)
             try:
@@ -426,7 +431,7 @@ class SimpleConsumer(OnClient):
         """Ask every source in turn, and return what the first one with messages has.
 
         Raises:
-            RocketMQError: none of them can be asked, or one refuses for good.
+            RocketMQError: none of them can be asked.
         """
         services = self._running()
         sources = await self._find_sources(services)
@@ -435,18 +440,25 @@ class SimpleConsumer(OnClient):
             try:
                 found = await self._take(source, max_messages, hidden_ms)
             except RocketMQError as error:
-                if not error.retryable:
-                    raise
-                log.debug("group %s: nothing from %s: %s", self._group, source, error)
+                self._note_failure(source, error)
                 services.failed(source.topic, error)
                 failures.append(error)
                 continue
+            self._refusing.discard(source)
             if found:
                 self._last = source
                 return found
         if failures and len(failures) == len(sources):
-            raise failures[0]
+            raise next((each for each in failures if not _may_pass(each)), failures[0])
         return []
+
+    def _note_failure(self, source: _Source, error: RocketMQError) -> None:
+        """Log that nothing came of a source; once where somebody has to change something."""
+        level = logging.DEBUG
+        if not _may_pass(error) and source not in self._refusing:
+            self._refusing.add(source)
+            level = logging.WARNING
+        log.log(level, "group %s: nothing from %s: %s", self._group, source, error)
 
     async def _find_sources(self, services: Services) -> list[_Source]:
         """Return whom to ask, the one after the last that had messages first."""
@@ -621,18 +633,16 @@ class SimpleConsumer(OnClient):
             raise ConsumerClosed("the consumer has stopped")
         if not self._started:
             raise IllegalState(f"the consumer is {NOT_STARTED}")
-        if self._refusal is not None:
-            error, self._refusal = self._refusal, None
-            raise error
         return self._services_of_life()
 
     def _services_of_life(self) -> Services:
         assert self._services is not None, "nothing is under way before start"
         return self._services
 
-    def _refused(self, error: RocketMQError) -> None:
+    def _refused(self, error: RocketMQError | None) -> None:
         self._refusal = error
-        self._changed.set()
+        if error is not None:
+            self._changed.set()
 
     def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = asyncio.create_task(work, name=f"skylarkmq-{self._group}-{name}")
@@ -667,7 +677,7 @@ class _Member:
     def wake(self) -> None:
         pass  # it has no share of the queues
 
-    def refused(self, error: RocketMQError) -> None:
+    def refused(self, error: RocketMQError | None) -> None:
         self._consumer._refused(error)
 
     def buffered(self) -> dict[str, tuple[int, int]]:
