@@ -590,6 +590,11 @@ class Consumer(OnClient):
             raise IllegalState(f"the consumer is {NOT_STARTED}")
         return self._membership
 
+    @property
+    def _is_refused(self) -> bool:
+        """Whether all brokers of its topics refuse it now, so that nothing comes."""
+        return self._membership is not None and self._membership.refusal is not None
+
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return self._namespace.wrap_queue(queue)
 

@@ -114,6 +114,8 @@ class Membership:
         )
         self.requests = BrokerRequests(services, config, offsets, pulls, self.rebalance, self.locks)
         self._tasks: list[asyncio.Task[None]] = []
+        self.refusal: RocketMQError | None = None
+        """What all brokers of its topics refuse it with now."""
         self._anew = False
         self._looks_end_s = 0.0
         self._look_wanted = asyncio.Event()
@@ -299,6 +301,7 @@ class Membership:
         self.rebalance.wake()
 
     def refused(self, error: RocketMQError | None) -> None:
+        self.refusal = error
         self.buffer.refuse(error)
 
     def buffered(self) -> dict[str, tuple[int, int]]:

@@ -167,8 +167,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
                     await client.stop()
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Return whether a name server answers."""
-        if self._connection is None:
+        """Return whether a name server answers, and no subscriber is refused by all its brokers."""
+        subscribers: Iterable[Any] = self.subscribers
+        if self._connection is None or any(each.is_refused for each in subscribers):
             return False
         try:
             async with Admin(client=self._connection) as admin, asyncio.timeout(timeout):

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """A subscriber: one consumer of the SDK, whose handlers are FastStream's.
 
 handler returns    acknowledged
@@ -9,6 +10,7 @@ stop               takes no more, waits for the handlers at work, commits, leave
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
-from skylarkmq.client import Consumer, ReceivedMessage, RequestTimeout
+from skylarkmq.client import BrokerError, Consumer, ReceivedMessage, RequestTimeout
 from skylarkmq.integrations.faststream.config import (
     BrokerSettings,
     SubscriberConfig,
@@ -79,6 +81,11 @@ class RocketMQSubscriber(TasksMixin):
             )
         return f"{self._outer_config.group}-{self.topic}"
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether all brokers of its topic refuse it at the moment, so that it gets nothing."""
+        return self._consumer is not None and self._consumer._is_refused
+
     async def start(self) -> None:
         """Join the group, and hand out messages when there is a handler."""
         if self._consumer is not None:
@@ -86,7 +93,11 @@ class RocketMQSubscriber(TasksMixin):
         await super().start()
         consumer = self.listening.make(self._outer_config.new_consumer, self.topic, self.group)
         self._consumer = consumer
-        await consumer.start()
+        try:
+            await consumer.start()
+        except BaseException:
+            self._consumer = None  # so that another start begins anew
+            raise
         self._post_start()
         if self.calls:
             self.add_task(self._run, (consumer,), restart_on_failure=False)
@@ -129,6 +140,24 @@ class RocketMQSubscriber(TasksMixin):
         return self._consumer
 
     async def _run(self, consumer: Consumer) -> None:
+        """Consume until the consumer stops; while all brokers refuse it, wait until one does not.
+
+        `run` raises once for each heartbeat that is refused.
+        """
+        while True:
+            try:
+                await self._run_once(consumer)
+            except BrokerError as error:
+                self._outer_config.logger.log(
+                    f"`{self.specification.call_name}` gets nothing, and goes on when it does",
+                    logging.ERROR,
+                    self.get_log_context(None),
+                    error,
+                )
+            else:
+                return
+
+    async def _run_once(self, consumer: Consumer) -> None:
         wants = self.listening
         if wants.batch:
             await consumer.run(
