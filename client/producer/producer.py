@@ -57,7 +57,7 @@ class Producer(OnClient):
         client: shared with other producers and consumers.
         namesrv_addr: in place of `client`: name servers (default as for Client) for a client of
             this producer's own.
-        send_timeout: seconds for one message over all its tries.
+        send_timeout: seconds for one message: its wait for room and all its tries.
         retries: further tries after a refusal in `retry_on` or a try without an answer.
         retry_on: codes of answers after which a send is tried again.
         compress_over: bodies of that size and more are compressed; bytes.
@@ -184,6 +184,8 @@ class Producer(OnClient):
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight.
 
+        Sends that wait for room go in the order of their calls, within their time.
+
         Cancelled, the message may be stored or not.
 
         Args:
@@ -191,7 +193,7 @@ class Producer(OnClient):
             key: messages with equal keys go to one queue, the one that Java's hash selector takes;
                 default: the message's `sharding_key`. Else the queues take turns.
             selector: called with the writable queues and the message, returns one of them.
-            timeout: seconds, instead of the producer's `send_timeout`.
+            timeout: seconds for all of it, instead of the producer's `send_timeout`.
 
         Raises:
             RocketMQError: not stored, or not known to be: see each error.

@@ -59,7 +59,7 @@ from skylarkmq.protocol.message import (
 )
 from skylarkmq.protocol.message_id import UniqueIdGenerator
 from skylarkmq.protocol.properties import INSTANCE_ID, MAX_PROPERTIES_SIZE
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import fail_after, within
 
 THREAD_OVER: Final = 256 * 1024
 """Bytes from which `send` compresses in a thread: below, the loop is held for a few ms at most."""
@@ -170,7 +170,7 @@ class Sender:
             body, flags = await self._compressed_aside(body)
         if not self._in_flight.has_room(len(body)):
             self._check_size(message)
-            await self._in_flight.room(len(body))
+            timeout_s = await self._room(len(body), message.topic, timeout_s)
         return self._start(message, body, flags | sys_flag, choice, timeout_s, properties, kind)
 
     async def result(self, send: Send) -> SendResult:
@@ -230,7 +230,8 @@ class Sender:
             limit = self._config.max_message_size
             wait = messages[0].wait_store_ok
             request = batch_request(topic, items, ids, now_ms, limit, wait_store_ok=wait)
-            await self._in_flight.room(len(request.body))
+            if not self._in_flight.has_room(len(request.body)):
+                timeout_s = await self._room(len(request.body), messages[0].topic, timeout_s)
         except BaseException as error:
             if context is not None:
                 self._ended_early(context, error)
@@ -307,6 +308,27 @@ class Sender:
         return context
 
     # Inside
+
+    async def _room(self, size: int, topic: str, timeout_s: float | None) -> float:
+        """Wait for room within the time of a send; return how much of that is left.
+
+        Raises:
+            RequestTimeout: there was none in time.
+            MessageTooLarge: there never is.
+        """
+        limit_s = self._config.send_timeout if timeout_s is None else timeout_s
+        end_s = self.clock.monotonic() + limit_s
+        in_flight = self._in_flight
+        try:
+            async with fail_after(self.clock, limit_s):
+                await in_flight.room(size)
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"not sent to {topic} within {limit_s:g} s: it waited for room, "
+                f"{in_flight.count} messages of {in_flight.size} bytes are in flight",
+                hint="Send less at a time, or raise send_timeout or max_in_flight",
+            ) from error
+        return end_s - self.clock.monotonic()
 
     def _id_of(self, message: Message) -> str:
         return message.unique_key or self._id_at(self._now_ms())

@@ -1189,7 +1189,7 @@ class Producer:
             key: messages with equal keys go to one queue, the one that Java's hash selector takes;
                 default: the message's `sharding_key`. Else the queues take turns.
             selector: called with the writable queues and the message, returns one of them.
-            timeout: seconds, instead of the producer's `send_timeout`.
+            timeout: seconds for all of it, instead of the producer's `send_timeout`.
 
         Raises:
             RocketMQError: not stored, or not known to be: see each error.

@@ -70,3 +70,44 @@ async def test_what_never_fits_is_told_so_and_takes_nobody_s_turn() -> None:
     flight.leave(1, generation)
     await settle()
     assert waiting.done()
+
+
+async def test_room_goes_in_turn_whatever_the_size() -> None:
+    flight = InFlight(10, 10)
+    small = [flight.enter(2) for _ in range(5)]
+    large = asyncio.create_task(flight.room(8))
+    later = asyncio.create_task(flight.room(1))
+    await settle()
+    for generation in small[:3]:
+        flight.leave(2, generation)
+        await settle()
+        assert not flight.has_room(1), "a small one passes no large one by"
+        assert not later.done()
+    flight.leave(2, small[3])
+    await settle()
+    assert large.done()
+    assert later.done(), "who got room and sent nothing holds up nobody"
+    assert (flight.count, flight.size) == (1, 2)
+
+
+async def test_a_large_one_that_gives_up_lets_the_others_in() -> None:
+    flight = InFlight(10, 10)
+    flight.enter(5)
+    large, small = (asyncio.create_task(flight.room(size)) for size in (8, 1))
+    await settle()
+    large.cancel()
+    await settle()
+    assert small.done()
+    assert not flight.room_waiters
+
+
+async def test_a_flush_does_not_wait_for_room_that_is_kept() -> None:
+    flight = InFlight(1, 10)
+    generation = flight.enter(1)
+    waiting = asyncio.create_task(flight.room(1))
+    await settle()
+    flight.leave(1, generation)
+    flush = asyncio.create_task(flight.idle())
+    await settle()
+    assert waiting.done()
+    assert flush.done()
