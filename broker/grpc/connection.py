@@ -512,7 +512,7 @@ class GrpcConnection(PeerConnection):
         if held or self._held_size:
             self._held_size = held
             self._server.inbound.note(self, held)
-        if not held:
+        if not held and self.http2.is_greeted:
             self.unfinished_since_s = 0.0
         elif has_progress or not self.unfinished_since_s:
             self.unfinished_since_s = self.last_active_s

@@ -58,7 +58,6 @@ class Http2Client(Http2Connection):
     Attributes:
         streams_max: how many the server takes at a time.
         head_size_max: bytes of the fields of a request that it takes, each with ENTRY_SIZE.
-        is_greeted: its settings have come.
         is_going: it takes no new stream.
         reset_count: streams that were reset from here since `calm`; each is work without any use
             to the server, which bounds that as this end does.
@@ -73,7 +72,6 @@ class Http2Client(Http2Connection):
         super().__init__(((Setting.ENABLE_PUSH, 0),), greeting=PREFACE)
         self.streams_max = FIRST_STREAMS_MAX
         self.head_size_max = HEADER_SIZE_MAX
-        self.is_greeted = False
         self.is_going = False
         self.reset_count = 0
         self._next_id = first_id
@@ -90,7 +88,6 @@ class Http2Client(Http2Connection):
 
     def _settings(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         super()._settings(flags, stream_id, payload, events)
-        self.is_greeted = True
         for key, value in SETTING.iter_unpack(payload):
             if key == Setting.ENABLE_PUSH and value:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a server cannot be pushed to")

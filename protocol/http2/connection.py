@@ -5,17 +5,20 @@
 
 Flow control: the connection's window opens again by itself, a stream's when its data was `taken`;
 so a peer can have no more under way than the windows of its streams. What the peer's windows do not
-let out waits here, stream by stream; `unsent_size` says how much that is.
+let out waits here, stream by stream; `unsent_size` says how much that is. What a read opens is sent
+once, behind its last frame, and no frame looks at all that waits: work is as much as the bytes are.
 
 A fault of a stream costs the stream, a fault of the connection ends it: `failed` says why, the last
 frame that is written is GOAWAY, and nothing is taken any more. A peer that makes work without an
-end (resets, pings, settings, empty frames) is told to calm down.
+end (resets and the bodies before them, pings that no data of ours called for, settings, empty
+frames) is told to calm down. Data that was under way when we ended its stream is dropped.
 
 Source: RFC 9113
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -52,6 +55,10 @@ HEADER_SIZE_MAX: Final = 16 << 10
 """Bytes of a head's fields, and of the block that carries them."""
 FLOOD_MAX: Final = 10_000
 """Frames without any use between two calls of `calm`."""
+_USELESS_SIZE: Final = 8 << 10
+"""Bytes of a body without an end that count as one of them."""
+_USELESS_STREAMS: Final = 32
+"""So do so many streams whose windows the peer changes at once."""
 _PRIORITY_SIZE: Final = 5
 _PING_SIZE: Final = 8
 _GOAWAY_SIZE: Final = 8
@@ -119,18 +126,18 @@ class Stream:
     """A stream that has not ended, as its connection keeps it."""
 
     __slots__ = (
-        "is_received", "length_left", "pending", "receive_left", "send_left", "stream_id",
-        "taken_size", "trailers",
+        "is_received", "length_left", "pending", "receive_left", "receive_limit", "send_left",
+        "stream_id", "taken_size", "trailers",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, send_left: int) -> None:
         self.stream_id = stream_id
         self.send_left = send_left  # may be below 0 after a change of the peer's settings
-        self.receive_left = RECEIVE_WINDOW
+        self.receive_left = self.receive_limit = RECEIVE_WINDOW  # the second: of all its life
         self.taken_size = 0  # of what came, and the window was not opened for yet
         self.is_received = False  # the peer has sent all of it
         self.length_left: int | None = None  # of the body, if the head tells it
-        self.pending: deque[bytes] = deque()
+        self.pending: deque[memoryview] = deque()
         self.trailers: bytes | None = None  # follow what is pending; empty: nothing but the end
 
 
@@ -140,29 +147,44 @@ class Http2Connection(ABC):
     Attributes:
         failed: why the connection has ended; empty while it has not.
         unsent_size: bytes of bodies that wait for the peer's windows.
+        is_greeted: the peer's first frame, its settings, has come.
+        is_behind: frames wait that `receive` had no turn for; `receive(b"")` goes on with them.
     """
 
     def __init__(
-        self, ours: Iterable[tuple[Setting, int]], *, greeting: bytes = b"", awaited: bytes = b""
+        self,
+        ours: Iterable[tuple[Setting, int]],
+        *,
+        greeting: bytes = b"",
+        awaited: bytes = b"",
+        turn_max: int = sys.maxsize,
     ) -> None:
         """Begin, with our greeting and settings as the first things to be written.
 
         Args:
             ours: settings that are not those of both ends.
             awaited: the peer's greeting.
+            turn_max: frames that one call of `receive` looks at.
         """
         self.failed = ""
         self.unsent_size = 0
+        self.is_greeted = False
+        self.is_behind = False
         self._decoder = HpackDecoder(HEADER_SIZE_MAX)
         self._awaited = awaited
         self._rest = bytearray()  # a frame of which more is to come
-        self._is_set = False  # the peer's first frame, its settings, has come
+        self._turn = range(turn_max)
         self._streams: dict[int, Stream] = {}
         self._blocked: dict[int, Stream] = {}
+        self._open: dict[int, Stream] = {}  # of these: not by their own windows; whose turn is next
+        self._is_opened = False  # a window of the peer, by this read
+        self._window_change = 0  # of the peer's streams, by this read
         self._last_id = 0  # of the streams that the peer has begun
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, fields so far
         self._receive_left = CONNECTION_WINDOW
-        self._send_left = DEFAULT_WINDOW
+        self._late_left = 0  # bytes that may be under way to streams that we have ended
+        self._send_left = self._send_limit = DEFAULT_WINDOW  # the second: of all its life
+        self._sent_at_ping = 0
         self._peer_window = DEFAULT_WINDOW
         self._peer_frame_size = FRAME_SIZE_MIN
         self._flood = 0
@@ -216,6 +238,8 @@ class Http2Connection(ABC):
             source = data
         try:
             end = self._read(source, events)
+            if self._is_opened:
+                self._use_windows(events)
         except (Http2Error, HpackError) as error:
             self._fail(error, events)
             return events
@@ -235,7 +259,10 @@ class Http2Connection(ABC):
             if size < len(self._awaited):
                 return 0
             position, self._awaited = len(self._awaited), b""
-        while size - position >= HEAD_SIZE:
+        self.is_behind = False
+        for _ in self._turn:
+            if size - position < HEAD_SIZE:
+                break
             high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(source, position)
             length = high << 8 | low
             if length > RECEIVE_FRAME_SIZE:
@@ -248,10 +275,10 @@ class Http2Connection(ABC):
             position = end
             if self._block is not None and kind != FrameType.CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a head is cut by another frame")
-            if not self._is_set:
+            if not self.is_greeted:
                 if kind != FrameType.SETTINGS or flags & ACK:
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
-                self._is_set = True
+                self.is_greeted = True
             reader = self._readers.get(kind)
             if reader is None:
                 self._note_useless()
@@ -259,8 +286,10 @@ class Http2Connection(ABC):
             try:
                 reader(flags, stream_id, payload, events)
             except StreamError as error:
-                self._note_useless()
+                self._note_broken_off(error.stream_id)
                 self._reset(error.stream_id, error.code, events)
+        else:
+            self.is_behind = True
         return position
 
     def _fail(self, error: Http2Error | HpackError, events: list[Event]) -> None:
@@ -277,12 +306,21 @@ class Http2Connection(ABC):
     def _forget_all(self) -> None:
         self._streams.clear()
         self._blocked.clear()
+        self._open.clear()
         self._rest.clear()
         self._block = None
         self.unsent_size = 0
+        self.is_behind = False
 
-    def _note_useless(self) -> None:
-        self._flood += 1
+    def _note_broken_off(self, stream_id: int) -> None:
+        """Count a stream that ends before its time, with what came of its body."""
+        stream = self._streams.get(stream_id)
+        has_body = stream is not None and not stream.is_received
+        size = stream.receive_limit - stream.receive_left if stream and has_body else 0
+        self._note_useless(1 + size // _USELESS_SIZE)
+
+    def _note_useless(self, count: int = 1) -> None:
+        self._flood += count
         if self._flood > FLOOD_MAX:
             why = "too many frames without any use"
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, why)
@@ -300,8 +338,10 @@ class Http2Connection(ABC):
         """End our half of a stream; all of its body has left."""
 
     def _late(self, stream_id: int, payload: bytes) -> None:
-        """Take data of a stream that has ended."""
-        raise StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+        """Take data of a stream that has ended; it may have been under way when we ended it."""
+        if stream_id in self._streams or self._late_left <= 0:
+            raise StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+        self._late_left -= HEAD_SIZE + len(payload)
 
     def _data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         size = len(payload)
@@ -431,7 +471,7 @@ class Http2Connection(ABC):
             raise StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
 
     def _rst_stream(self, _: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        self._note_useless()
+        self._note_broken_off(stream_id)
         if len(payload) != UINT32.size:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
         if self._is_idle(stream_id):
@@ -456,18 +496,26 @@ class Http2Connection(ABC):
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
                 self._peer_frame_size = min(value, RECEIVE_FRAME_SIZE)
             if key == Setting.INITIAL_WINDOW_SIZE:
-                self._change_windows(value)
+                if value > WINDOW_MAX:
+                    why = "INITIAL_WINDOW_SIZE is out of range"
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, why)
+                self._window_change = value - self._peer_window
+                self._is_opened = True
         self._out.append(frame(FrameType.SETTINGS, ACK, 0))
-        self._flush(events)
 
-    def _change_windows(self, value: int) -> None:
-        if value > WINDOW_MAX:
-            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is out of range")
-        change, self._peer_window = value - self._peer_window, value
-        for stream in self._streams.values():
-            stream.send_left += change
-            if stream.send_left > WINDOW_MAX:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is out of range")
+    def _use_windows(self, events: list[Event]) -> None:
+        """Send what this read let out."""
+        self._is_opened = False
+        change, self._window_change = self._window_change, 0
+        if change:
+            self._peer_window += change
+            for stream in self._streams.values():
+                stream.send_left += change
+                if stream.send_left > WINDOW_MAX:
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is out of range")
+            self._open.update(self._blocked)
+            self._note_useless(len(self._streams) // _USELESS_STREAMS)
+        self._flush(events)
 
     def _push_promise(self, _: int, __: int, ___: bytes, ____: list[Event]) -> None:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a promise that was not asked for")
@@ -477,7 +525,10 @@ class Http2Connection(ABC):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != _PING_SIZE:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "PING has eight bytes")
-        self._note_useless()
+        sent = self._send_limit - self._send_left
+        if sent == self._sent_at_ping:
+            self._note_useless()
+        self._sent_at_ping = sent  # a client may measure its bandwidth by a ping for each piece
         if not flags & ACK:
             self._out.append(frame(FrameType.PING, ACK, 0, payload))
 
@@ -496,9 +547,10 @@ class Http2Connection(ABC):
             if not increment:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window opened by nothing")
             self._send_left += increment
+            self._send_limit += increment
             if self._send_left > WINDOW_MAX:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is out of range")
-            self._flush(events)
+            self._is_opened = True
             return
         if self._is_idle(stream_id):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of a stream that never began")
@@ -509,10 +561,11 @@ class Http2Connection(ABC):
             self._note_useless()
             return
         stream.send_left += increment
-        if stream.send_left > WINDOW_MAX:
+        if stream.send_left + self._window_change > WINDOW_MAX:
             raise StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         if stream_id in self._blocked:
-            self._flush(events)
+            self._open[stream_id] = stream
+            self._is_opened = True
 
     # What goes
 
@@ -530,6 +583,7 @@ class Http2Connection(ABC):
         if stream.taken_size >= RECEIVE_WINDOW // 2:
             self._out.append(_window_update(stream_id, stream.taken_size))
             stream.receive_left += stream.taken_size
+            stream.receive_limit += stream.taken_size
             stream.taken_size = 0
 
     def send(self, stream_id: int, data: bytes) -> bool:
@@ -571,22 +625,23 @@ class Http2Connection(ABC):
             self._reset(stream_id, code, [])
 
     def _keep(self, stream: Stream, data: bytes) -> None:
-        stream.pending.append(data)
+        stream.pending.append(memoryview(data))
         self.unsent_size += len(data)
-        self._blocked[stream.stream_id] = stream
+        self._blocked[stream.stream_id] = self._open[stream.stream_id] = stream
 
     def _flush(self, events: list[Event]) -> None:
         """Send what the windows let out: one frame of each stream, and again."""
-        while self._blocked and self._send_left > 0:
-            progress = False
-            for stream in list(self._blocked.values()):
-                progress |= self._flush_one(stream, events)
-            if not progress:
-                return
+        waiting = self._open
+        while waiting and self._send_left > 0:
+            stream_id = next(iter(waiting))
+            stream = waiting.pop(stream_id)
+            if self._flush_one(stream, events) and stream.pending:
+                waiting[stream_id] = stream
 
     def _flush_one(self, stream: Stream, events: list[Event]) -> bool:
-        room = min(stream.send_left, self._send_left, self._peer_frame_size)
+        """Send a frame of a stream; False when its own window is closed."""
         data = stream.pending[0]
+        room = min(stream.send_left, self._send_left, self._peer_frame_size)
         if room <= 0 and data:
             return False
         part, rest = data[:room], data[room:]
@@ -608,13 +663,17 @@ class Http2Connection(ABC):
 
     def _reset(self, stream_id: int, code: ErrorCode, events: list[Event]) -> None:
         self._out.append(rst_stream(stream_id, code))
-        if stream_id in self._streams:
+        stream = self._streams.get(stream_id)
+        if stream is None or not stream.is_received:
+            self._late_left += RECEIVE_WINDOW
+        if stream is not None:
             self._forget(stream_id)
             events.append(Reset(stream_id, code))
 
     def _forget(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id)
         if self._blocked.pop(stream_id, None) is not None:
+            self._open.pop(stream_id, None)
             self.unsent_size -= sum(map(len, stream.pending))
 
 

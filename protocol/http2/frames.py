@@ -90,7 +90,7 @@ _LENGTH_MAX: Final = 127  # of a name or a value that takes one byte for its len
 _MORE: Final = 0x80
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream_id: int, payload: bytes | memoryview = b"") -> bytes:
     """Return one frame."""
     size = len(payload)
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload

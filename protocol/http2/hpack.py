@@ -33,6 +33,8 @@ NUMBER_BYTES_MAX: Final = 5
 _SHORT: Final = 0x7F  # of strings: a length that has one byte
 _SYMBOLS: Final = 256  # and the end
 _PADDING_MAX: Final = 7
+_RESIZES_MAX: Final = 2
+"""Sizes of the table that a block may begin with: the smallest one since the last, and the last."""
 
 
 class HpackError(Exception):
@@ -190,7 +192,7 @@ class HpackDecoder:
 
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
-        position, end = 0, len(block)
+        position, end, resizes = 0, len(block), 0
         is_long = end > self._count_max  # a field has a byte at least
         added = self._added
         while position < end:
@@ -205,8 +207,9 @@ class HpackDecoder:
                 else:
                     field = self._field(index)
             elif first & 0x60 == 0x20:
-                if fields:
-                    raise HpackError("a size of the table after a field")
+                resizes += 1
+                if fields or resizes > _RESIZES_MAX:
+                    raise HpackError("a size of the table after a field, or after two others")
                 size_wanted = first & 0x1F
                 if size_wanted == 0x1F:
                     size_wanted, position = _number(block, position, 0x1F)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 from skylarkmq.protocol.http2.connection import (
+    RECEIVE_WINDOW,
     Data,
     Event,
     Head,
@@ -35,9 +37,14 @@ _KNOWN: Final = _NEEDED | {b":authority"}
 class Http2Server(Http2Connection):
     """The server's end of one connection. One thread."""
 
-    def __init__(self, streams_max: int = STREAMS_MAX) -> None:
-        """Begin, with our settings as the first thing to be written."""
-        super().__init__(((Setting.MAX_CONCURRENT_STREAMS, streams_max),), awaited=PREFACE)
+    def __init__(self, streams_max: int = STREAMS_MAX, turn_max: int = sys.maxsize) -> None:
+        """Begin, with our settings as the first thing to be written.
+
+        Args:
+            turn_max: frames that one call of `receive` looks at.
+        """
+        ours = ((Setting.MAX_CONCURRENT_STREAMS, streams_max),)
+        super().__init__(ours, awaited=PREFACE, turn_max=turn_max)
         self._streams_max = streams_max
         self._going_from: int | None = None  # streams above this one are not taken any more
 
@@ -113,4 +120,5 @@ class Http2Server(Http2Connection):
             self._out.append(frame(FrameType.DATA, END_STREAM, stream_id))
         if not stream.is_received:  # it need not send the rest
             self._out.append(rst_stream(stream_id, ErrorCode.NO_ERROR))
+            self._late_left += RECEIVE_WINDOW
         self._forget(stream_id)

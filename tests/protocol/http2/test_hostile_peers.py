@@ -64,7 +64,6 @@ class Raw:
 # Too much
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a block of nothing but table sizes")
 def test_a_block_changes_the_size_of_its_table_twice_at_most() -> None:
     raw = Raw()
     raw.head(TABLE_SIZE * TABLE_SIZES_MAX)
@@ -73,7 +72,6 @@ def test_a_block_changes_the_size_of_its_table_twice_at_most() -> None:
     assert raw.server.failed.startswith(ErrorCode.COMPRESSION_ERROR.name)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="resets count, their bodies do not")
 def test_bodies_of_calls_that_are_taken_back_end_the_connection() -> None:
     raw, size = Raw(), 32 << 10
     for _ in range((128 << 20) // size):
@@ -97,7 +95,6 @@ class Counted(bytes):
         return super().__getitem__(key)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="each frame copies all of the rest")
 @pytest.mark.parametrize("windows", [1, 16])
 def test_a_long_answer_is_copied_once(windows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "copied", 0)
@@ -117,7 +114,6 @@ def test_a_long_answer_is_copied_once(windows: int, monkeypatch: pytest.MonkeyPa
 # Honest clients
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="pings beside data count as useless")
 def test_a_client_may_measure_its_bandwidth_while_answers_come() -> None:
     """grpc-go pings once for each piece of data, and does so as long as data comes."""
     raw = Raw()
@@ -130,7 +126,6 @@ def test_a_client_may_measure_its_bandwidth_while_answers_come() -> None:
     assert not raw.server.failed
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="data under way counts as useless")
 def test_data_that_was_under_way_when_its_call_was_refused_is_no_flood() -> None:
     raw = Raw()
     frames = RECEIVE_WINDOW // FRAME_SIZE_MIN
