@@ -36,6 +36,8 @@ PROGRESS_SIZE: Final = 64 << 10
 # Of tcp(7)'s struct tcp_info: tcpi_last_data_recv, ms, after 8 bytes and 11 words.
 _LAST_DATA: Final = struct.Struct("=I")
 _LAST_DATA_POSITION: Final = 52
+_LEFT: Final = frozenset((7, 8))
+"""Of its first byte, tcpi_state: TCP_CLOSE, TCP_CLOSE_WAIT."""
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
@@ -243,6 +245,12 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         raw = self._transport.get_extra_info("socket")
         return 0.0 if raw is None else socket_silence_s(raw)
 
+    def has_left(self) -> bool:
+        """Return whether the peer has ended the connection, though not all it sent was read."""
+        raw = self._transport.get_extra_info("socket")
+        info = b"" if raw is None else _tcp_info(raw, 1)
+        return bool(info) and info[0] in _LEFT
+
     def stop_reading(self) -> None:
         """Take no more requests; answers still go out."""
         raise NotImplementedError
@@ -287,11 +295,17 @@ def socket_silence_s(connected: Any) -> float:
 
     It is 0.0 where the system does not tell. A socket of a transport is one as well.
     """
-    if _TCP_INFO is None:
-        return 0.0
     size = _LAST_DATA_POSITION + _LAST_DATA.size
+    info = _tcp_info(connected, size)
+    return _LAST_DATA.unpack_from(info, _LAST_DATA_POSITION)[0] / 1000 if len(info) >= size else 0.0
+
+
+def _tcp_info(connected: Any, size: int) -> bytes:
+    """Return so much of what the system knows of a socket; empty where it does not tell."""
+    if _TCP_INFO is None:
+        return b""
     try:
         info: bytes = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, size)
     except OSError:
-        return 0.0
-    return _LAST_DATA.unpack_from(info, _LAST_DATA_POSITION)[0] / 1000 if len(info) >= size else 0.0
+        return b""
+    return info

@@ -25,6 +25,7 @@ class Transport:
         self.keeps = False  # whether what is written stays in the buffer
         self.high = 0
         self.silence_ms = 0  # for how long the peer has sent nothing
+        self.tcp_state = 1  # TCP_ESTABLISHED
         self.reading = True
         self.ended = ""
         self.protocol: Connection
@@ -38,7 +39,7 @@ class Transport:
         """A socket's, for the connection."""
 
     def getsockopt(self, *_: object) -> bytes:
-        return struct.pack("=52xI", self.silence_ms)
+        return struct.pack("=B51xI", self.tcp_state, self.silence_ms)
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
         assert low == high

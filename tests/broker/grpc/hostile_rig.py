@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import hpack
 
-from skylarkmq.broker.grpc.connection import GrpcConnection, GrpcStream, Method
+from skylarkmq.broker.grpc.connection import GrpcConnection, GrpcStream, Method, OpenCalls
 from skylarkmq.protocol.http2.frames import (
     ACK,
     END_HEADERS,
@@ -56,9 +56,15 @@ class Echo:
 class Peer:
     """One client, which writes frames."""
 
-    def __init__(self, owner: Owner, method: Method, *settings: tuple[Setting, int]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        method: Method,
+        *settings: tuple[Setting, int],
+        open_calls: OpenCalls | None = None,
+    ) -> None:
         self.transport = Transport()
-        self.connection = GrpcConnection({"/test/Echo": method}, cast(Any, owner))
+        self.connection = GrpcConnection({"/test/Echo": method}, cast(Any, owner), open_calls)
         self.transport.protocol = cast(Any, self.connection)
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))
         self._encoder = hpack.Encoder()

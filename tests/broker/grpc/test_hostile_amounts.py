@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.grpc.connection import GrpcConnection
+from skylarkmq.broker.grpc.connection import TURN_FRAMES, GrpcConnection, OpenCalls
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.server import FRAME_LIMIT_S, SCAN_INTERVAL_S, PeerServer
 from skylarkmq.protocol.http2.frames import PREFACE
@@ -22,11 +22,13 @@ from tests.support.manual_clock import ManualClock, settle
 from tests.support.patience import until
 
 READ_SIZE = 64 << 10
+CALLS_OF_A_TURN = TURN_FRAMES // 2
 CALLS_MAX = 1000
 """Calls that may be worked on between a client's request and its answer; each takes 50 us."""
 BODY_MAX = 16 << 10
 SMALL_SIZE = 200
 """A body of zeros of BODY_MAX bytes is smaller than that in gzip."""
+TCP_CLOSE_WAIT = 8
 TURN_MAX = 4 * BODY_MAX
 REQUEST_MAX = 64 * BODY_MAX
 
@@ -39,9 +41,6 @@ def owner() -> Owner:
 # Calls
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="all calls of a read are worked on in its turn"
-)
 async def test_a_client_waits_for_a_bounded_number_of_calls_of_others(owner: Owner) -> None:
     method = Echo()
     hostile = [Peer(owner, method) for _ in range(2)]
@@ -52,9 +51,6 @@ async def test_a_client_waits_for_a_bounded_number_of_calls_of_others(owner: Own
     assert method.count <= CALLS_MAX
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="calls are worked on whose client has gone"
-)
 async def test_calls_of_a_client_that_has_left_are_dropped(owner: Owner) -> None:
     """All that it wrote has come before its end is seen; most of it need not be worked on."""
     method = Echo()
@@ -64,6 +60,57 @@ async def test_calls_of_a_client_that_has_left_are_dropped(owner: Owner) -> None
     peer.connection.connection_lost(None)
     await settle()
     assert method.count <= CALLS_MAX
+
+
+async def test_calls_of_a_client_that_nobody_was_told_has_left_are_dropped(owner: Owner) -> None:
+    """Its end is not seen while it is not read; the system knows of it."""
+    method = Echo()
+    peer = Peer(owner, method)
+    peer.say(b"".join(peer.call() for _ in range(READ_SIZE // 40)))
+    assert not peer.transport.reading
+    begun = method.count
+    peer.transport.tcp_state = TCP_CLOSE_WAIT
+    await settle()
+    assert method.count == begun
+    assert peer.connection.close_reason == "peer"
+    assert peer.transport.ended
+
+
+async def test_clients_with_many_calls_go_on_in_turns_and_are_all_answered(owner: Owner) -> None:
+    shared, count = OpenCalls(), 3 * CALLS_OF_A_TURN + 1
+    methods = [Echo() for _ in range(2)]
+    peers = [Peer(owner, method, open_calls=shared) for method in methods]
+    for peer in peers:
+        peer.say(b"".join(peer.call() for _ in range(count)))
+    before = [method.count for method in methods]
+    assert before == [CALLS_OF_A_TURN] * 2
+    while not all(peer.transport.reading for peer in peers):
+        await asyncio.sleep(0)
+        after = [method.count for method in methods]
+        assert sum(after) - sum(before) <= CALLS_OF_A_TURN
+        assert abs(after[0] - after[1]) <= CALLS_OF_A_TURN
+        before = after
+    assert before == [count] * 2
+    assert not owner.inbound.size
+    assert shared.count == 0
+
+
+async def test_what_waits_for_a_turn_counts_as_held_and_owes_nothing(owner: Owner) -> None:
+    peer = Peer(owner, Echo())
+    owner.clock.advance(1)
+    at_once, later = (
+        b"".join(peer.call() for _ in range(CALLS_OF_A_TURN)) for _ in ("now", "then")
+    )
+    peer.say(at_once + later)
+    assert owner.inbound.size == len(later)
+    assert not peer.connection.unfinished_since_s
+    peer.connection.writing_paused = True
+    await settle()
+    assert owner.inbound.size == len(later), "it is to read its answers first"
+    peer.connection.resume_writing()
+    await settle()
+    assert not owner.inbound.size
+    assert peer.transport.reading
 
 
 # Bodies
