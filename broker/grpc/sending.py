@@ -3,6 +3,10 @@
 All messages of a request are checked before one is stored; what is wrong with one refuses them all.
 After that each has an answer of its own, sent when it is as durable as the flush mode makes it.
 
+Compressed bodies may open to a thousand times their size. Of several messages as much is opened and
+stored in a turn of the loop as one large message needs, OPENED_MAX times that in all, and of one
+request at a time until it is answered.
+
     status           OK; MASTER_PERSISTENCE_TIMEOUT, SLAVE_PERSISTENCE_TIMEOUT, HA_NOT_AVAILABLE
                      for a message that is stored, but not as safely as the broker promises
     message id       as it was sent; the transaction's id names the broker, too
@@ -18,6 +22,8 @@ proxy/.../processor/ProducerProcessor.java
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Final
 
@@ -52,6 +58,8 @@ from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.topic_attributes import message_types_of
 from skylarkmq.protocol.v5.codes import Code, status_code
 from skylarkmq.protocol.v5.schema_pb2 import (
+    GZIP,
+    Message,
     SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
@@ -64,7 +72,9 @@ _LATE: Final = (
     "again may store it twice"
 )
 MESSAGES_MAX: Final = 1000
-"""Messages of one request, which all are stored in one turn of the loop."""
+"""Messages of one request."""
+OPENED_MAX: Final = 32
+"""By so many times the largest body those of a request may grow when they are opened."""
 NO_HOST: Final = HostAddress("0.0.0.0", 0).pack()
 Told = tuple[PutMessageStatus, str]
 Begun = tuple[Placed, Outcome[Told]]
@@ -82,6 +92,8 @@ class SendHandlers(RpcHandlers):
         """
         self._loop: asyncio.AbstractEventLoop | None = None  # once something was sent
         self._config = context.config
+        self._body_max = context.config.store.max_message_size
+        self._opening = asyncio.Lock()  # of requests with several compressed bodies
         self._clock = context.clock
         self._topics = context.topics
         self._send = send
@@ -106,14 +118,30 @@ class SendHandlers(RpcHandlers):
                 Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic"
             )
         topic = self._writable(name)
-        types, now_ms = message_types_of(topic.attributes_map), self._clock.now_ms()
-        checked = [self._rules.check(message, name, types, now_ms) for message in messages]
         sender = Sender(packed_host(call.peer), call.peer)
-        if len(checked) == 1:
-            placed, told = self._begin(sender, topic, checked[0])
-            entry = self._entry(checked[0], placed, await told)
+        if len(messages) == 1:
+            types = message_types_of(topic.attributes_map)
+            checked = self._rules.check(messages[0], name, types, self._clock.now_ms())
+            placed, told = self._begin(sender, topic, checked)
+            entry = self._entry(checked, placed, await told)
             return SendMessageResponse(status=entry.status, entries=[entry])
-        begun = [self._try(sender, topic, one, call) for one in checked]
+        is_packed = any(message.system_properties.body_encoding == GZIP for message in messages)
+        async with self._opening if is_packed else nullcontext():
+            return await self._send_several(call, sender, topic, messages)
+
+    async def _send_several(
+        self, call: Call, sender: Sender, topic: TopicConfig, messages: Sequence[Message]
+    ) -> SendMessageResponse:
+        checked = await self._check_several(topic, messages)
+        topic = self._writable(topic.topic_name)  # as it is now
+        begun: list[Begun | Status] = []
+        in_turn = 0
+        for one in checked:
+            begun.append(self._try(sender, topic, one, call))
+            in_turn += len(one.body)
+            if in_turn > self._body_max:
+                in_turn = 0
+                await asyncio.sleep(0)
         entries = [
             SendResultEntry(status=each)
             if isinstance(each, Status)
@@ -123,6 +151,29 @@ class SendHandlers(RpcHandlers):
         return SendMessageResponse(
             status=common_status(entry.status for entry in entries), entries=entries
         )
+
+    async def _check_several(
+        self, topic: TopicConfig, messages: Sequence[Message]
+    ) -> list[Checked]:
+        types, now_ms = message_types_of(topic.attributes_map), self._clock.now_ms()
+        checked: list[Checked] = []
+        grown = in_turn = 0
+        for message in messages:
+            one = self._rules.check(message, topic.topic_name, types, now_ms)
+            checked.append(one)
+            growth = len(one.body) - len(message.body)
+            grown += growth
+            if grown > OPENED_MAX * self._body_max:
+                raise RpcRefused(
+                    Code.PAYLOAD_TOO_LARGE,
+                    f"the compressed bodies of the request grow by more than {OPENED_MAX} times "
+                    f"{self._body_max} bytes (maxMessageSize) when they are opened: send fewer",
+                )
+            in_turn += growth
+            if in_turn > self._body_max:
+                in_turn = 0
+                await asyncio.sleep(0)
+        return checked
 
     def _try(
         self, sender: Sender, topic: TopicConfig, checked: Checked, call: Call
