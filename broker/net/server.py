@@ -18,7 +18,7 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import accept_from
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
-from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection
+from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection, network_of
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
@@ -130,7 +130,7 @@ class PeerServer:
         self.connections.add(connection)
         self._empty.clear()
         self.stats.connections_opened += 1
-        address = _network(connection)
+        address = network_of(connection)
         self._by_address[address] += 1
         if len(self.connections) > self._limits.connections:
             self._refused_count += 1
@@ -144,7 +144,7 @@ class PeerServer:
         """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
-            address = _network(connection)
+            address = network_of(connection)
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]
@@ -226,8 +226,3 @@ class RemotingServer(PeerServer):
 
 def _is_older(since_s: float, limit_s: float) -> bool:
     return 0.0 < since_s < limit_s
-
-
-def _network(connection: PeerConnection) -> bytes:
-    """Where a connection comes from: an IPv4 address, or the half of one of IPv6 that is given."""
-    return connection.host_bytes[:-4][:8]

@@ -7,8 +7,9 @@ filter says, which carries a consumer over messages that it does not want; an ex
 answered "nothing new". Waking runs the pull again, from after what was looked at, and it is not
 held a second time.
 
-A held pull belongs to its connection and goes with it. Their number is bounded; past the bound a
-pull is answered at once.
+A held pull belongs to its connection and goes with it. Their number is bounded. Past the bound an
+address with fewer than its share takes the place of the oldest pull of the address that has most,
+which is answered; a pull of another address is answered at once, and comes again at once.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../longpolling/PullRequestHoldService.java
 """
@@ -17,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.net.peer_connection import network_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.store.message_store import MessageStore
@@ -37,6 +40,7 @@ LOOK_COST_MAX = 4096  # what filters by properties may spend in one turn; the re
 LOOK_COST = 16  # of one look, beside the filter's own cost
 
 QueueKey = tuple[str, int]
+K = TypeVar("K")
 
 
 class _Looks:
@@ -78,7 +82,8 @@ class PullRequestHoldService:
     def __init__(self, store: MessageStore, clock: Clock, *, long_polling: bool) -> None:
         self._store = store
         self._clock = clock
-        self._held: dict[QueueKey, list[HeldPull]] = {}
+        self._held: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_network: dict[bytes, dict[HeldPull, None]] = {}  # first the oldest
         self._by_connection: dict[Connection, set[HeldPull]] = {}
         self._late: set[QueueKey] = set()  # queues with pulls that were not looked at yet
         self.count = 0
@@ -94,14 +99,12 @@ class PullRequestHoldService:
         """Answer everything that waits."""
         self._sweep_timer.stop()
         for key in list(self._held):
-            for held in self._held.pop(key):
-                self._forget(held)
-                held.wake(held.seen_offset)
+            self._release(list(self._held[key]))
 
     def hold(self, held: HeldPull) -> bool:
         """Keep a pull until a message comes; False when the peer is gone, or too many wait."""
         connection = held.connection
-        if self.count >= HELD_MAX or connection.closed:
+        if connection.closed:
             return False
         of_connection = self._by_connection.get(connection)
         if of_connection is None:
@@ -109,9 +112,25 @@ class PullRequestHoldService:
             connection.add_close_listener(self._closed)
         if len(of_connection) >= HELD_OF_CONNECTION_MAX:
             return False
+        network = network_of(connection)
+        if self.count >= HELD_MAX and not self._make_room(network):
+            return False
         of_connection.add(held)
-        self._held.setdefault((held.topic, held.queue_id), []).append(held)
+        self._held.setdefault((held.topic, held.queue_id), {})[held] = None
+        self._by_network.setdefault(network, {})[held] = None
         self.count += 1
+        return True
+
+    def _make_room(self, network: bytes) -> bool:
+        """Answer a pull of the address that has most, for one that has less than its share."""
+        own = len(self._by_network.get(network, ()))
+        if own * len(self._by_network) >= HELD_MAX:
+            return False
+        most = max(self._by_network.values(), key=len)
+        if len(most) <= own + 1:
+            return False
+        oldest = next(iter(most))
+        self._release([oldest])
         return True
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
@@ -127,7 +146,7 @@ class PullRequestHoldService:
             elif held.offset < max_offset and self._wants(held, max_offset, looks):
                 woken.append(held)
         if woken:
-            self._release(key, woken)
+            self._release(woken)
 
     def _look_later(self, key: QueueKey) -> None:
         """Go on with a queue's pulls in a turn of their own: this may be a sender's."""
@@ -191,7 +210,7 @@ class PullRequestHoldService:
             ready = [held for held in waiting if held.offset < max_offset or held.deadline_s <= now]
             left -= len(waiting) + WAKE_COST * len(ready)
             if ready:
-                self._release(key, ready)
+                self._release(ready)
         if keys:
             self._clock.call_at(now, self._sweep_some, keys)
 
@@ -202,30 +221,29 @@ class PullRequestHoldService:
     def wake_topic(self, topic: str) -> None:
         """Answer the pulls that wait at a topic's queues."""
         for key in [key for key in self._held if key[0] == topic]:
-            self._release(key, list(self._held[key]))
+            self._release(list(self._held[key]))
 
-    def _release(self, key: QueueKey, woken: list[HeldPull]) -> None:
-        self._remove(key, set(woken))
+    def _release(self, woken: list[HeldPull]) -> None:
         for held in woken:
             self._forget(held)
         for held in woken:
             held.wake(held.seen_offset)
 
+    def _closed(self, connection: Connection) -> None:
+        for held in self._by_connection.pop(connection, ()):
+            self._forget(held)
+
     def _forget(self, held: HeldPull) -> None:
         self.count -= 1
+        _drop(self._held, (held.topic, held.queue_id), held)
+        _drop(self._by_network, network_of(held.connection), held)
         of_connection = self._by_connection.get(held.connection)
         if of_connection is not None:
             of_connection.discard(held)
 
-    def _closed(self, connection: Connection) -> None:
-        gone = self._by_connection.pop(connection, set())
-        self.count -= len(gone)
-        for key in {(held.topic, held.queue_id) for held in gone}:
-            self._remove(key, gone)
 
-    def _remove(self, key: QueueKey, gone: set[HeldPull]) -> None:
-        remaining = [held for held in self._held[key] if held not in gone]
-        if remaining:
-            self._held[key] = remaining
-        else:
-            del self._held[key]
+def _drop(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
+    pulls = table[key]
+    del pulls[held]
+    if not pulls:
+        del table[key]

@@ -32,6 +32,7 @@ class FakeConnection:
 
     def __init__(self, name: str = "192.0.2.1:1") -> None:
         self.remote_address = name
+        self.host_bytes = b"\xc0\x00\x02\x01\x00\x00\x00\x01"
         self.closed = False
         self.close_reason = ""
         self.account: object = None

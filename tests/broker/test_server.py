@@ -18,6 +18,7 @@ import uvloop
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
+from skylarkmq.broker.net.peer_connection import network_of
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import (
     DEAF_LIMIT_S,
@@ -25,7 +26,6 @@ from skylarkmq.broker.net.server import (
     SCAN_INTERVAL_S,
     PeerLimits,
     RemotingServer,
-    _network,
 )
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.host_address import HostAddress
@@ -201,7 +201,7 @@ async def test_one_address_leaves_room_for_others(caplog: pytest.LogCaptureFixtu
 def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
     def network(ip: str) -> bytes:
         connection: Any = SimpleNamespace(host_bytes=HostAddress(ip, 5).pack())
-        return _network(connection)
+        return network_of(connection)
 
     assert (network(one) == network(other)) is same
 
