@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.files import DiskFiles, write_whole
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.store.folder import AbortFile, StorePaths
 from skylarkmq.store.log.mapped_file import is_file_name
@@ -313,7 +313,7 @@ def copy_file(source: Path, target: Path, size: int, told: Callable[[int], None]
                 raise StoreError(f"{source} became shorter while it was copied: try again")
             digest.update(chunk)
             if chunk != _ZEROS[: len(chunk)]:
-                os.pwrite(to_file.fileno(), chunk, position)
+                write_whole(os.pwrite, to_file.fileno(), chunk, position, target)
             position += len(chunk)
             told(len(chunk))
         to_file.truncate(size)

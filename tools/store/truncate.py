@@ -15,7 +15,7 @@ from skylarkmq.store.index.file import FIRST_ITEM, IndexFile
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.queue.queue_scanner import QueueScanner
-from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
+from skylarkmq.store.stopped.reader import NumberedFile, QueueKey, StoppedStore
 from skylarkmq.tools.output import size_text, table
 from skylarkmq.tools.store.derive import IndexWriter, expired_end, remove_files
 from skylarkmq.tools.store.ownership import Change, changing
@@ -46,7 +46,7 @@ class Truncation:
         self._records = self._last_ms = 0  # the newest message that stays
         self._log_end = end
         self._cut: dict[QueueKey, list[int]] = {}  # [first, last] queue offset
-        file = store.log_file_at(end)
+        file = self._last_file()
         if file is None:
             raise StoreError(f"no log file holds offset {end}")
         self._check_border(file.start)
@@ -65,14 +65,21 @@ class Truncation:
                 span[1] = one.queue_offset
         self._last_ms = self._last_ms or self._newest_before(file.start)
 
+    def _last_file(self) -> NumberedFile | None:
+        """Return the file in which the log is to end; one that was cut short may end there."""
+        files = [file for file in self._store.log_files if file.start <= self._end <= file.end]
+        return files[-1] if files else None
+
     def _check_border(self, file_start: int) -> None:
-        before = file_start
+        before = after = file_start
         for place in walk(self._store, file_start, check_crc=False):
             if place.offset == self._end:
                 return
             if place.offset > self._end:
                 break
-            before = place.offset
+            before, after = place.offset, place.offset + place.size
+        if after == self._end:
+            return
         raise StoreError(
             f"no record begins at offset {self._end}; the one before it begins at {before}"
         )
@@ -108,13 +115,14 @@ class Truncation:
     def _cut_log(self, files: Files) -> None:
         store = self._store
         remove_files(files, [file.path for file in store.log_files if file.start > self._end])
-        last = store.log_file_at(self._end)
+        last = self._last_file()
         if last is None:
             return
         opened = files.open(last.path)
         try:
             opened.truncate(self._end - last.start)
-            opened.allocate(0, store.sizes.log)  # with zeros after the end
+            # With zeros after the end, and no blocks: the next broker asks for them.
+            opened.truncate(max(last.size, store.sizes.log))
             opened.datasync()
         finally:
             opened.close()

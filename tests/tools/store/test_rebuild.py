@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -222,6 +223,21 @@ def test_truncation_needs_the_begin_of_a_record(sample: Sample) -> None:
     result = run("truncate", sample.root, "--to", message["physical_offset"] + 1)
     assert result.exit_code == 2
     assert str(message["physical_offset"]) in result.stderr
+
+
+@pytest.mark.parametrize("number", [60, 100])
+def test_a_log_file_that_was_cut_short_can_be_truncated_there(sample: Sample, number: int) -> None:
+    """As one that was killed between cutting the file and giving it its size back."""
+    end = sample.messages[number]["physical_offset"]
+    kept = [one for one in sample.messages if one["physical_offset"] < end]
+    (last,) = [one for one in StoppedStore(sample.root).log_files if one.start <= end < one.end]
+    os.truncate(last.path, end - last.start)
+    assert run_json("truncate", sample.root, "--to", end, "--write")["end_offset"] == end
+    assert last.path.stat().st_size == last.size
+    disk = DiskStore(sample.root, SIZES, LATER_MS)
+    assert disk.start().end_offset == end
+    assert disk.read() == by_queue(kept)
+    disk.stop()
 
 
 def test_a_truncation_that_ends_early_is_recovered_from(
