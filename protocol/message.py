@@ -113,7 +113,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
 
             Raises:
                 LocalProtocolError: (a ValueError) a part that no record can carry: a property of a
-                    reserved name, an empty one, a separator (0x01, 0x02) inside, a blank in one of
+                    reserved name, an empty one, 0x00, 0x01 or 0x02 inside, a blank in one of
                     several keys, text that is no UTF-8, two times of delivery, a negative delay, a
                     time without a zone, or a flag beyond 32 bits.
                 TypeError: a body that is neither bytes nor text, texts that are none, a delay that
@@ -125,8 +125,12 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
         if type(body) is not bytes:
             _put(self, "body", _body(body))
         tags = self.tags
-        if tags and (
-            type(tags) is not str or "\x01" in tags or "\x02" in tags or not tags.isascii()
+        if tags and (  # as `is_forbidden`, whose call would take as long as the rest
+            type(tags) is not str
+            or "\0" in tags
+            or "\x01" in tags
+            or "\x02" in tags
+            or not tags.isascii()
         ):
             _check_text("tags", tags)
         if self.keys != "":
@@ -307,8 +311,10 @@ def require_message(given: object) -> None:
 
 def _check_text(what: str, text: str) -> None:
     require_text(what, text)
-    if names.NAME_SEPARATOR in text or names.PROPERTY_SEPARATOR in text:
-        raise LocalProtocolError(f"{what} {text[:64]!a} holds a separator, 0x01 or 0x02")
+    if names.is_forbidden(text):
+        raise LocalProtocolError(
+            f"{what} {text[:64]!a} holds 0x00, 0x01 or 0x02, which no property may: take it out"
+        )
     if not text.isascii():
         _utf8(text)
 

@@ -20,6 +20,8 @@ from typing import Final
 NAME_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 KEY_SEPARATOR: Final = " "
+FORBIDDEN: Final = ("\0", NAME_SEPARATOR, PROPERTY_SEPARATOR)
+"""What neither names nor values may hold: the separators, and zeros, which our brokers refuse."""
 MAX_PROPERTIES_SIZE: Final = 32767
 """Bytes of the encoded text: its length is a signed 16-bit field of the record."""
 
@@ -153,6 +155,11 @@ TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
 _TAGS_PAIR: Final = PROPERTY_SEPARATOR + TAGS + NAME_SEPARATOR
 _PROPERTY_BYTE: Final = 0x02
 _PROPERTY_BYTES: Final = b"\x02"
+
+
+def is_forbidden(text: str) -> bool:
+    """Return whether a name or a value holds a character of `FORBIDDEN`."""
+    return "\0" in text or "\x01" in text or "\x02" in text
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -293,8 +293,9 @@ def _check_properties(properties: bytes) -> None:
         )
     # Unlike RocketMQ, which takes them: recovery reads zeros there as a part that never reached
     # the disk, so that a sender of zeros could end the log for everybody.
-    if properties.find(0) >= 0:
-        raise _illegal("a property holds a zero byte")
+    if (at := properties.find(0)) >= 0:
+        pair = properties[properties.rfind(b"\x02", 0, at) + 1 : at]
+        raise _illegal(f"property {pair[:64]!a} holds a zero byte: take it out")
 
 
 def take_wait(properties: bytes) -> tuple[bytes, bool]:

@@ -40,7 +40,6 @@ _BINARY: Final = pa.binary()
 _TEXT: Final = pa.string()
 _INT: Final = pa.int32()
 _NOTHING: Final = pa.scalar(b"", _BINARY)
-_SEPARATORS: Final = ("\x01", "\x02")
 _TAKEN_OUT: Final = pa.array([name.encode() for name in sorted(TAKEN_OUT)], _BINARY)
 _ENDS_OF_KEYS: Final = pa.array([b"%04X" % number for number in range(1 << 16)], _BINARY)
 
@@ -262,10 +261,10 @@ def _texts(column: Column) -> Any:
 
 
 def _require_plain(*columns: Column) -> None:
-    """Refuse characters that separate properties."""
+    """Refuse characters that no property may hold."""
     for column in columns:
-        for separator in _SEPARATORS:
-            found = partial(pc.match_substring, pattern=separator)
+        for character in names.FORBIDDEN:
+            found = partial(pc.match_substring, pattern=character)
             _require(not _any(column, found))
 
 
@@ -293,8 +292,11 @@ def _pairs_of_map(column: Column, columns: dict[str, Column]) -> Column:
             rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, keys))
         replaced = pc.and_(pc.equal(keys, name.encode()), pc.is_valid(given).take(rows))
         kept = pc.and_(kept, pc.invert(replaced))
-    separators = [pa.scalar(each.encode(), _BINARY) for each in reversed(_SEPARATORS)]
-    pairs = pc.binary_join_element_wise(separators[0], keys, separators[1], values, _NOTHING)
+    before, between = (
+        pa.scalar(each.encode(), _BINARY)
+        for each in (names.PROPERTY_SEPARATOR, names.NAME_SEPARATOR)
+    )
+    pairs = pc.binary_join_element_wise(before, keys, between, values, _NOTHING)
     pairs = pc.if_else(kept, pairs, _NOTHING)
     return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), _NOTHING)
 

@@ -266,10 +266,10 @@ class RowReader:
             text = f"{text}\x02{names.TAGS}\x01{tags}"
         if keys:
             text = f"{text}\x02{names.KEYS}\x01{keys}"
-        # A separator inside a value shows in the count of them.
+        # A separator inside a value shows in the count of them; zeros have no place at all.
         separators = 1 + 2 * bool(tags) + 2 * bool(keys)
-        if text.count("\x01") + text.count("\x02") != separators:
-            self._find_separator(topic, {"msgId": unique_key, "tags": tags, "keys": keys})
+        if text.count("\x01") + text.count("\x02") != separators or "\0" in text:
+            self._find_forbidden(topic, {"msgId": unique_key, "tags": tags, "keys": keys})
         return text
 
     def _pairs(
@@ -298,16 +298,16 @@ class RowReader:
             pairs[names.DELAY] = str(delay_level)
         pairs.update(self._own)
         for name, value in pairs.items():
-            if "\x01" in value or "\x02" in value or "\x01" in name or "\x02" in name:
-                self._find_separator(topic, {f"property {name[:64]!a}": f"{name}{value}"})
+            if names.is_forbidden(value) or names.is_forbidden(name):
+                self._find_forbidden(topic, {f"property {name[:64]!a}": f"{name}{value}"})
         return pairs
 
-    def _find_separator(self, topic: str, parts: dict[str, str | None]) -> None:
+    def _find_forbidden(self, topic: str, parts: dict[str, str | None]) -> None:
         for what, text in parts.items():
-            if text and ("\x01" in text or "\x02" in text):
+            if text and names.is_forbidden(text):
                 raise self.error(
                     topic,
-                    f"{what} holds a character 0x01 or 0x02, which parts properties",
+                    f"{what} holds a character 0x00, 0x01 or 0x02, which no property may",
                     "Take such characters out with translate() or regexp_replace()",
                 )
 

@@ -53,7 +53,7 @@ TOPICS = st.text(
     alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60
 )
 SAFE_TEXT = st.text(
-    alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"),
+    alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0\x01\x02"),
     min_size=1,
     max_size=20,
 )

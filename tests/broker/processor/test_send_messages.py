@@ -16,7 +16,7 @@ from skylarkmq.broker.processor.send_messages import (
     SendMessages,
     take_wait,
 )
-from skylarkmq.protocol.batch import encode_batch
+from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.compression import compress
@@ -395,10 +395,10 @@ def test_a_body_that_is_no_batch_is_refused(body: bytes) -> None:
 
 
 def test_one_bad_part_refuses_the_whole_batch() -> None:
-    for bad in ("v" * 32_760, "a\0b"):
-        messages = [Message("T", b"ok"), Message("T", b"x", properties={"p": bad})]
-        with pytest.raises(RemoteProtocolError):
-            split(encode_batch(messages), header(batch=True), target())
+    for bad, word in (("v" * 32_760, "length limit"), ("a\0b", "b'p.x01a' holds a zero byte")):
+        part = BatchItem(0, b"x", f"a\x01b\x02p\x01{bad}".encode())
+        with pytest.raises(RemoteProtocolError, match=word):
+            split(encode_batch([Message("T", b"ok"), part]), header(batch=True), target())
 
 
 def test_a_batch_of_very_many_tiny_messages_must_fit_a_log_file() -> None:

@@ -180,6 +180,8 @@ def test_what_is_left_to_be_taken_row_by_row(
     "row",
     [
         {"body": None}, {"body": b"x" * 101}, {"tags": "a\x01b"}, {"keys": "\x02"},
+        {"tags": "a\0b"}, {"keys": "\0"}, {"msgId": "\0"}, {"properties": [("a\0", "b")]},
+        {"properties": [("a", "\0")]}, {"shardingKey": "\0"},
         {"msgId": "\x02"}, {"properties": [("a\x02", "b")]}, {"properties": [("a", "\x01")]},
         {"shardingKey": "\x01"}, {"tags": "é" * 16_384}, {"delayTimeLevel": -1}, {"queueId": -1},
         {"flag": 2**31}, {"topic": None}, {"topic": "a b"}, {"topic": ""},
@@ -208,7 +210,7 @@ def test_text_that_is_no_utf8() -> None:
         assert Both(batch, OPTIONS, **kinds).at_once() is None
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\x01\x02"), max_size=12)
 NAMES = TEXT | st.sampled_from(sorted(RESERVED_NAMES - {"__SHARDINGKEY"}))
 ROW = st.fixed_dictionaries(
     {"body": st.binary(max_size=50), "topic": st.sampled_from(["T", "U"])},
