@@ -340,7 +340,8 @@ def clone(session: Session, change: Change, source: str, target: str, topic: str
 def _settings_options(command: Command) -> Command:
     """Add the settings of a group, each None when not given."""
     options = (
-        click.option("--retry-queues", type=click.IntRange(0), help="Of its retry topic."),
+        click.option("--retry-queues", type=click.IntRange(0),
+                     help="Of its retry topic when that is made; then `topic update` does it."),
         click.option("--max-retries", type=click.IntRange(0),
                      help="Before a dead letter: the limit for consumers that do not send their "
                      "own. Consumers of this SDK and of Java send theirs (max_reconsume, 16 by "

@@ -33,6 +33,7 @@ from skylarkmq.broker.processor.send_checks import DLQ_QUEUE_NUMS, attempts_of, 
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.flags import (
@@ -91,14 +92,16 @@ class SendBackProcessor(Processor):
         message = self._message_at(header.offset)
         ensure(request, Kind.TOPIC, message.topic, SUB)
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
-        topic = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
-        queue_id = self._rng.randrange(group.retry_queue_nums)
+        config = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
+        # Unlike RocketMQ, which draws from the group's number: a topic that has fewer queues keeps
+        # them when that is raised, and no consumer would read the others.
+        queue_id = self._rng.randrange(max(1, min(config.read_queue_nums, config.write_queue_nums)))
         limit = attempts_of(group, request.version, header.max_reconsume_times)
         level = header.delay_level or FIRST_RETRY_LEVEL + max(0, message.reconsume_times)
         if message.reconsume_times >= limit or level < 0:
-            topic, queue_id = self._open_topic(dlq_topic(header.group), DLQ_QUEUE_NUMS), 0
-            level = 0
-        inner = _copy(message, topic, queue_id, level)
+            config = self._open_topic(dlq_topic(header.group), DLQ_QUEUE_NUMS)
+            queue_id = level = 0
+        inner = _copy(message, config.topic_name, queue_id, level)
         if level > 0:
             inner = self._store.delay_levels.redirect(inner, level)
         origin = message.properties.get(names.RETRY_TOPIC, message.topic)
@@ -114,13 +117,13 @@ class SendBackProcessor(Processor):
             )
         return group
 
-    def _open_topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> str:
+    def _open_topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
         topic = self._topics.create_in_send_back(name, queue_nums, READ_WRITE, sys_flag)
         if not is_writeable(topic.perm):
             raise refused(
                 f"the topic[{name}] sending message is forbidden", ResponseCode.NO_PERMISSION
             )
-        return name
+        return topic
 
     def _message_at(self, physical_offset: int) -> MessageExt:
         message = self._store.look_message(physical_offset)

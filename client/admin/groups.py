@@ -102,7 +102,8 @@ class GroupAdmin(TopicAdmin):
         """Create a consumer group; needed only where brokers create none on demand.
 
         Args:
-            retry_queues: of its retry topic; 0: a message that is handed back is gone.
+            retry_queues: of its retry topic, when the first consumer makes it; `update_topic` of
+                `%RETRY%group` gives it others. 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
             notify_members: tell them at once who comes and goes.
             orderly: those who pop get a queue's messages one batch after the other.

@@ -165,6 +165,23 @@ async def test_retries_are_spread_over_the_groups_queues(rig: Rig) -> None:
     assert rig.topics.table["%RETRY%cg"].write_queue_nums == 3
 
 
+async def test_retries_stay_in_the_queues_that_the_topic_has(rig: Rig) -> None:
+    """The group's number was raised, or the topic's lowered, after the topic was made."""
+    offset = rig.stored()
+    assert (await rig.back(offset)).code == 0
+    group = rig.groups.find("cg")
+    assert group is not None
+    rig.groups.update(msgspec.structs.replace(group, retry_queue_nums=4))
+    for _ in range(12):
+        assert (await rig.back(offset)).code == 0
+    assert {each.properties["REAL_QID"] for each in rig.messages(SCHEDULE, 2)} == {"0"}
+    topic = rig.topics.table["%RETRY%cg"]
+    rig.topics.update(msgspec.structs.replace(topic, read_queue_nums=2, write_queue_nums=3))
+    for _ in range(12):
+        assert (await rig.back(offset)).code == 0
+    assert {each.properties["REAL_QID"] for each in rig.messages(SCHEDULE, 2)} == {"0", "1"}
+
+
 async def test_a_group_without_retry_queues_drops_the_message(rig: Rig) -> None:
     group = rig.groups.find("cg")
     assert group is not None
