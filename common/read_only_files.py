@@ -1,7 +1,8 @@
 """The disk for those who only look: the door of `files.py` with nothing but its reading half.
 
 Tools for stopped stores open everything through it, so that they need no more than the right to
-read, leave no trace but times of access, and cannot change a store by mistake.
+read, leave no trace but times of access, and cannot change a store by mistake. They read by
+`pread`: a bad sector of the disk is an error there, where a mapping would kill the process.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import fcntl
 import os
 import struct
 import sys
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile
 
@@ -27,13 +30,55 @@ else:
     _KIND, _PROCESS = 0, 4
 
 
+_BLOCK_SIZE: Final = 4096
+_UNREADABLE: Final = b"\xff"
+
+
+class PatientFile(DiskFile):
+    """An open file in which bytes that the disk cannot read are all 0xFF, which nothing is."""
+
+    __slots__ = ("unreadable",)
+
+    def __init__(self, path: Path, fd: int, unreadable: set[int]) -> None:
+        """Take an open file, and where to note the begins of blocks that cannot be read."""
+        super().__init__(path, fd)
+        self.unreadable = unreadable
+
+    def pread(self, size: int, position: int) -> bytes:
+        size = max(0, min(size, self.size - position))
+        return patient_pread(super().pread, size, position, self.unreadable)
+
+
 class ReadOnlyFiles(DiskFiles):
     """The real disk; every change fails with EROFS, and a write to an open file with EBADF."""
+
+    def __init__(self, *, patient: bool = False) -> None:
+        """Take how to read.
+
+        Args:
+            patient: what the disk cannot read is damage, see `PatientFile`, and no OSError.
+        """
+        self._patient = patient
+        self.unreadable: defaultdict[Path, set[int]] = defaultdict(set)
+        """Begins of the blocks of 4096 bytes that could not be read, by file."""
 
     def open(self, path: Path, *, create: bool = False) -> StoreFile:
         if create:
             raise _read_only(path)
-        return DiskFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return PatientFile(path, fd, self.unreadable[path]) if self._patient else DiskFile(path, fd)
+
+    def read_all(self, path: Path) -> bytes:
+        try:
+            return super().read_all(path)
+        except OSError as error:
+            if error.errno != errno.EIO or not self._patient:
+                raise
+        file = self.open(path)
+        try:
+            return file.pread(file.size, 0)
+        finally:
+            file.close()
 
     def _refuse(self, path: Path, *_: Any, **__: Any) -> NoReturn:
         raise _read_only(path)
@@ -58,6 +103,30 @@ class ReadOnlyFiles(DiskFiles):
         finally:
             os.close(fd)
         return None if answer[_KIND] == fcntl.F_UNLCK else max(0, answer[_PROCESS])
+
+
+def patient_pread(
+    pread: Callable[[int, int], bytes], size: int, position: int, unreadable: set[int]
+) -> bytes:
+    """Read as `pread`, block by block where the disk cannot; a bad block is asked for once."""
+    stop = position + size
+    first = position - position % _BLOCK_SIZE
+    if unreadable.isdisjoint(range(first, stop, _BLOCK_SIZE)):
+        try:
+            return pread(size, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            if stop <= first + _BLOCK_SIZE:
+                unreadable.add(first)
+    if stop <= first + _BLOCK_SIZE:
+        return _UNREADABLE * size
+    parts: list[bytes] = []
+    while position < stop:
+        following = min(position - position % _BLOCK_SIZE + _BLOCK_SIZE, stop)
+        parts.append(patient_pread(pread, following - position, position, unreadable))
+        position = following
+    return b"".join(parts)
 
 
 def _read_only(path: Path) -> OSError:

@@ -22,6 +22,7 @@ import errno
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -54,8 +55,8 @@ from skylarkmq.spark.columns.gathered import (
 from skylarkmq.spark.columns.property_columns import compute
 from skylarkmq.spark.columns.record_columns import OF_PROPERTIES, build_batch, int64_column
 from skylarkmq.spark.log.log_options import LogOptions
-from skylarkmq.spark.log.segments import Look, SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema
+from skylarkmq.store.stopped.segments import Look, SegmentFile
 
 LOGGER: Final = logging.getLogger(__name__)
 _TOPICS_MAX: Final = 10_000
@@ -79,6 +80,27 @@ class DamagedLogError(RocketMQError):
             "onCorruption=stop; `skylarkmq store verify` lists all damage",
         )
         self.damage = damage
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The records of one file that begin at [begin, end), byte places within it. Picklable.
+
+    Attributes:
+        path: of the file.
+        base: physical offset of the file's first byte.
+        is_cut: `end` is the begin of a record, which another range has.
+        is_last: nothing was written after `end`.
+        next_file: where the next file begins, a byte place as `end` is; None when none follows.
+    """
+
+    path: str
+    base: int
+    begin: int
+    end: int
+    is_cut: bool = False
+    is_last: bool = False
+    next_file: int | None = None
 
 
 class Damage(NamedTuple):

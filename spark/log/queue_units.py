@@ -135,7 +135,7 @@ def queue_units(file: QueueFile) -> Iterator[tuple[int, int, int]]:
         return
     try:
         whole = opened.size // UNIT_SIZE * UNIT_SIZE
-        units = UNIT.iter_unpack(opened.view()[:whole] if whole else b"")
+        units = UNIT.iter_unpack(opened.pread(whole, 0))
         for number, (physical_offset, size, _) in enumerate(units, file.first_offset):
             if is_valid_unit(physical_offset, size) and size != PRE_BLANK_SIZE:
                 yield number, physical_offset, size

@@ -36,13 +36,13 @@ from pyspark.sql.types import StructType
 
 from skylarkmq.client.errors import NotSupported, RocketMQError
 from skylarkmq.common.read_only_files import ReadOnlyFiles
-from skylarkmq.spark.log.log_batches import LogBatches
+from skylarkmq.spark.log.log_batches import LogBatches, SegmentRange
 from skylarkmq.spark.log.log_options import LogOptions
-from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.spark.option_reading import refuse_catalog_tables
 from skylarkmq.spark.schema import LOG_COLUMNS, ddl, struct_projection
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.mapped_file import NAME_DIGITS
+from skylarkmq.store.stopped.segments import SegmentFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,7 +246,7 @@ def open_log(path: str, base: int, *, patient: bool) -> Generator[SegmentFile | 
     Raises:
         LogNotFoundError: its whole folder is not there, or the file may not be read.
     """
-    files = ReadOnlyFiles()
+    files = ReadOnlyFiles(patient=patient)
     try:
         with _permitted(path):
             file = files.open(Path(path))
@@ -259,7 +259,7 @@ def open_log(path: str, base: int, *, patient: bool) -> Generator[SegmentFile | 
         yield None
         return
     try:
-        yield SegmentFile(file, base, patient=patient)
+        yield SegmentFile(file, base)
     finally:
         file.close()
 

@@ -1,23 +1,25 @@
 """A stopped store, opened for reading: its files, their sizes, and what stands in them.
 
 Unlike the broker's own loading it changes nothing and refuses nothing: a file of another size, a
-foreign name or a missing file is for `verify` to tell. Files that are looked at are mapped and kept
-in a bounded cache; what is mapped stays valid as long as it is referenced.
+foreign name or a missing file is for `verify` to tell. Everything is read by `pread`, past what the
+disk cannot read, and pieces of it are kept in a bounded cache.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
+from skylarkmq.common.files import StoreFile
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.common.sidecar import Kind, decode_sidecar
-from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
+from skylarkmq.protocol.record import RecordStatus, RecordView
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.file import IndexFile, IndexShape
@@ -34,6 +36,7 @@ from skylarkmq.store.queue.consume_queue import (
 )
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import ConsumeQueueUnit
+from skylarkmq.store.stopped.segments import Look, SegmentFile
 from skylarkmq.store.stopped.shapes import (
     EXT_SIZE,
     INDEX_SHAPE,
@@ -44,8 +47,8 @@ from skylarkmq.store.stopped.shapes import (
     usual,
 )
 
-VIEWS_MAX: Final = 256
-_SCAN_UNITS: Final = 4096
+PIECE_SIZE: Final = 1024 * UNIT_SIZE
+_PIECES_MAX: Final = 1024
 _QUEUE_ID_DIGITS_MAX: Final = 9
 
 QueueKey = tuple[str, int]
@@ -89,9 +92,9 @@ class StoppedStore:
         Raises:
             StoreError: there is no such folder, or nothing of a store in it.
         """
-        self.files = files or ReadOnlyFiles()
+        self.files = files or ReadOnlyFiles(patient=True)
         self.paths = StorePaths(root, commit_log)
-        self._views: OrderedDict[Path, memoryview] = OrderedDict()
+        self._pieces: OrderedDict[tuple[Path, int], bytes] = OrderedDict()
         self._index_shape = index_shape
         if not self.files.is_folder(root):
             raise StoreError(f"{root} is not a folder")
@@ -104,34 +107,46 @@ class StoppedStore:
     def refresh(self) -> None:
         """Look at the folder anew, after files were changed; the sizes stay as they were known."""
         assert self.sizes
-        self._views.clear()
+        self._pieces.clear()
         for name in ("log_files", "queues", "index_names", "marks", "flushed_offset", "removed"):
             self.__dict__.pop(name, None)
 
     # Files
 
-    def view(self, path: Path) -> memoryview:
-        """Return the bytes of a whole file."""
-        found = self._views.get(path)
-        if found is not None:
-            self._views.move_to_end(path)
-            return found
+    @contextmanager
+    def opened(self, path: Path) -> Generator[StoreFile]:
+        """Open a file of the store."""
         file = self.files.open(path)
         try:
-            found = self._views[path] = file.view() if file.size else memoryview(b"")
+            yield file
         finally:
             file.close()
-        if len(self._views) > VIEWS_MAX:
-            self._views.popitem(last=False)
-        return found
+
+    @contextmanager
+    def opened_log(self, file: NumberedFile) -> Generator[SegmentFile]:
+        """Open a log file."""
+        with self.opened(file.path) as opened:
+            yield SegmentFile(opened, file.start)
+
+    def read(self, path: Path, size: int, position: int = 0) -> bytes:
+        """Return bytes of a file, fewer where it ends; those of one piece are kept."""
+        number, within = divmod(position, PIECE_SIZE)
+        if within + size > PIECE_SIZE:
+            with self.opened(path) as file:
+                return file.pread(size, position)
+        piece = self._pieces.get((path, number))
+        if piece is None:
+            with self.opened(path) as file:
+                piece = file.pread(PIECE_SIZE, number * PIECE_SIZE)
+            self._pieces[path, number] = piece
+            if len(self._pieces) > _PIECES_MAX:
+                self._pieces.popitem(last=False)
+        return piece[within : within + size]
 
     def first_written(self, path: Path, position: int) -> int | None:
         """Place in a file of the first byte from `position` on that is not zero."""
-        file = self.files.open(path)
-        try:
+        with self.opened(path) as file:
             return first_written(file, position)
-        finally:
-            file.close()
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, none when it is no folder."""
@@ -194,7 +209,8 @@ class StoppedStore:
         if isinstance(slots, int) and isinstance(items, int):
             return IndexShape(slots, items), "profile"
         for name in self.index_names:
-            shape = shape_of(self.view(self.paths.index / name))
+            with self.opened(self.paths.index / name) as file:
+                shape = shape_of(file)
             if shape is not None:
                 return shape, "files"
         return (None, "unknown") if self.index_names else (INDEX_SHAPE, "default")
@@ -222,22 +238,25 @@ class StoppedStore:
                 high = middle
         return files[low] if low < len(files) and files[low].start <= offset else None
 
-    def record_at(self, offset: int, *, check_crc: bool = True) -> RecordView | None:
-        """Return what stands at a physical offset; None where no file is."""
+    def look_at(self, offset: int, *, check_crc: bool = True) -> Look | None:
+        """Return what stands at a physical offset, with its bytes; None where no file is."""
         file = self.log_file_at(offset)
         if file is None:
             return None
-        return read_record(
-            self.view(file.path), offset - file.start, check_crc=check_crc, physical_offset=offset
-        )
+        with self.opened_log(file) as opened:
+            return opened.look(offset - file.start, check_crc=check_crc)
+
+    def record_at(self, offset: int, *, check_crc: bool = True) -> RecordView | None:
+        """Return what stands at a physical offset; None where no file is."""
+        look = self.look_at(offset, check_crc=check_crc)
+        return None if look is None else look.record
 
     def message_bytes(self, offset: int) -> bytes | None:
         """Return the whole record of a sound message, None when there is none."""
-        file, record = self.log_file_at(offset), self.record_at(offset)
-        if file is None or record is None or record.status is not RecordStatus.MESSAGE:
+        file, look = self.log_file_at(offset), self.look_at(offset)
+        if file is None or look is None or look.record.status is not RecordStatus.MESSAGE:
             return None
-        position = offset - file.start
-        return bytes(self.view(file.path)[position : position + record.size])
+        return look.bytes_at(offset - file.start, look.record.size)
 
     # Queues
 
@@ -265,14 +284,14 @@ class StoppedStore:
         return first, first
 
     def _valid_units(self, file: NumberedFile) -> int:
-        view, count = self.view(file.path), 0
-        total = len(view) // UNIT_SIZE
-        while count < total:
-            stop = min(count + _SCAN_UNITS, total)
-            for offset, size, _ in UNIT.iter_unpack(view[count * UNIT_SIZE : stop * UNIT_SIZE]):
+        count = 0
+        while data := self.read(file.path, PIECE_SIZE, count * UNIT_SIZE):
+            for offset, size, _ in UNIT.iter_unpack(data[: len(data) // UNIT_SIZE * UNIT_SIZE]):
                 if not is_valid_unit(offset, size):
                     return count
                 count += 1
+            if len(data) < PIECE_SIZE:
+                break
         return count
 
     def unit(self, queue: QueueFolder, queue_offset: int) -> ConsumeQueueUnit | None:
@@ -280,7 +299,7 @@ class StoppedStore:
         place = self.unit_place(queue, queue_offset)
         if place is None:
             return None
-        return ConsumeQueueUnit(*UNIT.unpack_from(self.view(place[0].path), place[1]))
+        return ConsumeQueueUnit(*UNIT.unpack(self.read(place[0].path, UNIT_SIZE, place[1])))
 
     def unit_place(self, queue: QueueFolder, queue_offset: int) -> tuple[NumberedFile, int] | None:
         """Return the file of a unit and its byte position there."""
@@ -304,11 +323,13 @@ class StoppedStore:
         for file in queue.files:
             first = max(start, file.start // UNIT_SIZE)
             last = min(stop, file.end // UNIT_SIZE)
-            if first < last:
+            while first < last:
                 begin = first * UNIT_SIZE - file.start
-                part = self.view(file.path)[begin : begin + (last - first) * UNIT_SIZE]
+                size = min((last - first) * UNIT_SIZE, PIECE_SIZE)
+                part = self.read(file.path, size, begin)
                 for queue_offset, unit in enumerate(UNIT.iter_unpack(part), first):
                     yield queue_offset, ConsumeQueueUnit(*unit)
+                first += size // UNIT_SIZE
 
     def tags_code(self, queue: QueueFolder, unit: ConsumeQueueUnit) -> int | None:
         """Return a unit's tags code, also from the extension; None when that does not have it."""
@@ -317,8 +338,8 @@ class StoppedStore:
         position = unit.tags_code - LONG_MIN
         for file in queue.ext_files:
             if file.start <= position < file.end:
-                within = position - file.start
-                return tags_code_at(bytes(self.view(file.path)[within : within + EXT_UNIT_MAX]), 0)
+                data = self.read(file.path, EXT_UNIT_MAX, position - file.start)
+                return tags_code_at(data, 0)
         return None
 
     # Index, marks

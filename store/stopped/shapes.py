@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from skylarkmq.common.files import StoreFile
 from skylarkmq.store.index.file import (
     FIRST_ITEM,
     HEADER,
@@ -65,59 +66,60 @@ def usual(sizes: Iterable[int]) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def shape_of(data: memoryview) -> IndexShape | None:
+def shape_of(file: StoreFile) -> IndexShape | None:
     """Find out how an index file divides into slots and items; None when its content cannot tell.
 
     A file without items tells nothing but that RocketMQ's default fits.
     """
-    if len(data) < HEADER_SIZE:
+    if file.size < HEADER_SIZE:
         return None
-    if len(data) == INDEX_SHAPE.file_size and _fits(data, INDEX_SHAPE):
+    if file.size == INDEX_SHAPE.file_size and _fits(file, INDEX_SHAPE):
         return INDEX_SHAPE
-    for shape in _candidates(data):
-        if _fits(data, shape):
+    for shape in _candidates(file):
+        if _fits(file, shape):
             return shape
     return None
 
 
-def _candidates(data: memoryview) -> Iterator[IndexShape]:
+def _candidates(file: StoreFile) -> Iterator[IndexShape]:
     """Yield shapes under which the last item has the offset that the header says."""
-    header = IndexHeader(*HEADER.unpack_from(data, 0))
+    header = IndexHeader(*HEADER.unpack(file.pread(HEADER_SIZE, 0)))
     if header.next_item <= FIRST_ITEM:
         return
     wanted = header.end_offset.to_bytes(8, "big", signed=True)
     last = header.next_item - 1
-    for at in islice(_places(data, wanted), _TRIES_MAX):
+    for at in islice(_places(file, wanted), _TRIES_MAX):
         items_position = at - _OFFSET_POSITION - last * ITEM_SIZE
-        slots_size, items_size = items_position - HEADER_SIZE, len(data) - items_position
+        slots_size, items_size = items_position - HEADER_SIZE, file.size - items_position
         if slots_size > 0 and not slots_size % SLOT_SIZE and not items_size % ITEM_SIZE:
             yield IndexShape(slots_size // SLOT_SIZE, items_size // ITEM_SIZE)
 
 
-def _places(data: memoryview, wanted: bytes) -> Iterator[int]:
+def _places(file: StoreFile, wanted: bytes) -> Iterator[int]:
     """Yield where some bytes stand after the header."""
-    for start in range(HEADER_SIZE, len(data), _SEARCH_SIZE):
-        chunk = bytes(data[start : start + _SEARCH_SIZE + len(wanted) - 1])
+    for start in range(HEADER_SIZE, file.size, _SEARCH_SIZE):
+        chunk = file.pread(_SEARCH_SIZE + len(wanted) - 1, start)
         at = chunk.find(wanted)
         while at >= 0:
             yield start + at
             at = chunk.find(wanted, at + 1)
 
 
-def _fits(data: memoryview, shape: IndexShape) -> bool:
-    header = IndexHeader(*HEADER.unpack_from(data, 0))
+def _fits(file: StoreFile, shape: IndexShape) -> bool:
+    header = IndexHeader(*HEADER.unpack(file.pread(HEADER_SIZE, 0)))
     if not FIRST_ITEM <= max(header.next_item, FIRST_ITEM) <= shape.item_count:
         return False
     first, end = FIRST_ITEM, header.next_item
     tried = [*range(first, min(end, _ITEMS_TRIED)), *range(max(first, end - _ITEMS_TRIED), end)]
     newest: dict[int, int] = {}
     for number in tried:
-        key_hash, offset, seconds, previous = ITEM.unpack_from(data, shape.item_position(number))
+        item = file.pread(ITEM_SIZE, shape.item_position(number))
+        key_hash, offset, seconds, previous = ITEM.unpack(item)
         if key_hash < 0 or offset < 0 or seconds < 0 or not 0 <= previous < number:
             return False
         newest[key_hash % shape.slot_count] = number
     for slot, number in newest.items():
-        found: int = SLOT.unpack_from(data, HEADER_SIZE + SLOT_SIZE * slot)[0]
+        found: int = SLOT.unpack(file.pread(SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot))[0]
         if not number <= found < end:
             return False
     return True

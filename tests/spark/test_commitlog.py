@@ -53,7 +53,7 @@ def expected_rows(root: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for place in walk(StoppedStore(root)):
         if place.kind is PlaceKind.MESSAGE:
-            row = row_of(decode_message(place.view, place.position))
+            row = row_of(decode_message(place.first_bytes(place.size)))
             del row["brokerName"]
             row["segment"], row["position"] = place.file.path.name, place.position
             row["crcOk"], row["recordKind"] = True, row_kind(row)

@@ -122,7 +122,7 @@ def _of_log(store: StoppedStore, wanted: Selection, progress: Progress) -> Itera
             yield Chosen(place.offset, None, place.why)
         if place.kind is not PlaceKind.MESSAGE or not _may_fit(place, wanted):
             continue
-        record = bytes(place.view[place.position : place.position + place.size])
+        record = place.first_bytes(place.size)
         if _fits(decode_message(record, check_crc=False), wanted):
             yield Chosen(place.offset, record)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
+from skylarkmq.common.files import StoreFile
 from skylarkmq.common.sidecar import Kind, decode_sidecar
 from skylarkmq.protocol.host_address import unpack_host
 from skylarkmq.protocol.properties import decode_properties
@@ -22,7 +23,6 @@ from skylarkmq.protocol.record import (
     HOSTS_SHIFT,
     SYS_FLAG_POSITION,
     RecordStatus,
-    read_record,
 )
 from skylarkmq.store.checkpoint import FIELDS
 from skylarkmq.store.index.file import (
@@ -30,12 +30,13 @@ from skylarkmq.store.index.file import (
     HEADER,
     HEADER_SIZE,
     ITEM,
+    ITEM_SIZE,
     SLOT,
     SLOT_SIZE,
     IndexHeader,
     IndexShape,
 )
-from skylarkmq.store.log.mapped_file import is_blank, is_file_name
+from skylarkmq.store.log.mapped_file import first_written, is_file_name
 from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT,
     EXT_UNIT_SIZE,
@@ -48,9 +49,9 @@ from skylarkmq.store.queue.consume_queue import (
     unit_size_at,
 )
 from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.store.stopped.segments import SegmentFile
 from skylarkmq.tools.store.pop_journal import file_rows, state_rows
 from skylarkmq.tools.store.tables import parse
-from skylarkmq.tools.store.walk import find_sound
 
 Row = dict[str, Any]
 Rows = Iterator[Row]
@@ -74,6 +75,7 @@ _FIELDS: Final = (
 )
 _HOSTS: Final = ("born_host", "store_host")
 _MASK: Final = 0xFFFFFFFF
+_NO_SHAPE: Final = "its slots and items are not known; give --slots"
 _SIDECARS: Final = {
     "profile": Kind.PROFILE,
     "recovery-point": Kind.RECOVERY_POINT,
@@ -120,31 +122,33 @@ def rows(store: StoppedStore, path: Path, kind: str, *, start: int, slots: bool 
     """
     if kind == "pop" and store.files.is_folder(path):
         return state_rows(store.files, path)
-    view = store.view(path)
-    if kind == "pop":
-        return file_rows(path, _start_of(path), bytes(view))
-    if kind == "index":
-        shape = store.sizes.index
-        if shape is None or shape.file_size != len(view):
-            raise CorruptFileError(path, 0, "its slots and items are not known; give --slots")
-        return _index_rows(view, shape, slots=slots)
-    if kind == "own":
-        return _own_rows(path, view)
-    layouts: dict[str, Callable[[], Rows]] = {
-        "log": lambda: _log_rows(view, _start_of(path), start),
-        "queue": lambda: _queue_rows(view, _start_of(path), start),
-        "ext": lambda: _ext_rows(view, _start_of(path), start),
-        "checkpoint": lambda: _checkpoint_rows(view),
-        "json": lambda: _json_rows(path, view),
-    }
-    return layouts[kind]()
+    if kind == "index" and store.sizes.index is None:
+        raise CorruptFileError(path, 0, _NO_SHAPE)
+    return _rows(store, path, kind, start, slots=slots)
+
+
+def _rows(store: StoppedStore, path: Path, kind: str, start: int, *, slots: bool) -> Rows:
+    with store.opened(path) as file:
+        if kind == "log":
+            yield from _log_rows(SegmentFile(file, _start_of(path)), start)
+        elif kind == "queue":
+            yield from _queue_rows(file, _start_of(path), start)
+        elif kind == "ext":
+            yield from _ext_rows(file, _start_of(path), start)
+        elif kind == "index":
+            shape = store.sizes.index
+            if shape is None or shape.file_size != file.size:
+                raise CorruptFileError(path, 0, _NO_SHAPE)
+            yield from _index_rows(file, shape, slots=slots)
+        else:
+            yield from _SMALL[kind](path, file.pread(file.size, 0))
 
 
 def _start_of(path: Path) -> int:
     return int(path.name) if is_file_name(path.name) else 0
 
 
-def record_row(view: memoryview | bytes, position: int) -> Row:
+def record_row(view: bytes, position: int) -> Row:
     """The fields of a message's record, its body left out."""
     hosts = (view[position + SYS_FLAG_POSITION + 3] >> HOSTS_SHIFT) & HOSTS_MASK
     layout = FIXED_BY_HOSTS[hosts]
@@ -157,42 +161,41 @@ def record_row(view: memoryview | bytes, position: int) -> Row:
     return row
 
 
-def _log_rows(view: memoryview, file_start: int, position: int) -> Rows:
-    while position < len(view):
-        record = read_record(view, position, physical_offset=file_start + position)
+def _log_rows(file: SegmentFile, position: int) -> Rows:
+    while position < file.size:
+        look = file.look(position, check_crc=True)
+        record, at = look.record, position - look.begin
         place: Row = {"kind": record.status.value, "position": position}
         if record.status is RecordStatus.MESSAGE:
             properties = record.properties.decode("utf-8", "replace")
             yield {
                 **place,
-                **record_row(view, position),
+                **record_row(look.data, at),
                 "topic": record.topic.decode("utf-8", "replace"),
                 "properties": decode_properties(properties),
             }
             position += record.size
             continue
-        following = find_sound(view, file_start, position + 1)
-        end = len(view) if following is None else following
-        if record.status is RecordStatus.BLANK:
-            end = len(view)
+        following = None
+        if record.status is not RecordStatus.BLANK:
+            following = file.find_record(position + 1, file.size)
+        end = file.size if following is None else following
         fields: Row = {}
         if record.status in (RecordStatus.TORN, RecordStatus.CORRUPT) and (
-            len(view) - position >= FIXED_IPV4_SIZE
+            file.size - position >= FIXED_IPV4_SIZE
         ):
-            fields = record_row(view, position)
+            fields = record_row(look.data, at)
         yield {**place, "size": end - position, "why": record.why or None, **fields}
         position = end
 
 
-def _queue_rows(view: memoryview, file_start: int, position: int) -> Rows:
+def _queue_rows(file: StoreFile, file_start: int, position: int) -> Rows:
     position -= position % UNIT_SIZE
-    while position + UNIT_SIZE <= len(view):
-        offset, size, code = UNIT.unpack_from(view, position)
-        if not is_valid_unit(offset, size):
-            rest = view[position:]
-            if is_blank(rest):
-                yield {"kind": "unwritten", "position": position, "size": len(rest)}
-                return
+    while position + UNIT_SIZE <= file.size:
+        offset, size, code = UNIT.unpack(file.pread(UNIT_SIZE, position))
+        if not is_valid_unit(offset, size) and first_written(file, position) is None:
+            yield {"kind": "unwritten", "position": position, "size": file.size - position}
+            return
         yield {
             "kind": "padding" if size == PRE_BLANK_SIZE else "unit" if size > 0 else "invalid",
             "position": position,
@@ -205,15 +208,16 @@ def _queue_rows(view: memoryview, file_start: int, position: int) -> Rows:
         position += UNIT_SIZE
 
 
-def _ext_rows(view: memoryview, file_start: int, position: int) -> Rows:
-    while len(view) - position >= EXT_UNIT_SIZE:
-        size = unit_size_at(bytes(view[position : position + 2]), 0)
+def _ext_rows(file: StoreFile, file_start: int, position: int) -> Rows:
+    while file.size - position >= EXT_UNIT_SIZE:
+        size = unit_size_at(file.pread(2, position), 0)
         if size < EXT_UNIT_SIZE:
             kind = "unwritten" if size == 0 else "end" if size < 0 else "invalid"
-            yield {"kind": kind, "position": position, "size": len(view) - position}
+            yield {"kind": kind, "position": position, "size": file.size - position}
             return
-        _, code, timestamp, bitmap_size = EXT_UNIT.unpack_from(view, position)
-        bitmap = bytes(view[position + EXT_UNIT_SIZE : position + size])
+        unit = file.pread(size, position)
+        _, code, timestamp, bitmap_size = EXT_UNIT.unpack_from(unit, 0)
+        bitmap = unit[EXT_UNIT_SIZE:]
         yield {
             "kind": "unit",
             "position": position,
@@ -227,8 +231,8 @@ def _ext_rows(view: memoryview, file_start: int, position: int) -> Rows:
         position += size
 
 
-def _index_rows(view: memoryview, shape: IndexShape, *, slots: bool) -> Rows:
-    header = IndexHeader(*HEADER.unpack_from(view, 0))
+def _index_rows(file: StoreFile, shape: IndexShape, *, slots: bool) -> Rows:
+    header = IndexHeader(*HEADER.unpack(file.pread(HEADER_SIZE, 0)))
     yield {
         "kind": "header",
         "position": 0,
@@ -239,12 +243,12 @@ def _index_rows(view: memoryview, shape: IndexShape, *, slots: bool) -> Rows:
     if slots:
         for slot in range(shape.slot_count):
             position = HEADER_SIZE + slot * SLOT_SIZE
-            number = SLOT.unpack_from(view, position)[0]
+            number = SLOT.unpack(file.pread(SLOT_SIZE, position))[0]
             if number:
                 yield {"kind": "slot", "position": position, "slot": slot, "item": number}
     for number in range(FIRST_ITEM, min(header.next_item, shape.item_count)):
         position = shape.item_position(number)
-        key_hash, offset, seconds, previous = ITEM.unpack_from(view, position)
+        key_hash, offset, seconds, previous = ITEM.unpack(file.pread(ITEM_SIZE, position))
         yield {
             "kind": "item",
             "position": position,
@@ -257,28 +261,37 @@ def _index_rows(view: memoryview, shape: IndexShape, *, slots: bool) -> Rows:
         }
 
 
-def _checkpoint_rows(view: memoryview) -> Rows:
-    if len(view) < FIELDS.size:
-        yield {"kind": "damage", "position": len(view), "why": "the file is too short"}
+def _checkpoint_rows(_path: Path, data: bytes) -> Rows:
+    if len(data) < FIELDS.size:
+        yield {"kind": "damage", "position": len(data), "why": "the file is too short"}
         return
-    physic, logics, index = FIELDS.unpack_from(view, 0)
+    physic, logics, index = FIELDS.unpack_from(data, 0)
     yield {
         "kind": "checkpoint",
         "position": 0,
         "physic_timestamp": physic,
         "logics_timestamp": logics,
         "index_timestamp": index,
-        "size": len(view),
+        "size": len(data),
     }
 
 
-def _json_rows(path: Path, view: memoryview) -> Rows:
-    content, position, why = parse(bytes(view))
+def _json_rows(path: Path, data: bytes) -> Rows:
+    content, position, why = parse(data)
     if content is None:
         raise CorruptFileError(path, position, why)
     yield {"kind": "json", "position": 0, "content": content}
 
 
-def _own_rows(path: Path, view: memoryview) -> Rows:
-    content = decode_sidecar(path, _SIDECARS[path.name], bytes(view))
+def _own_rows(path: Path, data: bytes) -> Rows:
+    content = decode_sidecar(path, _SIDECARS[path.name], data)
     yield {"kind": path.name, "position": 0, "content": content}
+
+
+def _pop_rows(path: Path, data: bytes) -> Rows:
+    return file_rows(path, _start_of(path), data)
+
+
+_SMALL: Final[dict[str, Callable[[Path, bytes], Rows]]] = {
+    "checkpoint": _checkpoint_rows, "json": _json_rows, "own": _own_rows, "pop": _pop_rows,
+}  # fmt: skip

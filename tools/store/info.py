@@ -98,11 +98,11 @@ def _queue(store: StoppedStore, queue: QueueFolder) -> Info:
 def _index(store: StoppedStore) -> Info:
     files: list[Info] = []
     for name in store.index_names:
-        view = store.view(store.paths.index / name)
-        header = IndexHeader(0, 0, 0, 0, 0, 0)
-        if len(view) >= HEADER_SIZE:
-            header = IndexHeader(*HEADER.unpack_from(view, 0))
-        files.append({"name": name, "bytes": len(view), **header._asdict()})
+        path = store.paths.index / name
+        size, header = store.files.size(path), IndexHeader(0, 0, 0, 0, 0, 0)
+        if size >= HEADER_SIZE:
+            header = IndexHeader(*HEADER.unpack(store.read(path, HEADER_SIZE)))
+        files.append({"name": name, "bytes": size, **header._asdict()})
     return {"files": files, "entries": sum(max(0, file["next_item"] - 1) for file in files)}
 
 

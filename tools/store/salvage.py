@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files, StoreFile
+from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.common.sidecar import Kind, encode_sidecar
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.record import (
@@ -435,10 +436,13 @@ class Salvage:
     def _copy_run(self, file: StoreFile, start: int, begin: int, end: int) -> None:
         source = self._store.log_file_at(begin)
         assert source is not None  # the plan's runs were read from there
-        view = self._store.view(source.path)
-        for offset in range(begin, end, _COPY_SIZE):
-            stop = min(offset + _COPY_SIZE, end)
-            file.pwrite(view[offset - source.start : stop - source.start], offset - start)
+        opened = ReadOnlyFiles().open(source.path)  # what could be read must still be readable
+        try:
+            for offset in range(begin, end, _COPY_SIZE):
+                data = opened.pread(min(_COPY_SIZE, end - offset), offset - source.start)
+                file.pwrite(data, offset - start)
+        finally:
+            opened.close()
 
     # What is made of it
 

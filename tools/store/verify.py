@@ -78,7 +78,20 @@ class Verification:
         self.units, self.entries = queues.units, index.entries
         self._check_marks()
         check_consumer_offsets(self._store, self.findings, queues.ends)
+        self._check_disk()
         return self
+
+    def _check_disk(self) -> None:
+        for path, blocks in self._store.files.unreadable.items():
+            if blocks:
+                self.findings.error(
+                    "file.unreadable",
+                    path,
+                    min(blocks),
+                    f"the disk cannot read {len(blocks)} blocks of 4096 bytes, of which this is "
+                    "the first",
+                    SALVAGE,
+                )
 
     def _check_message(self, place: Place) -> None:
         why = validate_topic(place.record.topic.decode("utf-8", "replace"))
@@ -146,7 +159,7 @@ class Verification:
             record = place.record
             topic = record.topic.decode("utf-8", "replace")
             why += f" (it says topic {topic}, queue {record.queue_id}, {record.queue_offset})"
-        if bytes(place.view[place.position + 4 : place.position + 8]) == _V2_MAGIC:
+        if place.first_bytes(8)[4:] == _V2_MAGIC:
             why += ": a record of RocketMQ 5's second form, which 4.9 and we cannot read"
         return why
 

@@ -388,12 +388,10 @@ class IndexCheck:
         if not 0 <= header.next_item <= shape.item_count:
             self._bad(file, _COUNT_POSITION, f"the header says {header.next_item} as next item")
             return
-        view = self._store.view(file.path)
         newest = array("i", bytes(SLOT_SIZE * shape.slot_count))
         for start in range(FIRST_ITEM, header.next_item, _CHUNK_ITEMS):
             stop = min(start + _CHUNK_ITEMS, header.next_item)
-            begin = shape.item_position(start)
-            part = view[begin : begin + (stop - start) * ITEM_SIZE]
+            part = file.file.pread((stop - start) * ITEM_SIZE, shape.item_position(start))
             for number, fields in enumerate(ITEM.iter_unpack(part), start):
                 item = IndexItem(*fields)
                 entry = _Entry(file, number, item)
@@ -407,11 +405,11 @@ class IndexCheck:
                     )
                 newest[slot] = number
                 yield entry
-        self._check_slots(file, view, newest)
+        self._check_slots(file, newest)
 
-    def _check_slots(self, file: IndexFile, view: memoryview, newest: array[int]) -> None:
+    def _check_slots(self, file: IndexFile, newest: array[int]) -> None:
         header, used = file.header, 0
-        found = memoryview(view[HEADER_SIZE : file.shape.items_position])
+        found = file.file.pread(SLOT_SIZE * file.shape.slot_count, HEADER_SIZE)
         for slot, number in enumerate(newest):
             used += number > 0
             position = slot * SLOT_SIZE

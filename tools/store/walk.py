@@ -1,8 +1,7 @@
 """Walking over the commit log from record to record, and past damage to the next sound one.
 
-Where no sound record stands, the next one is searched for by its magic and by the physical offset
-that each record carries, so a leftover of another place is not taken for one. When nothing sound
-follows, in this file or a later one, that place is the end of the log.
+Where no sound record stands, `store/stopped/segments.py` searches for the next one. When nothing
+sound follows, in this file or a later one, that place is the end of the log.
 """
 
 from __future__ import annotations
@@ -13,24 +12,15 @@ from typing import Final, NamedTuple
 
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, MessageSysFlag
 from skylarkmq.protocol.properties import find_property
-from skylarkmq.protocol.record import (
-    BLANK_MAGIC,
-    MAGIC_POSITION,
-    MESSAGE_MAGIC,
-    RecordStatus,
-    RecordView,
-    read_record,
-)
+from skylarkmq.protocol.record import RecordStatus, RecordView
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.stopped.reader import NumberedFile, StoppedStore
+from skylarkmq.store.stopped.segments import Look, SegmentFile
 
-SEARCH_SIZE: Final = 1 << 20
 _PROGRESS_SIZE: Final = 4 << 20
-_MESSAGE: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
-_BLANK: Final = BLANK_MAGIC.to_bytes(4, "big", signed=True)
 _QUEUED: Final = (0, MessageSysFlag.TRANSACTION_COMMIT_TYPE)
 _DISPATCH: Final = b"INNER_MULTI_DISPATCH\x01"
 _DISPATCH_OFFSETS: Final = b"INNER_MULTI_QUEUE_OFFSET\x01"
@@ -53,8 +43,16 @@ class Place(NamedTuple):
     file: NumberedFile
     position: int
     size: int
-    record: RecordView
-    view: memoryview
+    look: Look
+
+    @property
+    def record(self) -> RecordView:
+        """What stands there."""
+        return self.look.record
+
+    def first_bytes(self, size: int) -> bytes:
+        """Return what stands there, as far as the look has it: of a message all of it."""
+        return self.look.bytes_at(self.position, size)
 
     @property
     def why(self) -> str:
@@ -92,76 +90,52 @@ def walk(
     total = sum(file.size for file in files)
     done = told = 0
     for index, file in enumerate(files):
-        view = store.view(file.path)
         position = max(0, begin - file.start) if begin is not None else 0
-        while position < len(view):
-            place = _place(store, files, index, position, view, check_crc=check_crc)
-            yield place
-            if place.kind is PlaceKind.END:
-                progress(what, total, total)
-                return
-            position += place.size
-            if done + position - told >= _PROGRESS_SIZE:
-                told = done + position
-                progress(what, told, total)
+        with store.opened_log(file) as opened:
+            for place in _places(store, files[index:], opened, position, check_crc=check_crc):
+                yield place
+                if place.kind is PlaceKind.END:
+                    progress(what, total, total)
+                    return
+                reached = done + place.position + place.size
+                if reached - told >= _PROGRESS_SIZE:
+                    told = reached
+                    progress(what, told, total)
         done += file.size
     progress(what, total, total)
 
 
-def _place(
+def _places(
     store: StoppedStore,
     files: list[NumberedFile],
-    index: int,
+    opened: SegmentFile,
     position: int,
-    view: memoryview,
     *,
     check_crc: bool,
-) -> Place:
-    file = files[index]
-    record = read_record(view, position, check_crc=check_crc, physical_offset=file.start + position)
-    if record.status is RecordStatus.MESSAGE:
-        return Place(PlaceKind.MESSAGE, file, position, record.size, record, view)
-    left = len(view) - position
-    if record.status is RecordStatus.BLANK:
-        return Place(PlaceKind.BLANK, file, position, left, record, view)
-    following = find_sound(view, file.start, position + 1)
-    if following is not None:
-        return Place(PlaceKind.DAMAGE, file, position, following - position, record, view)
-    if any(
-        find_sound(store.view(later.path), later.start, 0) is not None
-        for later in files[index + 1 :]
-    ):
-        return Place(PlaceKind.DAMAGE, file, position, left, record, view)
-    return Place(PlaceKind.END, file, position, 0, record, view)
+) -> Iterator[Place]:
+    """Yield the places of the first of these files, which is open."""
+    window = b"", 0
+    while position < opened.size:
+        look = opened.look(position, check_crc=check_crc, known=window)
+        if look.begin != window[1]:
+            window = opened.window(position)
+        kind, size = PlaceKind.MESSAGE, look.record.size
+        if look.record.status is RecordStatus.BLANK:
+            kind, size = PlaceKind.BLANK, opened.size - position
+        elif look.record.status is not RecordStatus.MESSAGE:
+            kind, size = PlaceKind.DAMAGE, opened.size - position
+            following = opened.find_record(position + 1, opened.size)
+            if following is not None:
+                size = following - position
+            elif not any(_has_record(store, later) for later in files[1:]):
+                kind, size = PlaceKind.END, 0
+        yield Place(kind, files[0], position, size, look)
+        position += size
 
 
-def find_sound(view: memoryview, start_offset: int, position: int) -> int | None:
-    """Return the byte place of the first sound record or blank from `position` on, or None."""
-    while position < len(view):
-        chunk = bytes(view[position : position + SEARCH_SIZE + len(_MESSAGE) + MAGIC_POSITION])
-        places = sorted(
-            at - MAGIC_POSITION
-            for magic in (_MESSAGE, _BLANK)
-            for at in _all(chunk, magic)
-            if at >= MAGIC_POSITION
-        )
-        for place in places:
-            record = read_record(
-                view, position + place, physical_offset=start_offset + position + place
-            )
-            if record.status is RecordStatus.MESSAGE:
-                return position + place
-            if record.status is RecordStatus.BLANK and record.size == len(view) - position - place:
-                return position + place
-        position += SEARCH_SIZE
-    return None
-
-
-def _all(chunk: bytes, wanted: bytes) -> Iterator[int]:
-    at = chunk.find(wanted)
-    while at >= 0:
-        yield at
-        at = chunk.find(wanted, at + 1)
+def _has_record(store: StoppedStore, file: NumberedFile) -> bool:
+    with store.opened_log(file) as opened:
+        return opened.find_record(0, opened.size) is not None
 
 
 def is_queued(record: RecordView) -> bool:

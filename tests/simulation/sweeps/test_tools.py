@@ -114,7 +114,7 @@ def _messages(root: Path) -> int:
 
 
 @AMOUNTS
-@cases(Case(NO_DESCRIPTOR, ""), Case(NO_MAPPING, ""))
+@cases(Case(NO_DESCRIPTOR, ""))
 @pytest.mark.parametrize("words", [("verify",), ("info",), ("cat",), ("dump", "commitlog")])
 def test_one_that_looks_finds_no_damage_where_it_was_refused(
     bench: Bench, words: tuple[str, ...], case: Case, whole: bool

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.compression import CompressionKind, compression_flags
-from skylarkmq.spark.log.log_batches import DamagedLogError, LogBatches
+from skylarkmq.spark.log.log_batches import DamagedLogError, LogBatches, SegmentRange
 from skylarkmq.spark.log.log_options import LogOptions
-from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
+from skylarkmq.store.stopped.segments import SegmentFile
 from tests.spark.support.logs import (
     ALL,
     BASE,

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from skylarkmq.common.read_only_files import patient_pread
 from skylarkmq.protocol.record import decode_message, encode_blank
-from skylarkmq.spark.log.log_batches import LogBatches
+from skylarkmq.spark.log.log_batches import LogBatches, SegmentRange
 from skylarkmq.spark.log.log_options import LogOptions
-from skylarkmq.spark.log.segments import SegmentFile, SegmentRange
 from skylarkmq.spark.schema import LOG_COLUMNS, names
+from skylarkmq.store.stopped.segments import SegmentFile
 from tests.spark.support.records import Written, row_of, rows_in
 
 BASE = 3 << 20
@@ -26,6 +27,7 @@ class MemoryFile:
     def __init__(self, data: bytes | bytearray) -> None:
         self.data = data
         self.unreadable: set[int] = set()  # begins of blocks of 4096 bytes
+        self.is_patient = False
         self.before_read: Callable[[], None] = lambda: None
 
     @property
@@ -37,6 +39,11 @@ class MemoryFile:
         return len(self.data)
 
     def pread(self, size: int, position: int) -> bytes:
+        if self.is_patient:
+            return patient_pread(self._pread, size, position, set())
+        return self._pread(size, position)
+
+    def _pread(self, size: int, position: int) -> bytes:
         self.before_read()
         assert size >= 0 and position >= 0
         first = position - position % 4096
@@ -98,7 +105,8 @@ def read_log(
     """Rows of a file; a reader a range as in Spark, or one for all under `stop`."""
     stored = log if isinstance(log, MemoryFile) else MemoryFile(log)
     parsed = LogOptions.parse({"path": "/data", **{k: str(v) for k, v in options.items()}})
-    file = SegmentFile(stored, BASE, patient=parsed.on_corruption != "fail")
+    stored.is_patient = parsed.on_corruption != "fail"
+    file = SegmentFile(stored, BASE)
     rows: list[dict[str, Any]] = []
     for span in spans_of(file, step, is_last=is_last):
         for batch in (reader or LogBatches(columns, parsed)).read(file, span):

@@ -2,19 +2,17 @@
 
 Pieces come by `pread` and not through a mapping: a bad sector of a dead broker's disk is an error
 that one can tell and pass over, where a mapping would kill the process, and a file of 1 GiB needs
-1 MiB of memory.
+1 MiB of memory. Open the file with `ReadOnlyFiles(patient=True)` and it is damage as any other.
 
 A record is found by its magic, by the physical offset that it carries, which must be that of the
 very place, by its inner lengths, and by its checksum or by a record that follows it. So neither a
 body that holds other records nor the remains of an older file are taken for one.
 
-Pure logic over an open file; in driver and executors, one thread.
+Pure logic over an open file; one thread.
 """
 
 from __future__ import annotations
 
-import errno
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import StoreFile
@@ -29,6 +27,7 @@ from skylarkmq.protocol.record import (
     LENGTHS_SIZE,
     MAGIC_POSITION,
     MESSAGE_MAGIC,
+    MIN_BLANK_SIZE,
     PHYSICAL_OFFSET_POSITION,
     SECTOR_SIZE,
     VIEW_BY_HOSTS,
@@ -40,35 +39,14 @@ from skylarkmq.protocol.record import (
 
 WINDOW_SIZE: Final = 1 << 20
 _GLANCE_SIZE: Final = 4096
-_BLOCK_SIZE: Final = 4096
-_UNREADABLE: Final = b"\xff"
 _CHAIN_COUNT: Final = 3
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
+_MAGICS: Final = tuple(
+    magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC, BLANK_MAGIC)
+)
 _OFFSET_END: Final = PHYSICAL_OFFSET_POSITION + 8
 _ZEROS: Final = bytes(WINDOW_SIZE + _OFFSET_END)
 _SIZE_SLACK: Final = 3  # bytes of a record's size that may be zeros
 _REST_MAX: Final = FIXED_IPV6.size + LENGTHS_SIZE + MAX_TOPIC_SIZE + 0xFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRange:
-    """The records of one file that begin at [begin, end), byte places within it. Picklable.
-
-    Attributes:
-        path: of the file.
-        base: physical offset of the file's first byte.
-        is_cut: `end` is the begin of a record, which another range has.
-        is_last: nothing was written after `end`.
-        next_file: where the next file begins, a byte place as `end` is; None when none follows.
-    """
-
-    path: str
-    base: int
-    begin: int
-    end: int
-    is_cut: bool = False
-    is_last: bool = False
-    next_file: int | None = None
 
 
 class Look(NamedTuple):
@@ -82,21 +60,19 @@ class Look(NamedTuple):
     begin: int
     claimed: int = 0
 
+    def bytes_at(self, place: int, size: int) -> bytes:
+        """Return bytes of the file from `place` on, as far as the piece has them."""
+        return self.data[place - self.begin : place - self.begin + size]
+
 
 class SegmentFile:
     """One open log file."""
 
-    def __init__(self, file: StoreFile, base: int, *, patient: bool = False) -> None:
-        """Take an open file.
-
-        Args:
-            base: physical offset of its first byte.
-            patient: what the disk cannot read counts as damage instead of raising OSError.
-        """
+    def __init__(self, file: StoreFile, base: int) -> None:
+        """Take an open file, and the physical offset of its first byte."""
         self.file = file
         self.base = base
         self.size = file.size
-        self._patient = patient
 
     def window(self, place: int, size: int = WINDOW_SIZE) -> tuple[bytes, int]:
         """Return at least `size` bytes from `place` on, fewer at the file's end, and their begin.
@@ -107,15 +83,21 @@ class SegmentFile:
         stop = place + size
         stop += -stop % SECTOR_SIZE
         # A range that was planned before the file was cut short reaches beyond its end.
-        return self._pread(max(0, min(stop, self.size) - begin), begin), begin
+        return self.file.pread(max(0, min(stop, self.size) - begin), begin), begin
 
-    def look(self, place: int, *, check_crc: bool) -> Look:
-        """Return what stands at `place`; a message, however large, lies whole in the piece."""
-        data, begin = self.window(place, _GLANCE_SIZE)
+    def look(self, place: int, *, check_crc: bool, known: tuple[bytes, int] | None = None) -> Look:
+        """Return what stands at `place`; a message, however large, lies whole in the piece.
+
+        Args:
+            known: a window that begins at or before `place`, to spare a read where it reaches.
+        """
+        data, begin = known or (b"", 0)
+        if begin + len(data) < min(place + _GLANCE_SIZE, self.size):
+            data, begin = self.window(place, _GLANCE_SIZE)
         at = place - begin
         if len(data) - at >= HEAD.size:
             size, magic = HEAD.unpack_from(data, at)
-            if magic == BLANK_MAGIC and size == self.size - place:
+            if magic == BLANK_MAGIC and MIN_BLANK_SIZE <= size <= self.size - place:
                 return Look(RecordView(RecordStatus.BLANK, size), data, begin)
         size = _claimed_size(data, at, self.base + place)
         if at + size > len(data) < self.size - begin:
@@ -125,23 +107,20 @@ class SegmentFile:
         return Look(record, data, begin, size)
 
     def find_record(self, place: int, stop: int) -> int | None:
-        """Return where the first sound record begins in [place, stop), None without one."""
+        """Return where the first sound record begins in [place, stop), None without one.
+
+        The blank record that ends the file counts.
+        """
         stop = min(stop, self.size)
         while (place := max(place, self.file.data_start(place) - _SIZE_SLACK)) < stop:
-            chunk = self._pread(min(WINDOW_SIZE + _OFFSET_END, self.size - place), place)
+            chunk = self.file.pread(min(WINDOW_SIZE + _OFFSET_END, self.size - place), place)
             # Most of the last file lies there ahead of need; to search in zeros takes ten times as
             # long as to see that they are zeros.
-            at = -1 if _ZEROS.startswith(chunk) else chunk.find(_MAGIC, MAGIC_POSITION)
-            while at >= 0:
-                start = at - MAGIC_POSITION
+            for start in [] if _ZEROS.startswith(chunk) else _heads(chunk):
                 if start >= WINDOW_SIZE or place + start >= stop:
                     break
-                offset = (self.base + place + start).to_bytes(8, "big")
-                if chunk[
-                    start + PHYSICAL_OFFSET_POSITION : start + _OFFSET_END
-                ] == offset and self._is_record(place + start):
+                if self._is_sound(chunk, start, place + start):
                     return place + start
-                at = chunk.find(_MAGIC, at + 1)
             place += WINDOW_SIZE
         return None
 
@@ -168,11 +147,18 @@ class SegmentFile:
 
         Zeros in front are not enough: a disk that was rescued has zeros where it was unreadable.
         """
-        if any(self._pread(min(HEAD.size, self.size), 0)):
+        if any(self.file.pread(min(HEAD.size, self.size), 0)):
             return False
         return self.find_record(0, self.size) is None
 
-    def _is_record(self, place: int) -> bool:
+    def _is_sound(self, chunk: bytes, start: int, place: int) -> bool:
+        """Return whether a sound record, or the file's last blank, has its head in the chunk."""
+        size, magic = HEAD.unpack_from(chunk, start)
+        if magic == BLANK_MAGIC:
+            return bool(size == self.size - place)
+        offset = (self.base + place).to_bytes(8, "big")
+        if chunk[start + PHYSICAL_OFFSET_POSITION : start + _OFFSET_END] != offset:
+            return False
         found = self.look(place, check_crc=True).record
         if found.status is RecordStatus.MESSAGE:
             return True
@@ -194,27 +180,16 @@ class SegmentFile:
             place += found.size
         return True
 
-    def _pread(self, size: int, position: int) -> bytes:
-        try:
-            return self.file.pread(size, position)
-        except OSError as error:
-            if error.errno != errno.EIO or not self._patient:
-                raise
-        parts: list[bytes] = []
-        place, stop = position, position + size
-        while place < stop:
-            following = min(place - place % _BLOCK_SIZE + _BLOCK_SIZE, stop)
-            parts.append(self._block(following - place, place))
-            place = following
-        return b"".join(parts)
 
-    def _block(self, size: int, position: int) -> bytes:
-        try:
-            return self.file.pread(size, position)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return _UNREADABLE * size
+def _heads(chunk: bytes) -> list[int]:
+    """Return where heads of records and blanks may begin, by their magic."""
+    found: list[int] = []
+    for magic in _MAGICS:
+        at = chunk.find(magic, MAGIC_POSITION)
+        while at >= 0:
+            found.append(at - MAGIC_POSITION)
+            at = chunk.find(magic, at + 1)
+    return sorted(found)
 
 
 def _claimed_size(data: bytes, position: int, physical_offset: int) -> int:
