@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import Final
+import os
+import sys
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -98,6 +101,19 @@ SECTIONS: Final = {
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command; what the machine refuses, such as a full disk, is one line and 1."""
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            # What the output still holds would be an error once more, at the exit.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            where = f"{error.filename}: " if error.filename is not None else ""
+            with contextlib.suppress(OSError):
+                click.echo(f"error: {where}{error.strerror or error}", err=True)
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -105,28 +105,30 @@ def send(
         pace = Pace(clock, messages, span, rate)
         body = bytes(index % 94 + 33 for index in range(size))
         limit_s = session.timeout
+
+        async def sender(producer: Producer, progress: ProgressBar) -> None:
+            while (count := await pace.take(batch)) > 0:
+                begun_s = clock.monotonic()
+                try:
+                    if count == 1:
+                        await producer.send(Message(topic, body))
+                    else:
+                        await producer.send_batch([Message(topic, body)] * count)
+                except RocketMQError as error:
+                    tally.failed(error, count)
+                else:
+                    tally.done(count, count * size, clock.monotonic() - begun_s)
+                progress("send", tally.messages, messages)
+
         async with Producer(client=client, send_timeout=limit_s, compress_over=NEVER) as producer:
-            with ProgressBar(counts=True) as progress:
-                pace.begin()
-
-                async def sender() -> None:
-                    while (count := await pace.take(batch)) > 0:
-                        begun_s = clock.monotonic()
-                        try:
-                            if count == 1:
-                                await producer.send(Message(topic, body))
-                            else:
-                                await producer.send_batch([Message(topic, body)] * count)
-                        except RocketMQError as error:
-                            tally.failed(error, count)
-                        else:
-                            tally.done(count, count * size, clock.monotonic() - begun_s)
-                        progress("send", tally.messages, messages)
-
-                await asyncio.gather(*(sender() for _ in range(concurrency)))
-        row = tally.row(topic, pace.begun_s)
-        row |= {"size": size, "concurrency": concurrency, "batch": batch, "rate": rate}
-        session.output.one(row, COLUMNS)
+            try:
+                with ProgressBar(counts=True) as progress:
+                    pace.begin()
+                    await asyncio.gather(*(sender(producer, progress) for _ in range(concurrency)))
+            finally:  # interrupted, it says what it measured until then
+                row = tally.row(topic, pace.begun_s)
+                row |= {"size": size, "concurrency": concurrency, "batch": batch, "rate": rate}
+                session.output.one(row, COLUMNS)
         return FAILED if tally.errors or not tally.messages else 0
 
     session.run(work)
@@ -185,7 +187,8 @@ def consume(
         except TimeoutError:
             if not ending.expired():
                 raise
-        session.output.one(tally.row(topic, begun_s) | {"group": group}, COLUMNS)
+        finally:  # interrupted, it says what it measured until then
+            session.output.one(tally.row(topic, begun_s) | {"group": group}, COLUMNS)
         return 0 if tally.messages else FAILED
 
     session.run(work)

@@ -65,7 +65,7 @@ def status(session: Session, watch: Watch) -> None:
     async def work(admin: Admin) -> None:
         await watch.look(session, admin.cluster_status, show)
 
-    session.administer(work)
+    session.administer(work, open_ended=watch.open_ended)
 
 
 def _process(broker: BrokerStatus, one: ReplicaStatus) -> Row:
@@ -120,7 +120,8 @@ def health(
     async def work() -> int:
         return FAILED if await watch.look(session, ask, show, enough) else 0
 
-    run(work, asked=f"{session.namesrv} ({session.origin})")
+    asked = f"{session.namesrv} ({session.origin})"
+    run(work, asked=asked, open_ended=watch.open_ended and not exit_when_ready)
 
 
 @cluster.command("drain", epilog=EXIT_CODES)

@@ -68,23 +68,33 @@ class Session:
             request_timeout=self.timeout,
         )
 
-    def run(self, work: Callable[[Client], Coroutine[Any, Any, int | None]]) -> NoReturn:
-        """Do `work` with a client and exit with the code that it returns."""
+    def run(
+        self,
+        work: Callable[[Client], Coroutine[Any, Any, int | None]],
+        *,
+        open_ended: bool = False,
+    ) -> NoReturn:
+        """Do `work` with a client and exit with the code that it returns, as `running.run`."""
 
         async def connected() -> int | None:
             async with self.client() as client:
                 return await work(client)
 
-        run(connected, asked=f"{self.namesrv} ({self.origin})")
+        run(connected, asked=f"{self.namesrv} ({self.origin})", open_ended=open_ended)
 
-    def administer(self, work: Callable[[Admin], Coroutine[Any, Any, int | None]]) -> NoReturn:
-        """Do `work` with an administrator and exit with the code that it returns."""
+    def administer(
+        self,
+        work: Callable[[Admin], Coroutine[Any, Any, int | None]],
+        *,
+        open_ended: bool = False,
+    ) -> NoReturn:
+        """Do `work` with an administrator and exit with the code that it returns, as `run`."""
 
         async def with_admin(client: Client) -> int | None:
             async with Admin(client=client, timeout=self.timeout) as admin:
                 return await work(admin)
 
-        self.run(with_admin)
+        self.run(with_admin, open_ended=open_ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,11 @@ def replay(
                 what = f"replay {letters} dead letters of {group} to {where}"
                 if letters and (change.dry_run or change.allowed(what)):
                     scan = _letters(client, admin, group, since, until)
-                    await run.replay(scan, letters, dry_run=change.dry_run)
+                    try:
+                        await run.replay(scan, letters, dry_run=change.dry_run)
+                    except asyncio.CancelledError:  # interrupted, it says what it did until then
+                        run.report(session, path, dry_run=change.dry_run)
+                        raise
         return run.report(session, path, dry_run=change.dry_run)
 
     session.run(work)

@@ -147,7 +147,7 @@ def lag(session: Session, watch: Watch, group: str | None, topic: str | None) ->
         name = group
         await watch.look(session, lambda: admin.progress(name, topic), show_one)
 
-    session.administer(work)
+    session.administer(work, open_ended=watch.open_ended)
 
 
 async def _all_lags(admin: Admin) -> list[Row]:

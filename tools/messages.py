@@ -1,7 +1,7 @@
 """The commands `skylarkmq send` and `skylarkmq consume`: messages in and out of a shell.
 
 Results and messages go to standard output, one JSON object a line; everything else to standard
-error. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 unreachable, 5 refused.
+error. Exit codes: those of `running.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Final, Literal
 
@@ -21,12 +20,13 @@ import click
 from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
-from skylarkmq.client.errors import RequestTimeout
+from skylarkmq.client.errors import RequestTimeout, RocketMQError
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.protocol.message import Message
 from skylarkmq.tools.connection import Session, connected
+from skylarkmq.tools.output import visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
 from skylarkmq.tools.showing import result_row
 
@@ -60,7 +60,8 @@ def send(
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
 
-    Prints a JSON line with status, ids, queue and offset for each message, in their order.
+    Prints a JSON line with status, ids, queue and offset for each message as it is stored, in their
+    order. The first line that fails is the last one read: what is under way then is still printed.
     """
     named = dict(_property(text) for text in properties)
 
@@ -131,23 +132,46 @@ def consume(
                 return NOT_FOUND
         return 0 if max_count is None or count >= max_count else FAILED
 
-    session.run(work)
+    session.run(work, open_ended=max_count is None)
 
 
 async def _send_lines(producer: Producer, message: Callable[[bytes], Message]) -> int:
-    """Send each line, many in flight; print results in order. The first failure ends it."""
-    under_way: deque[asyncio.Future[SendResult]] = deque()
-    try:
+    """Send each line, many in flight; print each result as it comes, in order.
+
+    The first failure, or a signal, ends the reading; what is under way then is printed, too.
+    """
+    under_way: asyncio.Queue[asyncio.Future[SendResult] | None] = asyncio.Queue()
+
+    async def read() -> None:
         async for line in _input_lines():
-            await producer.room(len(line))
-            under_way.append(producer.send_nowait(message(line)))
-            while under_way and under_way[0].done():
-                _print_result(under_way.popleft().result())
-        while under_way:
-            _print_result(await under_way.popleft())
+            try:
+                await producer.room(len(line))
+                under_way.put_nowait(producer.send_nowait(message(line)))
+            except (RocketMQError, ValueError) as error:
+                under_way.put_nowait(refused := asyncio.Future[SendResult]())
+                refused.set_exception(error)
+                return
+
+    async def show() -> None:
+        number, failure = 0, None
+        while (future := await under_way.get()) is not None:
+            number += 1
+            try:
+                _print_result(await future)
+            except (RocketMQError, ValueError) as error:
+                click.echo(f"line {number}: {visible(str(error))}", err=True)
+                failure = failure or error
+                reading.cancel()
+        if failure is not None:
+            raise failure
+
+    reading, showing = asyncio.create_task(read()), asyncio.create_task(show())
+    try:
+        await asyncio.wait([reading, showing], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for future in under_way:
-            future.cancel()
+        reading.cancel()
+        under_way.put_nowait(None)
+        await showing
     return 0
 
 

@@ -1,6 +1,7 @@
 """How a command that talks to a cluster runs: its loop, its end by a signal, its exit code.
 
-Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused.
+Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused, and 128 + its number
+for a signal that ended the command before its end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 UNREACHABLE: Final = 4
 REFUSED: Final = 5
+SIGNALLED: Final = 128
+"""Plus the number of the signal that ended a command before its end, as shells have it."""
 COMMAND_OF: Final = {
     "create_group": "skylarkmq group create",
     "update_group": "skylarkmq group update",
@@ -48,17 +51,23 @@ EXIT_CODES: Final = (
 )
 
 
-def run(work: Callable[[], Coroutine[Any, Any, int | None]], *, asked: str = "") -> NoReturn:
+def run(
+    work: Callable[[], Coroutine[Any, Any, int | None]],
+    *,
+    asked: str = "",
+    open_ended: bool = False,
+) -> NoReturn:
     """Run a command's work and exit with the code that it returns; None is 0.
 
-    SIGINT and SIGTERM end the work cleanly, with 0: a command that has no end of its own is ended
-    so. Errors become one line on standard error and their exit code.
+    SIGINT and SIGTERM end the work cleanly, with 128 + the signal's number. Errors become one line
+    on standard error and their exit code.
 
     Args:
         asked: which name servers were asked, and who named them; told when none can be reached.
+        open_ended: the command has no end of its own, so that a signal is its good end: 0.
     """
     try:
-        code = asyncio.run(_until_signal(work))
+        code = asyncio.run(_until_signal(work, open_ended=open_ended))
     except (MessageTooLarge, ValueError, WireError) as error:
         code = fail(error, USAGE)
     except RocketMQError as error:
@@ -74,24 +83,26 @@ def run(work: Callable[[], Coroutine[Any, Any, int | None]], *, asked: str = "")
     sys.exit(code)
 
 
-async def _until_signal(work: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+async def _until_signal(
+    work: Callable[[], Coroutine[Any, Any, int | None]], *, open_ended: bool
+) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(work())
-    interrupted = False
+    ended_by = 0
 
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
+    def interrupt(number: int) -> None:
+        nonlocal ended_by
+        ended_by = number
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # not on Windows
-            loop.add_signal_handler(number, interrupt)
+            loop.add_signal_handler(number, interrupt, number)
     try:
         return await task or 0
     except asyncio.CancelledError:
-        if interrupted:
-            return 0
+        if ended_by:
+            return 0 if open_ended else SIGNALLED + ended_by
         raise
 
 

@@ -103,7 +103,7 @@ def tail(
                 if not left:
                     return
 
-    session.run(work)
+    session.run(work, open_ended=count is None and span is None)
 
 
 @click.command(epilog=EXIT_CODES)

@@ -95,7 +95,7 @@ def top(
                     screen.show(snapshot(before, now))
                     before = now
 
-    session.run(work)
+    session.run(work, open_ended=times is None)
 
 
 async def look(

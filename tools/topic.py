@@ -156,7 +156,7 @@ def stats(session: Session, watch: Watch, topic: str) -> None:
 
         await watch.look(session, ask, show)
 
-    session.administer(work)
+    session.administer(work, open_ended=watch.open_ended)
 
 
 def _rate(what: str, group: str | None, found: Statistic) -> Row:

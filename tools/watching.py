@@ -29,6 +29,11 @@ class Watch:
     every_s: float
     times: int | None
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether only a signal ends it."""
+        return self.on and self.times is None
+
     def output(self, session: Session) -> Output:
         """Return where to print: JSON on lines where many answers follow each other."""
         many = self.on and session.output.form == "json"

@@ -85,4 +85,4 @@ def record(
         if proxy.failure is not None:
             raise click.ClickException(f"{file}: {proxy.failure.strerror}")
 
-    run(work)
+    run(work, open_ended=count is None and span is None)

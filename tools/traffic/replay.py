@@ -22,7 +22,7 @@ from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.local.addresses import host_and_port
-from skylarkmq.tools.output import Columns, ProgressBar
+from skylarkmq.tools.output import Columns, Output, ProgressBar
 from skylarkmq.tools.running import EXIT_CODES, FAILED
 from skylarkmq.tools.traffic.recording import MASK, SIGNED_BY, Recorded, name_of, read
 
@@ -106,18 +106,24 @@ def replay(
     async def work(client: Client) -> int:
         outcome = Outcome()
         outcome.skipped["other server"] += sum(each.to not in places for each in recorded)
-        await _send(client, session.timeout, requests, places, speed, outcome)
-        session.output.one(outcome.row(), COLUMNS)
-        if session.output.is_table:
-            for each in outcome.differences:
-                click.echo(
-                    f"request {each['request']}, {each['name']}: recorded {each['recorded']}, got "
-                    f"{each['got']} {each['remark'] or ''}".rstrip()
-                )
+        try:
+            await _send(client, session.timeout, requests, places, speed, outcome)
+        finally:  # interrupted, it says what it did until then
+            _report(session.output, outcome)
         return FAILED if outcome.counts["different"] or outcome.counts["failed"] else 0
 
     first = next(iter(places.values()))
     replace(session, namesrv=first, origin="--to").run(work)
+
+
+def _report(output: Output, outcome: Outcome) -> None:
+    output.one(outcome.row(), COLUMNS)
+    if output.is_table:
+        for each in outcome.differences:
+            click.echo(
+                f"request {each['request']}, {each['name']}: recorded {each['recorded']}, got "
+                f"{each['got']} {each['remark'] or ''}".rstrip()
+            )
 
 
 def _places(targets: tuple[str, ...], recorded: list[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,7 +17,7 @@ from skylarkmq.client.errors import RequestTimeout
 from skylarkmq.testing import SyncBroker
 from skylarkmq.tools import dlq
 from skylarkmq.tools.local.private_file import replaced_file
-from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE
+from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, SIGNALLED, UNREACHABLE, USAGE
 from tests.tools.live.shell import Shell
 
 pytestmark = pytest.mark.timing
@@ -244,6 +245,21 @@ def test_a_replay_that_is_interrupted_goes_on(
     monkeypatch.setattr(dlq.Ledger, "add", add)
     assert shell("dlq", "replay", group, "--yes").json["replayed"] == 2
     assert consumed(broker, group, 4) == ["m-0", "m-1", "m-2", "m-3"]
+
+
+def test_an_interrupted_replay_tells_what_it_sent(
+    shell: Shell, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = dlq.Ledger.add
+
+    def adding(self: dlq.Ledger, letter: object) -> None:
+        add(self, letter)  # type: ignore[arg-type]
+        if len(self.done) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(dlq.Ledger, "add", adding)
+    said = shell("dlq", "replay", group, "--yes", code=SIGNALLED + signal.SIGINT)
+    assert said.json["replayed"] == 2
 
 
 def test_a_letter_that_fails_is_tried_again_by_the_next_replay(
