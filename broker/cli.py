@@ -37,6 +37,7 @@ from skylarkmq.broker.fleet.link import SupervisorLink
 from skylarkmq.broker.fleet.plan import NAMESRV_NAME, unserved_folders
 from skylarkmq.broker.fleet.supervisor import StartFailedError
 from skylarkmq.broker.logs import LogFormatOption, chosen_format, set_up_logs
+from skylarkmq.broker.net.addresses import is_own
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.first_use import on_first_use
@@ -302,7 +303,8 @@ def _load(
     link: SupervisorLink | None = None,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
-    sources = Sources(path, os.environ, settings, home, socket.gethostname(), profile, TLS_FILE)
+    name = socket.gethostname()
+    sources = Sources(path, os.environ, settings, home, name, profile, TLS_FILE, is_own)
     try:
         return load(sources)
     except ConfigError as error:

@@ -38,6 +38,7 @@ from skylarkmq.broker.net.addresses import (
     is_loopback,
     port_of,
     resolve,
+    why_unreachable,
 )
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.drain_page import DrainAccess
@@ -213,6 +214,8 @@ class BrokerController:
                     "network cannot reach: set brokerIP1 to one that they can",
                     self._host,
                 )
+            elif doubt := why_unreachable(self._host, bound, contained=in_container()):
+                log.warning("%s", doubt)
             port = port_of(self._sockets[0])
             self.listen_address = (config.bind_address, port)
             self.advertised = HostAddress(self._host, port)

@@ -26,8 +26,10 @@ from skylarkmq.broker.net.addresses import (
     advertised_address,
     bind,
     bind_pair,
+    in_container,
     interface_addresses,
     resolve,
+    why_unreachable,
 )
 from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.broker.process import connections_possible, memory_size, raise_file_limit
@@ -135,6 +137,8 @@ def _binds(config: ServerConfig, port: int) -> Finding:
 
 def _advertised(config: BrokerConfig) -> Finding:
     host = advertised_address(config.broker_ip1, config.bind_address, interface_addresses())
+    if doubt := why_unreachable(host, config.bind_address, contained=in_container()):
+        return Finding("warning", "advertised address", doubt)
     return Finding("ok", "advertised address", f"{host} ({resolve(host)})")
 
 

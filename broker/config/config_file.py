@@ -56,6 +56,7 @@ _JAVA_VARIABLES: Final = {
 _HOME_ORIGIN: Final = f"environment {ROCKETMQ_HOME_VARIABLE}"
 """Images set it for everybody, so it is no key that somebody meant to count."""
 DEFAULT_ORIGIN: Final = "default"
+_AS_TOLD: Final = f"{DEFAULT_ORIGIN}: as brokerIP1"
 PROFILE_ORIGIN: Final = "--profile"
 Profile = Literal["dev", "test", "prod"]
 PROFILES: Final[Mapping[Profile, Mapping[str, str]]] = {
@@ -106,6 +107,7 @@ class Sources:
     host_name: str = ""
     profile: Profile = "prod"
     tls_file: Path | None = None  # read where it exists and the user names no other
+    is_own: Callable[[str], bool] = lambda _: False  # whether a host is this machine
 
 
 class Setting(NamedTuple):
@@ -152,7 +154,7 @@ def load_broker_config(sources: Sources) -> Loaded[BrokerConfig]:
         tls = TlsConfig(**_attributes(TlsConfig, values))
         return BrokerConfig(store=store, tls=tls, **_attributes(BrokerConfig, values))
 
-    return _load(sources, KEYS, defaults, make)
+    return _load(sources, KEYS, defaults, make, listen_as_told=True)
 
 
 def load_namesrv_config(sources: Sources) -> Loaded[NamesrvConfig]:
@@ -177,8 +179,14 @@ def _load(
     keys: Mapping[str, Key],
     defaults: Mapping[str, Setting],
     make: Callable[[Mapping[str, Any]], C],
+    *,
+    listen_as_told: bool = False,
 ) -> Loaded[C]:
     given, unknown_variables = _collect(sources, keys)
+    told = given.get("brokerIP1")
+    if listen_as_told and told and "bindAddress" not in given and sources.is_own(told.text):
+        # A broker.conf of RocketMQ's has no bindAddress: its broker listens on all interfaces.
+        defaults = {**defaults, "bindAddress": told._replace(origin=_AS_TOLD)}
     if sources.tls_file is not None:
         defaults = {**defaults, _TLS_FILE_KEY: Setting(str(sources.tls_file), DEFAULT_ORIGIN)}
     given = {**_tls_file_settings({**defaults, **given}.get(_TLS_FILE_KEY), keys), **given}

@@ -112,7 +112,7 @@ class ServerConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     # Connections
-    bind_address: str = "127.0.0.1"
+    bind_address: str = "127.0.0.1"  # brokers: brokerIP1 where this machine has it
     max_connections: Positive = 10_000  # ours
     max_connections_per_address: Count = 0  # ours; 0: half of max_connections
     server_channel_max_idle_time_seconds: Positive = 120  # s

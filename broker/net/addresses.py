@@ -11,6 +11,9 @@ What clients are told:
     bound to all, one interface          that interface's address
     bound to all, several or none        the start is refused, naming brokerIP1
 
+Where it listens when `bindAddress` is not set: on brokerIP1 if that is an address of this machine,
+else on loopback alone. Unlike RocketMQ, which listens on all interfaces.
+
 Unlike RocketMQ, which takes the first address that it finds: in a container or on a machine with
 several networks, often no client can reach that one.
 """
@@ -87,6 +90,48 @@ def advertised_address(
 def is_guessed(broker_ip1: str | None, bind_address: str) -> bool:
     """Return whether `advertised_address` takes the address of the only interface."""
     return not broker_ip1 and bind_address in _WILDCARDS
+
+
+def is_own(host: str) -> bool:
+    """Return whether a host is this machine, by an address that others can reach. Blocks.
+
+    Whoever may bind an address has it: that holds for every interface, IPv6 too.
+    """
+    try:
+        address = resolve(host)
+        if is_loopback(address) or address in _WILDCARDS:
+            return False
+        bind(address, 0).close()
+    except OSError:
+        return False
+    return True
+
+
+def why_unreachable(told: str, bound: str, *, contained: bool) -> str:
+    """Return why clients may not reach the broker at the address that they are told, and the cure.
+
+    Empty when nothing speaks against it, or the name is not known yet. Blocks.
+
+    Args:
+        contained: in a container, where clients are often told an address of its host.
+    """
+    try:
+        address = resolve(told)
+        listens = address if bound in _WILDCARDS else resolve(bound)
+    except OSError:
+        return ""
+    own = is_own(told)
+    if address != listens and (own or is_loopback(listens)) and not is_loopback(address):
+        return (
+            f"clients are told {told}, and the broker listens on {bound} alone: set bindAddress to "
+            f"{told if own else '0.0.0.0'}, or leave brokerIP1 out"
+        )
+    if not (own or is_loopback(address) or contained):
+        return (
+            f"clients are told {told}, which is no address of this machine: nobody reaches the "
+            "broker unless something there forwards to it (NAT, a load balancer); see brokerIP1"
+        )
+    return ""
 
 
 def in_container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:

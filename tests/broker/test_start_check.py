@@ -82,6 +82,12 @@ async def test_a_pool_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     assert found["memory"].level == "problem" and "transientStorePoolSize" in found["memory"].text
 
 
+async def test_an_address_that_nobody_reaches_is_told(tmp_path: Path) -> None:
+    found = await check(tmp_path, "brokerIP1=203.0.113.7")
+    assert found["advertised address"].level == "warning"
+    assert "set bindAddress" in found["advertised address"].text
+
+
 async def test_exposure_and_keys_without_effect_are_told(tmp_path: Path) -> None:
     found = await check(
         tmp_path, "bindAddress=0.0.0.0", "brokerIP1=127.0.0.1", "useEpollNativeSelector=true"
