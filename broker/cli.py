@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 
@@ -19,6 +19,7 @@ import click
 
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
+    NAMESRV_ADDR_VARIABLE,
     PROFILE_ORIGIN,
     PROFILES,
     TLS_FILE,
@@ -198,7 +199,10 @@ def _run_broker(
     if brokers is not None:
         settings = (*settings, f"brokers={brokers}")
     link = _link_of(supervised)
-    loaded = _load(load_broker_config, config_path, settings, profile=profile, link=link)
+    # A try must not join the cluster that the shell's clients work with.
+    alone = {NAMESRV_ADDR_VARIABLE} if with_namesrv and profile == "dev" else ()
+    environment = {name: text for name, text in os.environ.items() if name not in alone}
+    loaded = _load(load_broker_config, config_path, settings, environment, profile, link)
     config = loaded.config
     if _only_told(loaded, wanted, with_namesrv=with_namesrv):
         return
@@ -298,13 +302,13 @@ def _load(
     load: Callable[[Sources], Loaded[Any]],
     path: Path | None,
     settings: tuple[str, ...],
-    *,
+    environment: Mapping[str, str] = os.environ,
     profile: Profile = "prod",
     link: SupervisorLink | None = None,
 ) -> Loaded[Any]:
     home = Path(os.path.expanduser("~"))  # `~` itself where the system knows no home
     name = socket.gethostname()
-    sources = Sources(path, os.environ, settings, home, name, profile, TLS_FILE, is_own)
+    sources = Sources(path, environment, settings, home, name, profile, TLS_FILE, is_own)
     try:
         return load(sources)
     except ConfigError as error:

@@ -222,6 +222,23 @@ def test_the_development_profile_lies_below_what_is_said(tmp_path: Path) -> None
     assert "mappedFileSizeCommitLog=1073741824" in without
 
 
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        (("--dev",), ""),
+        (("--dev", "--set", "namesrvAddr=b:1"), "b:1"),
+        (("--profile", "test"), "a:1"),
+        ((), "a:1"),
+    ],
+)
+def test_a_try_does_not_join_the_cluster_of_the_shells_clients(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], joined: str
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    code, out, _ = _invoke(serve, *words, "--print-config")
+    assert code == 0 and f"namesrvAddr={joined}" in out.splitlines()
+
+
 def test_print_config_of_a_name_server() -> None:
     code, out, _ = _invoke(namesrv, "--print-config")
     assert code == 0 and "listenPort=9876" in out.splitlines()
