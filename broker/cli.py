@@ -40,7 +40,7 @@ from skylarkmq.broker.fleet.supervisor import StartFailedError
 from skylarkmq.broker.logs import LogFormatOption, chosen_format, set_up_logs
 from skylarkmq.broker.net.addresses import is_own
 from skylarkmq.common.config_fields import ConfigError
-from skylarkmq.common.errors import StoreError
+from skylarkmq.common.errors import StoreError, reason
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.flags import MASTER_ID
 
@@ -333,7 +333,7 @@ def _run(
     except StartFailedError as error:
         _end(error.code, str(error), link)
     except (StoreError, OSError) as error:
-        _end(EXIT_FAILED, str(error), link)
+        _end(EXIT_FAILED, reason(error), link)
     if code:
         sys.exit(code)
 

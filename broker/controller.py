@@ -117,7 +117,8 @@ class BrokerController:
         self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
-        self._metrics_pages: MetricsPages = metrics
+        is_off = metrics == "listen" and config.metrics_prom_exporter_port is None
+        self._metrics_pages: MetricsPages = "none" if is_off else metrics
         self._peer_clock = peer_clock
         self._connect = connect
         self._files: Files = files or DiskFiles()
@@ -369,7 +370,8 @@ class BrokerController:
             )
 
         config = self.config
-        address = (config.metrics_host, config.metrics_prom_exporter_port)
+        port = config.metrics_prom_exporter_port
+        address = None if port is None else (config.metrics_host, port)
         self._metrics = MetricsServer(
             address if self._metrics_pages == "listen" else None,
             make_registry,

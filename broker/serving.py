@@ -202,7 +202,8 @@ def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[
     possible = connections_possible(config.max_connections, limit, servers)
     if possible == config.max_connections:
         return loaded
-    log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
+    if "maxConnections" in loaded.settings:  # the default is an upper bound; `--check` tells
+        log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
     return replace(loaded, config=replace(config, max_connections=possible))
 
 

@@ -35,7 +35,7 @@ from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.broker.process import connections_possible, memory_size, raise_file_limit
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.common.config_fields import ConfigError
-from skylarkmq.common.errors import StoreError
+from skylarkmq.common.errors import StoreError, reason
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.common.worker import ThreadWorker
@@ -92,7 +92,7 @@ def _guarded(subject: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except (ConfigError, StoreError, OSError) as error:
-        return Finding("problem", subject, str(error))
+        return Finding("problem", subject, reason(error))
 
 
 def _accounts(config: ServerConfig) -> Finding:
@@ -124,7 +124,8 @@ def _broker_addresses(config: BrokerConfig, with_namesrv: bool) -> Finding:
         if config.grpc_listen_port is not None:
             check_grpc(config)
             bound.enter_context(contextlib.closing(bind_for_grpc(config, config.grpc_listen_port)))
-        bind(config.metrics_host, config.metrics_prom_exporter_port).close()
+        if config.metrics_prom_exporter_port is not None:
+            bind(config.metrics_host, config.metrics_prom_exporter_port).close()
         if with_namesrv:
             return _binds(config, config.namesrv_listen_port)
     return Finding("ok", "addresses", "free")
@@ -147,7 +148,7 @@ def _store(config: BrokerConfig) -> Finding:
     files = ReadOnlyFiles()
     existing = _existing(paths.root)
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise OSError(errno.EACCES, "this user may not write there", str(existing))
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
     if existing != paths.root:
         return Finding("ok", "store", f"{paths.root} will be made")
     if is_held_here(paths) or files.lock_holder(paths.lock) is not None:

@@ -1,8 +1,10 @@
-"""Errors of the files that this project writes."""
+"""Errors of the files that this project writes, and what the system's are called."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Final
 
 
 class StoreError(Exception):
@@ -23,3 +25,20 @@ class CorruptFileError(StoreError):
         self.path = path
         self.position = position
         self.why = why
+
+
+_CURES: Final = {
+    errno.EACCES: "whoever runs this may not use it: change its owner, or name another path",
+    errno.EPERM: "whoever runs this may not use it: change its owner, or name another path",
+    errno.EROFS: "this file system is only for reading: name a path on another one",
+}
+
+
+def reason(error: Exception) -> str:
+    """Return an error in one line; what the system refuses names its path, and the cure."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return error.strerror
+    cure = _CURES.get(error.errno or 0)
+    return f"{error.filename}: {error.strerror}" + (f"; {cure}" if cure else "")

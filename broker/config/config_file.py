@@ -82,6 +82,8 @@ PROFILES: Final[Mapping[Profile, Mapping[str, str]]] = {
     "prod": {},
 }
 """What a server is for -> what it then takes in place of the defaults."""
+OFF: Final = "off"
+"""Of a port, in place of a number: nothing listens there. An empty text is the same."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 KEYS: Final = {**keys_of(BrokerConfig), **keys_of(StoreConfig), **keys_of(TlsConfig)}
 """All keys of a broker and its store."""
@@ -382,9 +384,10 @@ def _read_value(key: str, wanted: Any, text: str) -> Any:
     """Turn a text into the value of its key's type; its limits are checked by the dataclass."""
     origin = typing.get_origin(wanted)
     if origin in (types.UnionType, typing.Union):
-        if not text:
-            return None
         wanted = next(kind for kind in typing.get_args(wanted) if kind is not types.NoneType)
+        is_number = int in (wanted, *typing.get_args(wanted))
+        if not text or (is_number and text == OFF):
+            return None
         return _read_value(key, wanted, text)
     if origin is Annotated:
         wanted = typing.get_args(wanted)[0]

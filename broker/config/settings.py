@@ -181,10 +181,10 @@ class BrokerConfig(ServerConfig):
     # Where it listens; 0 picks a free port
     listen_port: Port = 10911  # the fast port is 2 below
     namesrv_listen_port: Port = 9876  # of the built-in name server
-    grpc_listen_port: Port | None = None  # for clients of RocketMQ 5, 8081 there; None: nowhere
+    grpc_listen_port: Port | None = None  # for clients of RocketMQ 5, 8081 there; off: nowhere
     grpc_advertised_address: str | None = None  # ours; host:port; None: as clients reached it
     grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are handed on
-    metrics_prom_exporter_port: Port = 5557
+    metrics_prom_exporter_port: Port | None = 5557  # off: no pages of metrics and health
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines
     metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; whose names /metrics has beside ours

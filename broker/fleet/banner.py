@@ -24,7 +24,7 @@ def fleet_lines(
     config: BrokerConfig,
     brokers: Sequence[Fields],
     namesrv: str | None,
-    pages: Address,
+    pages: Address | None,
     ready_s: float,
     without_effect: Sequence[str],
 ) -> Iterator[str]:
@@ -33,7 +33,7 @@ def fleet_lines(
     Args:
         brokers: what each broker said when it was ready.
         namesrv: the address of the fleet's name server, if it has one.
-        pages: where metrics and health are.
+        pages: where metrics and health are, if they are anywhere.
     """
     yield f"SkylarkMQ {__version__} is ready after {ready_s:.2f} s: {len(brokers)} brokers"
     for broker in brokers:
@@ -46,7 +46,8 @@ def fleet_lines(
         yield f"  name server  {namesrv}"
     if config.namesrv_addr:
         yield f"  registers    with {config.namesrv_addr}"
-    yield f"  metrics      {metrics_url(pages, config.tls)}"
+    if pages is not None:
+        yield f"  metrics      {metrics_url(pages, config.tls)}"
     yield f"  flush        {loss_window(config.store)}"
     yield f"  TLS          {tls_text(config.tls)}"
     yield f"  kernel       {kernel_text()}"
@@ -59,7 +60,7 @@ def fleet_lines(
 def fleet_fields(
     brokers: Sequence[Fields],
     namesrv: str | None,
-    pages: Address,
+    pages: Address | None,
     ready_s: float,
     without_effect: Sequence[str],
 ) -> dict[str, Any]:
@@ -70,7 +71,8 @@ def fleet_fields(
     ]
     if namesrv is not None:
         fields["namesrvAddr"] = namesrv
-    fields["metricsAddr"] = text_of(pages)
+    if pages is not None:
+        fields["metricsAddr"] = text_of(pages)
     fields["readyS"] = round(ready_s, 3)
     if without_effect:
         fields["withoutEffect"] = [*without_effect]

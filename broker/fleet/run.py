@@ -102,7 +102,9 @@ async def run_fleet(
     watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
     manager = ServiceManager(os.environ)
     started_s = clock.monotonic()
-    address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
+    address = None
+    if config.metrics_prom_exporter_port is not None:
+        address = await pages.listen(config.metrics_host, config.metrics_prom_exporter_port)
     watching = asyncio.create_task(watch.run(), name="hang-watch")
     beside = ConsoleProcess(COMMAND, console or "", os.environ, clock)
     try:
@@ -163,7 +165,7 @@ def _tell_ready(
     loaded: Loaded[BrokerConfig],
     log_format: LogFormat,
     namesrv: str | None,
-    pages: tuple[str, int],
+    pages: tuple[str, int] | None,
     ready_s: float,
 ) -> None:
     brokers = [seat.fields for seat in supervisor.brokers if seat.fields is not None]

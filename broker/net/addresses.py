@@ -188,7 +188,7 @@ def bind(host: str, port: int, *, alone: bool = False) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise refused(error, host, port) from error
     bound.setblocking(False)
     return bound
 
@@ -204,8 +204,22 @@ def listen(bound: socket.socket, backlog: int) -> None:
         # Its connections have it from here, so the port can be bound again while they end.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError as error:
-        host, port = bound.getsockname()[:2]
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise refused(error, *bound.getsockname()[:2]) from error
+
+
+_CURES: Final = {
+    errno.EADDRINUSE: "another program has it: stop that one, or set another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: set one that it has, or 0.0.0.0",
+    errno.EACCES: "only root may have the ports below 1024: set a higher one",
+}
+
+
+def refused(error: OSError, host: str, port: int, named_by: str = "") -> OSError:
+    """Return the error that names the address, the key that it is from, the reason and the cure."""
+    by = f", which {named_by} names" if named_by else ""
+    why = f"cannot listen on {host}:{port}{by}: {os.strerror(error.errno or 0)}"
+    cure = _CURES.get(error.errno or 0)
+    return OSError(error.errno, f"{why}; {cure}" if cure else why)
 
 
 async def accept_from(bound: socket.socket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:

@@ -33,7 +33,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import socket
 import threading
@@ -52,7 +51,7 @@ from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.config.tls_settings import ClientAuth, TlsConfig
 from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.net import drain_page
-from skylarkmq.broker.net.addresses import accept_from, bind
+from skylarkmq.broker.net.addresses import accept_from, bind, refused
 from skylarkmq.broker.net.drain_page import DrainAccess
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import server_contexts
@@ -308,8 +307,7 @@ class PageServer:
         except socket.gaierror:
             raise
         except OSError as error:  # asyncio's own text repeats the address
-            why = f"cannot listen on {host}:{port}, which metricsPromExporterPort names"
-            raise OSError(error.errno, f"{why}: {os.strerror(error.errno or 0)}") from error
+            raise refused(error, host, port, "metricsPromExporterPort") from error
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return bound_host, bound_port
 

@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import re
 import socket
 from pathlib import Path
 
@@ -119,6 +120,12 @@ def test_the_loopback_is_nobodys_own() -> None:
     assert not is_own("127.0.0.1") and not is_own("0.0.0.0") and not is_own("203.0.113.7")
     for address in interface_addresses():
         assert is_own(address) is not is_loopback(address)
+
+
+@pytest.mark.parametrize("code", [errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES])
+def test_an_address_that_is_refused_has_a_cure(code: int) -> None:
+    text = str(addresses.refused(OSError(code, "x"), "10.0.0.1", 80, "listenPort"))
+    assert "10.0.0.1:80, which listenPort names: " in text and re.search("; .* set ", text)
 
 
 def test_signs_of_a_container(tmp_path: Path) -> None:

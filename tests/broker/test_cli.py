@@ -1,6 +1,7 @@
 """The servers' commands as a user runs them: start, one line for what is wrong, clean stop."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 from skylarkmq.broker.cli import broker, namesrv, serve
 from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient
@@ -237,6 +239,19 @@ def test_a_try_does_not_join_the_cluster_of_the_shells_clients(
     monkeypatch.setenv("NAMESRV_ADDR", "a:1")
     code, out, _ = _invoke(serve, *words, "--print-config")
     assert code == 0 and f"namesrvAddr={joined}" in out.splitlines()
+
+
+def test_a_folder_that_is_refused_has_a_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(DiskFiles, "make_folder", start)
+    settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS)
+    code, _, err = _invoke(serve, *_arguments(settings))
+    assert code == 1
+    assert f"{tmp_path}: Permission denied; whoever runs this may not use it: change its" in err
 
 
 def test_print_config_of_a_name_server() -> None:

@@ -10,6 +10,7 @@ from skylarkmq.broker.config.config_file import (
     effective_values,
     load_broker_config,
     load_namesrv_config,
+    values_of,
 )
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.common.config_fields import ConfigError
@@ -51,6 +52,17 @@ def test_later_sources_win(tmp_path: Path) -> None:
     config = _load("listenPort=1004", file=file, path=path, SKYLARKMQ_LISTEN_PORT="1003").config
     assert config.listen_port == 1004
     assert _load("listenPort=1004", "listenPort=1005").config.listen_port == 1005
+
+
+def test_a_port_is_off_by_a_word_or_by_nothing() -> None:
+    for key in ("metricsPromExporterPort", "grpcListenPort"):
+        for text in ("off", ""):
+            config = _load(f"{key}={text}").config
+            assert values_of(config)[key] is None
+    config = _load("brokerIP1=off").config
+    assert config.broker_ip1 == "off", "a host may have that name"
+    with pytest.raises(ConfigError, match="write a whole number"):
+        _load("listenPort=off")
 
 
 def test_names_of_variables() -> None:

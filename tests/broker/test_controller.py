@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.banner import banner, ready_fields
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.codes import ResponseCode
@@ -90,6 +92,18 @@ async def test_a_start_that_finds_a_port_taken_leaves_a_clean_store(
     async with live_broker(tmp_path) as again:
         assert again.parts.store.recovery is not None
         assert again.parts.store.recovery.clean
+
+
+async def test_the_pages_of_metrics_can_be_left_out(tmp_path: Path) -> None:
+    async with live_broker(tmp_path, metrics_prom_exporter_port=None) as broker:
+        assert broker.metrics_address is None
+        assert "/metrics" not in banner(broker, 0.0, [])
+        assert "metricsAddr" not in ready_fields(broker, 0.0, [])
+    fields = fleet_fields([], None, None, 0.0, [])
+    assert "metricsAddr" not in fields
+    assert not [
+        line for line in fleet_lines(broker.config, [], None, None, 0.0, []) if "/m" in line
+    ]
 
 
 async def test_a_taken_listen_port_leaves_the_store_alone(

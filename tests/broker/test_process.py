@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker import serving
+from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.broker.process import (
     FILES_RESERVED,
     GC_THRESHOLDS,
@@ -38,6 +40,18 @@ FILE_LIMIT = 200
 )
 def test_room_for_files_is_kept(wanted: int, file_limit: int, servers: int, possible: int) -> None:
     assert connections_possible(wanted, file_limit, servers) == possible
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_small_limit_is_told_to_who_asked_for_more(
+    given: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "raise_file_limit", lambda: 4096)
+    settings = ("maxConnections=10000",) if given else ()
+    loaded = load_broker_config(Sources(settings=settings, host_name="host"))
+    found = serving._leave_room_for_files(loaded, 1)
+    assert found.config.max_connections == 4096 - FILES_RESERVED
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * given
 
 
 def test_the_collector_is_set_for_a_daemon() -> None:
