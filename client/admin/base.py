@@ -13,22 +13,30 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from skylarkmq.client.errors import BrokerError, IllegalState, NotFound, RouteNotFound
+from skylarkmq.client.errors import (
+    BrokerError,
+    IllegalState,
+    NotFound,
+    RocketMQError,
+    RouteNotFound,
+)
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_admin import AdminApi
-from skylarkmq.client.wire.ask import read_body
+from skylarkmq.client.wire.ask import read_body, read_messages
 from skylarkmq.client.wire.route import parse_route
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable, TopicRouteData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import MASTER_ID, validate_group, validate_topic
+from skylarkmq.protocol.headers.pull import ViewMessageRequestHeader
 from skylarkmq.protocol.headers.route import (
     DeleteTopicFromNamesrvRequestHeader,
     GetRouteInfoRequestHeader,
 )
 from skylarkmq.protocol.headers.topic import DeleteTopicRequestHeader
-from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.remoting.waiting import sleep
 
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -145,6 +153,45 @@ class AdminBase(OnClient):
 
     def _dial(self, address: str) -> str:
         return self._services.config.mapped(address)
+
+    async def _find_message(self, offset_msg_id: str) -> tuple[str, str, MessageExt] | None:
+        """Return the broker that has a message, the address to dial, and the message.
+
+        The broker that has the id's address now is asked first, then all others.
+
+        Raises:
+            RemoteProtocolError: no offset id.
+            RocketMQError: a broker does not answer, and none of the others has the message.
+        """
+        named, physical_offset = decode_offset_message_id(offset_msg_id)
+        header = ViewMessageRequestHeader(offset=physical_offset)
+        accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
+        errors: list[RocketMQError] = []
+
+        async def ask(place: tuple[str, str]) -> tuple[str, str, MessageExt] | None:
+            name, address = place
+            code = RequestCode.VIEW_MESSAGE_BY_ID
+            try:
+                answer = await self._api.call(address, code, header, accepted=accepted)
+            except RocketMQError as error:
+                errors.append(error)
+                return None
+            records = read_messages(answer, address) if answer.code == ResponseCode.SUCCESS else []
+            is_it = bool(records) and records[0].offset_msg_id == offset_msg_id.upper()
+            return (name, address, records[0]) if is_it else None
+
+        first: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for name, broker in (await self._cluster_info()).broker_addr_table.items():
+            for address in broker.broker_addrs.values():
+                (first if address == str(named) else others).append((name, self._dial(address)))
+        for asked in filter(None, (first, others)):
+            for found in await each(ask, asked):
+                if found is not None:
+                    return found
+        if errors:
+            raise errors[0]
+        return None
 
     async def _runtime(self, address: str) -> dict[str, str]:
         """Return a broker's runtime table; one that has just started is asked again."""

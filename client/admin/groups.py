@@ -456,6 +456,7 @@ class GroupAdmin(TopicAdmin):
         """
         try:
             host, _ = decode_offset_message_id(offset_msg_id)
+            found = await self._find_message(offset_msg_id)
         except RemoteProtocolError as error:
             raise ValueError(error.remark) from error
         header = ConsumeMessageDirectlyResultRequestHeader(
@@ -463,7 +464,7 @@ class GroupAdmin(TopicAdmin):
         )
         result = await self._api.body(
             ConsumeMessageDirectlyResult,
-            self._dial(str(host)),
+            self._dial(str(host)) if found is None else found[1],
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             header,
             timeout_s=max(RELAY_TIMEOUT_S, self._timeout_s),

@@ -56,10 +56,9 @@ from skylarkmq.protocol.flags import (
     retry_topic,
 )
 from skylarkmq.protocol.headers.fields import LONG_MAX
-from skylarkmq.protocol.headers.pull import QueryMessageRequestHeader, ViewMessageRequestHeader
+from skylarkmq.protocol.headers.pull import QueryMessageRequestHeader
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageExt, MessageQueue
-from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import encode_properties
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -241,23 +240,20 @@ class MessageAdmin(AdminBase):
     async def message(self, offset_msg_id: str) -> StoredMessage | None:
         """Return the message at a place, which an offset id names; None when it is gone.
 
+        The id has the address that the broker had when it stored the message. Where no broker has
+        it now, as the broker is registered by a host name, has moved, or another one leads in its
+        place, all brokers are asked: whoever has the message has its id, too.
+
         Raises:
             ValueError: no offset id.
+            RocketMQError: a broker does not answer, and none of the others has the message.
         """
         try:
-            host, physical_offset = decode_offset_message_id(offset_msg_id)
+            found = await self._find_message(offset_msg_id)
         except RemoteProtocolError as error:
             hint = "an id that a producer made is found by query(topic, msg_id=...)"
             raise ValueError(f"{error.remark}; {hint}") from error
-        address = self._dial(str(host))
-        header = ViewMessageRequestHeader(offset=physical_offset)
-        accepted = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
-        code = RequestCode.VIEW_MESSAGE_BY_ID
-        answer = await self._api.call(address, code, header, accepted=accepted)
-        records = read_messages(answer, address) if answer.code == ResponseCode.SUCCESS else []
-        if not records or records[0].physical_offset != physical_offset:
-            return None
-        return stored_message(records[0], await self._broker_at(str(host)), self._namespace)
+        return None if found is None else stored_message(found[2], found[0], self._namespace)
 
     def scan(
         self,
@@ -355,12 +351,6 @@ class MessageAdmin(AdminBase):
             (message for found in lists for message in found),
             key=_stored_ms,
         )
-
-    async def _broker_at(self, host: str) -> str:
-        for name, broker in (await self._cluster_info()).broker_addr_table.items():
-            if host in broker.broker_addrs.values():
-                return name
-        return ""
 
     def dead_letters(
         self,

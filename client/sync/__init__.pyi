@@ -411,6 +411,7 @@ class Admin:
 
         Raises:
             ValueError: no offset id.
+            RocketMQError: a broker does not answer, and none of the others has the message.
         """
 
     def name_server_config(self) -> dict[str, dict[str, str]]:

@@ -14,6 +14,23 @@ from skylarkmq.testing import run_broker
 from tests.client.admin.support import site
 
 
+@pytest.mark.timing
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1"])
+async def test_an_offset_id_finds_its_message_where_the_broker_has_a_name(
+    tmp_path: Path, address: str
+) -> None:
+    async with site(tmp_path, broker_ip1=address) as it:
+        await it.send("orders", 2)
+        sent = (await it.producer.send(Message("orders", b"it"))).offset_msg_id
+        found = await it.admin.message(sent.lower())
+        assert found is not None and (found.body, found.queue.broker_name) == (b"it", "broker-a")
+        elsewhere = "C0000201" + sent[8:]
+        assert await it.admin.message(elsewhere) is None, "another broker's message"
+        assert await it.admin.message(f"{sent[:16]}{10**9:016X}") is None
+        with pytest.raises(ValueError, match="msg_id="):
+            await it.admin.message("nonsense")
+
+
 async def test_by_time_the_oldest_of_all_queues_come() -> None:
     async with (
         run_broker() as broker,

@@ -45,7 +45,7 @@ def test_a_producer_s_id_without_a_topic_says_what_is_missing(shell: Shell) -> N
     assert "--topic" in said.err
     assert "--topic" in shell("msg", "get", "nonsense", code=NOT_FOUND).err
     gone = f"{sent['offset_msg_id'][:16]}{10**9:016X}"
-    assert "no message there" in shell("msg", "get", gone, code=NOT_FOUND).err
+    assert "no broker here has a message" in shell("msg", "get", gone, code=NOT_FOUND).err
 
 
 def test_bodies_in_every_form(shell: Shell) -> None:

@@ -12,9 +12,7 @@ from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.reading import StoredMessage
 from skylarkmq.client.errors import NotFound, RouteNotFound
 from skylarkmq.client.observe.trace import TRACE_TOPIC
-from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.tools.console.bodies import FORMS, body_of, preview
 from skylarkmq.tools.console.text import BadInput, parse_time
 from skylarkmq.tools.console.visit import Visit
@@ -117,17 +115,11 @@ async def read_after(
 
 
 async def at(admin: Admin, offset_msg_id: str) -> StoredMessage | None:
-    """Return the message that an offset id names; None: it is no such id, or the message is gone.
-
-    The id holds an address, which is dialled only if it is that of a broker of this cluster.
-    """
+    """Return the message that an offset id names; None: it is no such id, or it is gone."""
     try:
-        host, _ = decode_offset_message_id(offset_msg_id)
-    except RemoteProtocolError:
+        return await admin.message(offset_msg_id)
+    except ValueError:
         return None
-    cluster = await admin.cluster()
-    known = {address for broker in cluster.brokers for address in broker.addresses.values()}
-    return await admin.message(offset_msg_id) if str(host) in known else None
 
 
 async def message(visit: Visit) -> Response:
