@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import click
@@ -10,7 +11,7 @@ import click
 from skylarkmq.client.admin import AccessRules, AccountSummary, Admin, Right
 from skylarkmq.client.admin.access import RIGHTS
 from skylarkmq.client.errors import NotFound, NotSupported, RequestTimeout
-from skylarkmq.tools.config import brokers_of
+from skylarkmq.tools.config import asked_of
 from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
 from skylarkmq.tools.output import Columns, Parts, Row, moment
 from skylarkmq.tools.running import EXIT_CODES
@@ -48,7 +49,7 @@ def list_accounts(session: Session, where: Where) -> None:
     """List the accounts of each broker, without their secrets."""
 
     async def work(admin: Admin) -> None:
-        found = await _rules(admin, where)
+        found = await _rules(session, admin, where)
         rows = [_account(rules, each) for rules in found for each in rules.accounts]
         session.output.rows(rows, ACCOUNTS, none="no accounts")
 
@@ -65,7 +66,7 @@ def show(session: Session, where: Where, account: str) -> None:
     async def work(admin: Admin) -> None:
         rows = [
             _account(rules, each)
-            for rules in await _rules(admin, where)
+            for rules in await _rules(session, admin, where)
             for each in rules.accounts
             if each.access_key == account
         ]
@@ -204,7 +205,7 @@ def white_list(
             return
         rows = [
             {"broker": rules.broker, "address": each}
-            for rules in await _rules(admin, where)
+            for rules in await _rules(session, admin, where)
             for each in rules.white_list
         ]
         session.output.rows(rows, ADDRESSES, none="nobody")
@@ -219,22 +220,23 @@ def files(session: Session, where: Where) -> None:
     """List the brokers' files of access control, and how often administrators changed them."""
 
     async def work(admin: Admin) -> None:
+        found = await asked_of(
+            admin, where, partial(_asked, admin, admin.access_files), session.output.unanswered
+        )
         rows = [
-            {"broker": name, **each.to_json()}
-            for name in await brokers_of(admin, where)
-            for each in await _asked(admin, name, admin.access_files)
+            {"broker": name, **each.to_json()} for name, files in found.items() for each in files
         ]
         session.output.rows(rows, FILES, none="no files")
 
     session.administer(work)
 
 
-async def _rules(admin: Admin, where: Where) -> list[AccessRules]:
-    names = await brokers_of(admin, where)
-    return [await _asked(admin, name, admin.access_rules) for name in names]
+async def _rules(session: Session, admin: Admin, where: Where) -> list[AccessRules]:
+    ask = partial(_asked, admin, admin.access_rules)
+    return [*(await asked_of(admin, where, ask, session.output.unanswered)).values()]
 
 
-async def _asked(admin: Admin, broker: str, ask: Callable[[str], Awaitable[T]]) -> T:
+async def _asked(admin: Admin, ask: Callable[[str], Awaitable[T]], broker: str) -> T:
     """Return what a broker answers.
 
     Raises:

@@ -53,7 +53,7 @@ def list_clients(session: Session, group: str | None, role: str | None) -> None:
             await _require_group(admin, group, role)
         session.output.rows(rows, CLIENTS, none="no clients")
 
-    session.administer(work)
+    session.look(work)
 
 
 @client.command("show", epilog=EXIT_CODES)
@@ -95,7 +95,7 @@ def show(session: Session, client_id: str, group: str | None, stack: bool) -> No
             if session.output.is_table and one["stack"]:
                 click.echo("\n" + visible(one["stack"], "\n\t"))
 
-    session.administer(work)
+    session.look(work)
 
 
 async def _require_group(admin: Admin, group: str, role: str | None) -> None:

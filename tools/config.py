@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import click
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, Unanswered
+from skylarkmq.client.admin.base import ask_brokers
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.tools.connection import (
     Change,
@@ -24,6 +25,7 @@ from skylarkmq.tools.output import Columns, Row
 from skylarkmq.tools.running import EXIT_CODES, REFUSED, fail
 from skylarkmq.tools.secret_options import masked, pairs_of
 
+T = TypeVar("T")
 VALUES: Final[Columns] = {"OF": "of", "KEY": "key", "VALUE": "value"}
 TEXTS: Final[Columns] = {"NAMESPACE": "namespace", "KEY": "key", "VALUE": "value"}
 
@@ -50,12 +52,12 @@ def list_settings(session: Session, where: Where, name_servers: bool, match: str
     async def work(admin: Admin) -> None:
         rows = [
             row
-            for row in await _settings(admin, where, name_servers)
+            for row in await _settings(admin, where, name_servers, session.output.unanswered)
             if match is None or match.lower() in row["key"].lower()
         ]
         session.output.rows(rows, VALUES, none="no setting has such a key")
 
-    session.administer(work)
+    session.look(work)
 
 
 @config.command("get", epilog=EXIT_CODES)
@@ -67,7 +69,7 @@ def get(session: Session, where: Where, name_servers: bool, keys: tuple[str, ...
     """Show settings by key, broker by broker, so that differences are seen."""
 
     async def work(admin: Admin) -> None:
-        found = await _settings(admin, where, name_servers)
+        found = await _settings(admin, where, name_servers, session.output.unanswered)
         absent = [key for key in keys if key not in {row["key"] for row in found}]
         if absent:
             near = _near(absent[0], [row["key"] for row in found])
@@ -75,7 +77,7 @@ def get(session: Session, where: Where, name_servers: bool, keys: tuple[str, ...
         rows = [row for key in keys for row in found if row["key"] == key]
         session.output.rows(rows, VALUES)
 
-    session.administer(work)
+    session.look(work)
 
 
 @config.command("set", epilog=EXIT_CODES)
@@ -221,14 +223,18 @@ def kv_delete(session: Session, change: Change, place: str, key: str) -> None:
     session.administer(work)
 
 
-async def _settings(admin: Admin, where: Where, name_servers: bool) -> list[Row]:
+async def _settings(
+    admin: Admin,
+    where: Where,
+    name_servers: bool,
+    unanswered: dict[str, Unanswered] | None = None,
+) -> list[Row]:
     """Return the settings of all that are meant, by server and key; secrets are masked."""
     tables: dict[str, Mapping[str, str]] = {}
     if name_servers:
         tables.update(await admin.name_server_config())
     else:
-        for name in await brokers_of(admin, where):
-            tables[name] = await admin.broker_config(name)
+        tables.update(await asked_of(admin, where, admin.broker_config, unanswered))
     return [
         {"of": server, "key": key, "value": masked(key, value)}
         for server, table in tables.items()
@@ -236,22 +242,35 @@ async def _settings(admin: Admin, where: Where, name_servers: bool) -> list[Row]
     ]
 
 
-async def brokers_of(admin: Admin, where: Where) -> list[str]:
-    """Return the brokers that are meant, by name or as they were named.
+async def asked_of(
+    admin: Admin,
+    where: Where,
+    ask: Callable[[str], Awaitable[T]],
+    unanswered: dict[str, Unanswered] | None = None,
+) -> dict[str, T]:
+    """Return what `ask` gives for each broker that is meant, by name or as it was named.
+
+    Args:
+        unanswered: see `ask_brokers`.
 
     Raises:
         NotFound: there is none, or no such cluster.
     """
     if where.brokers is not None:
-        return [*where.brokers]
+        places = {each: each for each in where.brokers}
+        return await ask_brokers(lambda name, _: ask(name), places, unanswered)
     summary = await admin.cluster()
     if where.cluster is not None and where.cluster not in summary.clusters:
         known = ", ".join(summary.clusters) or "none"
         raise NotFound(f"there is no cluster {where.cluster}; known: {known}")
-    names = [each.name for each in summary.brokers if where.cluster in (None, each.cluster)]
-    if not names:
+    places = {
+        each.name: next(iter(each.addresses.values()), "")
+        for each in summary.brokers
+        if where.cluster in (None, each.cluster)
+    }
+    if not places:
         raise NotFound(f"no broker is registered with {', '.join(summary.name_servers)}")
-    return names
+    return await ask_brokers(lambda name, _: ask(name), places, unanswered)
 
 
 def _near(key: str, known: list[str]) -> str:

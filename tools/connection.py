@@ -6,7 +6,7 @@ def list_topics(session: Session) -> None:
     async def work(admin: Admin) -> None:
         session.output.rows([{"topic": name} for name in await admin.list_topics()])
 
-    session.administer(work)
+    session.look(work)
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from click.shell_completion import CompletionItem
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR, Credentials
+from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.tools.local.contexts import Context, load_contexts
 from skylarkmq.tools.output import FORMATS, Output
-from skylarkmq.tools.running import run
+from skylarkmq.tools.running import INCOMPLETE, NOT_FOUND, exit_code, fail, run
 
 Command = Callable[..., Any]
 TIMEOUT_S: Final = 5.0
@@ -68,19 +69,51 @@ class Session:
             request_timeout=self.timeout,
         )
 
+    def looking(self, client: Client) -> Admin:
+        """Return an administrator that only looks, not started.
+
+        It does without brokers that do not answer, and notes them for the output.
+        """
+        return Admin(client=client, timeout=self.timeout, unanswered=self.output.unanswered)
+
     def run(
         self,
         work: Callable[[Client], Coroutine[Any, Any, int | None]],
         *,
         open_ended: bool = False,
     ) -> NoReturn:
-        """Do `work` with a client and exit with the code that it returns, as `running.run`."""
+        """Do `work` with a client and exit with the code that it returns, as `running.run`.
+
+        Where brokers did not answer, they are named, and "ok" and "not found" become "incomplete".
+        """
 
         async def connected() -> int | None:
             async with self.client() as client:
-                return await work(client)
+                try:
+                    code = await work(client) or 0
+                except RocketMQError as error:
+                    if not self.output.unanswered or exit_code(error) != NOT_FOUND:
+                        raise
+                    code = fail(error, NOT_FOUND)
+                finally:
+                    self.output.tell_unanswered()
+                return INCOMPLETE if self.output.unanswered and code in (0, NOT_FOUND) else code
 
         run(connected, asked=f"{self.namesrv} ({self.origin})", open_ended=open_ended)
+
+    def look(
+        self,
+        work: Callable[[Admin], Coroutine[Any, Any, int | None]],
+        *,
+        open_ended: bool = False,
+    ) -> NoReturn:
+        """Do `work`, which changes nothing, with an administrator; see `looking`."""
+
+        async def with_admin(client: Client) -> int | None:
+            async with self.looking(client) as admin:
+                return await work(admin)
+
+        self.run(with_admin, open_ended=open_ended)
 
     def administer(
         self,

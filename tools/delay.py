@@ -46,7 +46,7 @@ def list_delayed(session: Session, topic: str | None, limit: int) -> None:
     """
 
     async def work(client: Client) -> None:
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             found = await admin.delayed(topic=topic, limit=limit)
             if topic is not None and not found:
                 await admin.topic_route(topic)  # which says so when there is no such topic

@@ -79,7 +79,7 @@ def list_letters(
     """List the dead letters of GROUP, queue after queue, the oldest of each first."""
 
     async def work(client: Client) -> None:
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             rows: list[dict[str, Any]] = []
             async for letter in _letters(client, admin, group, since, until):
                 rows.append(row_of(letter, letter.queue, form))
@@ -111,7 +111,7 @@ def show(session: Session, group: str, msg_id: str, form: BodyForm) -> None:
             )
         show_message(session.output, letter, form)
 
-    session.administer(work)
+    session.look(work)
 
 
 @dlq.command(epilog=EXIT_CODES)

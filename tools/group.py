@@ -69,7 +69,7 @@ def list_groups(session: Session, system: bool) -> None:
         rows = [{"group": name} for name in await admin.list_groups(system=system)]
         session.output.rows(rows, none="no groups")
 
-    session.administer(work)
+    session.look(work)
 
 
 @group.command("describe", epilog=EXIT_CODES)
@@ -88,7 +88,7 @@ def describe(session: Session, group: str) -> None:
         }
         session.output.parts(fields, parts)
 
-    session.administer(work)
+    session.look(work)
 
 
 @group.command("members", epilog=EXIT_CODES)
@@ -116,7 +116,7 @@ def members(session: Session, group: str) -> None:
                 err=True,
             )
 
-    session.administer(work)
+    session.look(work)
 
 
 @group.command("lag", epilog=EXIT_CODES)
@@ -147,7 +147,7 @@ def lag(session: Session, watch: Watch, group: str | None, topic: str | None) ->
         name = group
         await watch.look(session, lambda: admin.progress(name, topic), show_one)
 
-    session.administer(work, open_ended=watch.open_ended)
+    session.look(work, open_ended=watch.open_ended)
 
 
 async def _all_lags(admin: Admin) -> list[Row]:

@@ -62,7 +62,7 @@ def get(session: Session, msg_id: str, topic: str | None, form: BodyForm, body_o
             return
         show_message(session.output, message, form)
 
-    session.administer(work)
+    session.look(work)
 
 
 @msg.command(epilog=EXIT_CODES)
@@ -96,7 +96,7 @@ def query(
 
     async def work(client: Client) -> int:
         start, stop = instant(since, client), instant(until, client)
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             found = await admin.query(
                 topic, key=key, msg_id=msg_id, start=start, stop=stop, limit=limit
             )
@@ -144,7 +144,7 @@ def trace(session: Session, msg_id: str, trace_topic: str) -> None:
         session.output.rows(sorted(events, key=lambda row: row["at"] or ""), TRACE_COLUMNS)
         return 0
 
-    session.administer(work)
+    session.look(work)
 
 
 @msg.command(epilog=EXIT_CODES)

@@ -19,6 +19,8 @@ from typing import Any, Final, TextIO
 
 import click
 
+from skylarkmq.client.admin.results import Unanswered
+
 FORMATS: Final = ("table", "json", "ndjson", "yaml")
 Row = Mapping[str, Any]
 Columns = Mapping[str, str | Callable[[Row], Any]]
@@ -41,12 +43,21 @@ class Output:
     """Prints a command's results on standard output, in the form that was asked for.
 
     Rows are plain: dicts, lists, texts, numbers (`to_json()` of the SDK's results). Programs get
-    all of a row, tables only the columns.
+    all of a row, tables only the columns. Where brokers did not answer, programs get `unanswered`:
+    a key of one thing, the only key of a last row of a list.
     """
 
-    def __init__(self, form: str | None = None) -> None:
-        """Take one of FORMATS; None is a table on a terminal, and JSON elsewhere."""
+    def __init__(
+        self, form: str | None = None, unanswered: dict[str, Unanswered] | None = None
+    ) -> None:
+        """Take one of FORMATS; None is a table on a terminal, and JSON elsewhere.
+
+        Args:
+            unanswered: brokers that do not answer, by name; an Admin notes them there.
+        """
         self.form = form or ("table" if sys.stdout.isatty() else "json")
+        self.unanswered = {} if unanswered is None else unanswered
+        self._told = dict[str, Unanswered]()
 
     @property
     def is_table(self) -> bool:
@@ -65,12 +76,12 @@ class Output:
 
         Args:
             columns: of the table; all of the first row's keys when not given.
-            none: what a person reads on standard error when the list is empty.
+            none: what a person reads on standard error when the list is empty, as far as is known.
             fits: cut the last column, a text, to the width of the terminal.
         """
         found = list(rows)
         if not self.is_table:
-            self._programs(found)
+            self._programs([*found, self.with_unanswered({})] if self.unanswered else found)
         elif found:
             columns = columns or {key.upper(): key for key in found[0]}
             cells = [_cells(row, columns) for row in found]
@@ -82,19 +93,38 @@ class Output:
             for line in lines:
                 click.echo(line)
         elif none:
-            click.echo(none, err=True)
+            so_far = ", as far as brokers answered" if self.unanswered else ""
+            click.echo(f"{none}{so_far}", err=True)
 
     def one(self, fields: Row, columns: Columns | None = None) -> None:
         """Print one thing: a line for each field in place of a table."""
         if self.form == "ndjson":
-            click.echo(as_json(fields, indent=None))
+            click.echo(as_json(self.with_unanswered(fields), indent=None))
         elif not self.is_table:
-            self._programs(fields)
+            self._programs(self.with_unanswered(fields))
         else:
             columns = columns or {key: key for key in fields}
             width = max(map(len, columns))
             for title, cell in zip(columns, _cells(fields, columns), strict=True):
                 click.echo(f"{title:<{width}}  {_cell(cell)}")
+
+    def with_unanswered(self, fields: Row) -> Row:
+        """Return what programs get: with the brokers that did not answer, if there are some."""
+        if not self.unanswered:
+            return fields
+        return {**fields, "unanswered": [each.to_json() for each in self.unanswered.values()]}
+
+    def tell_unanswered(self) -> None:
+        """Name the brokers that did not answer on standard error, each once."""
+        for broker, each in self.unanswered.items():
+            if broker not in self._told:
+                click.echo(f"warning: without {visible(str(each))}", err=True)
+        self._told = dict(self.unanswered)
+
+    def forget_unanswered(self) -> None:
+        """Begin another look: all brokers are asked again."""
+        self.unanswered.clear()
+        self._told.clear()
 
     def parts(self, fields: Row, parts: Parts) -> None:
         """Print one thing that has lists: for a person a table with a title for each that is not

@@ -1,7 +1,8 @@
 """How a command that talks to a cluster runs: its loop, its end by a signal, its exit code.
 
-Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused, and 128 + its number
-for a signal that ended the command before its end.
+Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused, 6 incomplete: some
+brokers did not answer, and what is known of the others is printed. And 128 + its number for a
+signal that ended the command before its end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 UNREACHABLE: Final = 4
 REFUSED: Final = 5
+INCOMPLETE: Final = 6
 SIGNALLED: Final = 128
 """Plus the number of the signal that ended a command before its end, as shells have it."""
 COMMAND_OF: Final = {
@@ -47,7 +49,8 @@ COMMAND_OF: Final = {
 NO_TOPIC: Final = "`skylarkmq topic list` shows the topics, `skylarkmq topic create` makes one"
 _CALL: Final = re.compile(rf"\b({'|'.join(COMMAND_OF)})\b")
 EXIT_CODES: Final = (
-    "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused."
+    "Exit codes: 0 ok, 1 failed, 2 wrong use, 3 not found, 4 unreachable, 5 refused, 6 incomplete "
+    "(some brokers did not answer)."
 )
 
 

@@ -134,7 +134,7 @@ def peek(
         raise click.UsageError("only one of --offset, --since and --first")
 
     async def work(client: Client) -> int:
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             queues = _chosen((await admin.describe_topic(topic)).queues, topic, queue)
             if offset is not None:
                 after = {each.queue: max(each.begin, offset) for each in queues}

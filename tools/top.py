@@ -79,7 +79,7 @@ def top(
     topics, groups = _regex(pattern, "--topics"), _regex(group_pattern, "--groups")
 
     async def work(client: Client) -> None:
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             clock = services_of(client).clock
             screen = Screen(session.output, sort, every)
             before = await look(admin, clock, topics, groups)
@@ -87,6 +87,7 @@ def top(
             with screen.keys():
                 while left and await screen.wait(every.total_seconds()):
                     left -= 1
+                    session.output.forget_unanswered()
                     try:
                         now = await look(admin, clock, topics, groups)
                     except RocketMQError as error:  # while a name server is away
@@ -268,7 +269,7 @@ class Screen:
         """Show a snapshot."""
         self._last = seen
         if not self._output.is_table:
-            self._output.line(seen, "")
+            self._output.line(self._output.with_unanswered(seen), "")
             return
         if not sys.stdout.isatty():
             click.echo("\n".join(screen_lines(seen, self._sort)))

@@ -82,7 +82,7 @@ def list_topics(session: Session, system: bool, groups: bool, cluster: str | Non
         names = await admin.list_topics(cluster=cluster, system=system, groups=groups)
         session.output.rows([{"topic": name} for name in names], none="no topics")
 
-    session.administer(work)
+    session.look(work)
 
 
 @topic.command("describe", epilog=EXIT_CODES)
@@ -108,7 +108,7 @@ def describe(session: Session, topic: str) -> None:
             },
         )
 
-    session.administer(work)
+    session.look(work)
 
 
 @topic.command("groups", epilog=EXIT_CODES)
@@ -121,7 +121,7 @@ def groups(session: Session, topic: str) -> None:
         rows = [{"group": name} for name in await admin.topic_groups(topic)]
         session.output.rows(rows, none="no groups")
 
-    session.administer(work)
+    session.look(work)
 
 
 @topic.command("stats", epilog=EXIT_CODES)
@@ -156,7 +156,7 @@ def stats(session: Session, watch: Watch, topic: str) -> None:
 
         await watch.look(session, ask, show)
 
-    session.administer(work, open_ended=watch.open_ended)
+    session.look(work, open_ended=watch.open_ended)
 
 
 def _rate(what: str, group: str | None, found: Statistic) -> Row:

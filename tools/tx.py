@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-from skylarkmq.client.admin import Admin
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.moments import Span, age_text, now
@@ -42,7 +41,7 @@ def list_open(session: Session, topic: str | None, older: timedelta | None, limi
     """
 
     async def work(client: Client) -> None:
-        async with Admin(client=client, timeout=session.timeout) as admin:
+        async with session.looking(client) as admin:
             found = await admin.open_transactions(topic=topic, limit=limit)
             if topic is not None and not found:
                 await admin.topic_route(topic)  # which says so when there is no such topic

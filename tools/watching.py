@@ -37,7 +37,7 @@ class Watch:
     def output(self, session: Session) -> Output:
         """Return where to print: JSON on lines where many answers follow each other."""
         many = self.on and session.output.form == "json"
-        return Output("ndjson") if many else session.output
+        return Output("ndjson", session.output.unanswered) if many else session.output
 
     async def look(
         self,
@@ -58,6 +58,7 @@ class Watch:
         while True:
             count += 1
             is_last = not self.on or count == self.times
+            session.output.forget_unanswered()
             try:
                 found = await ask()
             except RocketMQError as error:
@@ -68,6 +69,7 @@ class Watch:
                 if self.on and output.is_table and sys.stdout.isatty():
                     click.clear()
                 show(found, output)
+                session.output.tell_unanswered()
                 if is_last or enough(found):
                     return found
             await asyncio.sleep(self.every_s)

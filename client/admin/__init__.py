@@ -61,6 +61,7 @@ from skylarkmq.client.admin.results import (
     TopicDescription,
     TopicRoute,
     TopicSettings,
+    Unanswered,
 )
 from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
 
@@ -68,8 +69,9 @@ from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, Wait
 class Admin(OffsetAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
-    Calls over several brokers end with the first error once those under way have ended. Cancelled,
-    a call that changes something may have changed it on some of the brokers.
+    Calls over several brokers end with the first error once those under way have ended; questions
+    with `unanswered` go on without that broker. Cancelled, a call that changes something may have
+    changed it on some of the brokers.
     """
 
 
@@ -126,4 +128,5 @@ __all__ = [
     "TopicDescription",
     "TopicRoute",
     "TopicSettings",
+    "Unanswered",
 ]

@@ -1,24 +1,29 @@
 """What all parts of Admin stand on: the calls, the cluster's brokers, a topic's queues.
 
-`each` makes many calls at the same time, a bounded number of them.
+`each` makes many calls at the same time, a bounded number of them. `ask_brokers` asks several
+brokers side by side, and can do without those that do not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from skylarkmq.client.admin.results import Unanswered
 from skylarkmq.client.errors import (
     BrokerError,
+    ConnectionFailed,
     IllegalState,
     NotFound,
+    RequestTimeout,
     RocketMQError,
     RouteNotFound,
+    TopicNotExist,
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
@@ -73,6 +78,7 @@ class AdminBase(OnClient):
         client: Client | None = None,
         namesrv_addr: str | None = None,
         timeout: float = TIMEOUT_S,
+        unanswered: dict[str, Unanswered] | None = None,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
@@ -81,11 +87,16 @@ class AdminBase(OnClient):
             namesrv_addr: in place of `client`: name servers (default as for Client) for a client
                 of this object's own.
             timeout: seconds for each request to a broker or a name server.
+            unanswered: questions to several brokers do without those that do not answer, and note
+                them here by name; one that is silent or away is then not asked again. An error is
+                raised where nobody answers. Default: the first broker that does not answer ends
+                the question. Changes always end so.
         """
         if timeout <= 0:
             raise ValueError(f"timeout is above 0, not {timeout}")
         super().__init__(client, namesrv_addr)
         self._timeout_s = timeout
+        self._unanswered = unanswered
         self._calls: AdminApi | None = None
         self._stopped = False
 
@@ -116,6 +127,11 @@ class AdminBase(OnClient):
         if self._calls is None:
             raise IllegalState("the admin is not started, or it has stopped")
         return self._calls
+
+    async def _ask(
+        self, work: Callable[[str, str], Awaitable[R]], brokers: Mapping[str, str]
+    ) -> dict[str, R]:
+        return await ask_brokers(work, brokers, self._unanswered)
 
     def _topic(self, topic: str) -> str:
         """Return the topic as brokers know it."""
@@ -350,6 +366,50 @@ def _master(broker: BrokerData) -> str | None:
 def from_ms(instant_ms: int) -> datetime | None:
     """Return the time of an instant, UTC; None for 0 and below, by which brokers mean never."""
     return datetime.fromtimestamp(instant_ms / 1000, UTC) if instant_ms > 0 else None
+
+
+def note_unanswered(
+    unanswered: dict[str, Unanswered] | None, broker: str, address: str, error: RocketMQError
+) -> None:
+    """Note that a broker did not answer; raise the error when that ends the question."""
+    is_silence = isinstance(error, BrokerError | ConnectionFailed | RequestTimeout)
+    if unanswered is None or not is_silence or isinstance(error, TopicNotExist):
+        raise error
+    unanswered[broker] = Unanswered(broker, address, error)
+
+
+async def ask_brokers(
+    work: Callable[[str, str], Awaitable[R]],
+    brokers: Mapping[str, str],
+    unanswered: dict[str, Unanswered] | None = None,
+) -> dict[str, R]:
+    """Return what `work` gives for each broker, by name, in their order; it gets name and address.
+
+    Args:
+        unanswered: those that do not answer are noted here and left out; one that is known to be
+            silent or away is not asked. None: the first one that does not answer ends it.
+
+    Raises:
+        RocketMQError: no broker answered.
+    """
+    found: dict[str, R] = {}
+    failed: list[RocketMQError] = []
+
+    async def ask(name: str) -> None:
+        known = (unanswered or {}).get(name)
+        if known is not None and not isinstance(known.error, BrokerError):
+            failed.append(known.error)
+            return
+        try:
+            found[name] = await work(name, brokers[name])
+        except RocketMQError as error:
+            note_unanswered(unanswered, name, brokers[name], error)
+            failed.append(error)
+
+    await each(ask, brokers)
+    if failed and not found:
+        raise failed[0]
+    return {name: found[name] for name in brokers if name in found}
 
 
 async def each(

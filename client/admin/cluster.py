@@ -248,13 +248,13 @@ class ClusterAdmin(AdminBase):
         targets = await self._masters(None, brokers)
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
         code = RequestCode.VIEW_BROKER_STATS_DATA
-        answers = await each(
-            lambda address: self._api.call(address, code, header, accepted=COUNTED_OR_NOT),
-            targets.values(),
+        answers = await self._ask(
+            lambda _, address: self._api.call(address, code, header, accepted=COUNTED_OR_NOT),
+            targets,
         )
         return tuple(
             _statistic(broker, read_body(BrokerStatsData, answer, targets[broker]))
-            for broker, answer in zip(targets, answers, strict=True)
+            for broker, answer in answers.items()
             if answer.code == ResponseCode.SUCCESS
         )
 

@@ -216,12 +216,11 @@ class GroupAdmin(TopicAdmin):
         Args:
             system: the brokers' and tools' own groups as well.
         """
-        targets = await self._masters()
-        tables = await each(self._group_table, targets.values())
+        tables = await self._ask(self._group_table, await self._masters())
         return sorted(
             {
                 self._namespace.unwrap(name)
-                for table in tables
+                for table in tables.values()
                 for name in table
                 if self._namespace.holds(name)
                 and (system or not (name in OWN_GROUPS or name.startswith(OWN_PREFIXES)))
@@ -280,14 +279,15 @@ class GroupAdmin(TopicAdmin):
         wanted = [None if topic is None else self._topic(topic)]
         if topic is None:
             wanted.append(retry_topic(name))  # only in its table once something of it is done
-        tables = await each(
-            lambda one: self._consume_stats(one[1], name, one[0]),
-            [(each_topic, address) for each_topic in wanted for address in targets.values()],
-        )
-        found = self._progress(group, tables)
+
+        async def stats(_: str, address: str) -> list[ConsumeStats]:
+            return await each(lambda one: self._consume_stats(address, name, one), wanted)
+
+        told = (await self._ask(stats, targets)).values()
+        found = self._progress(group, [table for tables in told for table in tables])
         if not found.queues:
             await self._require_group(group)
-        return replace(found, tps=sum(table.consume_tps for table in tables[: len(targets)]))
+        return replace(found, tps=sum(tables[0].consume_tps for tables in told))
 
     # Inside: settings and progress
 
@@ -305,7 +305,7 @@ class GroupAdmin(TopicAdmin):
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         return await self._api.body(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, header)
 
-    async def _group_table(self, address: str) -> Mapping[str, SubscriptionGroupConfig]:
+    async def _group_table(self, _: str, address: str) -> Mapping[str, SubscriptionGroupConfig]:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         body = await self._api.body(SubscriptionGroupWrapper, address, code)
         return body.subscription_group_table
@@ -318,8 +318,8 @@ class GroupAdmin(TopicAdmin):
     async def _configs(
         self, group: str, targets: Mapping[str, str]
     ) -> dict[str, SubscriptionGroupConfig | None]:
-        tables = await each(self._group_table, targets.values())
-        return {broker: table.get(group) for broker, table in zip(targets, tables, strict=True)}
+        tables = await self._ask(self._group_table, targets)
+        return {broker: table.get(group) for broker, table in tables.items()}
 
     async def _put_group(self, wanted: Sequence[tuple[str, SubscriptionGroupConfig]]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
@@ -330,13 +330,13 @@ class GroupAdmin(TopicAdmin):
         targets = await self._masters()
         header = GetConsumerConnectionListRequestHeader(consumer_group=self._group(group))
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        answers = await each(
-            lambda address: self._api.call(address, code, header, accepted=MEMBERS_OR_NONE),
-            targets.values(),
+        answers = await self._ask(
+            lambda _, address: self._api.call(address, code, header, accepted=MEMBERS_OR_NONE),
+            targets,
         )
         bodies = {
             broker: read_body(ConsumerConnection, answer, targets[broker])
-            for broker, answer in zip(targets, answers, strict=True)
+            for broker, answer in answers.items()
             if answer.code == ResponseCode.SUCCESS
         }
         found: Found = {}
@@ -371,12 +371,12 @@ class GroupAdmin(TopicAdmin):
         targets = await self._masters()
         header = GetProducerConnectionListRequestHeader(producer_group=self._namespace.wrap(group))
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        answers = await each(
-            lambda address: self._api.call(address, code, header, accepted=PRODUCERS_OR_NONE),
-            targets.values(),
+        answers = await self._ask(
+            lambda _, address: self._api.call(address, code, header, accepted=PRODUCERS_OR_NONE),
+            targets,
         )
         found: Found = {}
-        for broker, answer in zip(targets, answers, strict=True):
+        for broker, answer in answers.items():
             if answer.code == ResponseCode.SUCCESS:
                 body = read_body(ProducerConnection, answer, targets[broker])
                 _gather(found, broker, body.connection_set)
@@ -384,13 +384,13 @@ class GroupAdmin(TopicAdmin):
 
     async def producer_groups(self) -> dict[str, list[Connection]]:
         """Return all producers by group, over all brokers."""
-        targets = await self._masters()
         code = RequestCode.GET_ALL_PRODUCER_INFO
-        bodies = await each(
-            lambda address: self._api.body(ProducerTableInfo, address, code), targets.values()
+        bodies = await self._ask(
+            lambda _, address: self._api.body(ProducerTableInfo, address, code),
+            await self._masters(),
         )
         groups: dict[str, Found] = {}
-        for broker, body in zip(targets, bodies, strict=True):
+        for broker, body in bodies.items():
             for group, clients in body.data.items():
                 rows = [
                     ConnectionBody(

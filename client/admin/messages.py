@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Self
 
-from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
 from skylarkmq.client.admin.reading import (
     MessageScan,
     ScanProgress,
@@ -298,6 +298,7 @@ class MessageAdmin(AdminBase):
             None if start is None else floor_ms(start),
             None if stop is None else ceil_ms(stop),
             after,
+            self._unanswered,
         )
 
     async def _place_if_any(self, topic: str) -> TopicPlace | None:
@@ -329,8 +330,7 @@ class MessageAdmin(AdminBase):
             end_timestamp=LONG_MAX if stop is None else ceil_ms(stop) - 1,
         )
 
-        async def ask(broker: str) -> list[StoredMessage]:
-            address = place.masters[broker]
+        async def ask(broker: str, address: str) -> list[StoredMessage]:
             answer = await self._api.call(
                 address,
                 RequestCode.QUERY_MESSAGE,
@@ -346,9 +346,9 @@ class MessageAdmin(AdminBase):
                 if message.topic == place.topic and _has(message, key, unique)
             ]
 
-        lists = await each(ask, place.masters)
+        lists = await self._ask(ask, place.masters)
         return sorted(
-            (message for found in lists for message in found),
+            (message for found in lists.values() for message in found),
             key=_stored_ms,
         )
 

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from skylarkmq.client.admin.base import TopicPlace, each
-from skylarkmq.client.admin.results import JsonValue, Result, as_json
+from skylarkmq.client.admin.base import TopicPlace, ask_brokers, each, note_unanswered
+from skylarkmq.client.admin.results import JsonValue, Result, Unanswered, as_json
 from skylarkmq.client.consumer.offset_store import first_since
 from skylarkmq.client.consumer.subscription import Subscription
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.services import Services
@@ -89,6 +89,7 @@ class MessageScan:
         start_ms: int | None,
         stop_ms: int | None,
         after: Mapping[MessageQueue, int] | None,
+        unanswered: dict[str, Unanswered] | None = None,
     ) -> None:
         self._services = services
         self._namespace = services.namespace
@@ -97,6 +98,7 @@ class MessageScan:
         self._start_ms = start_ms
         self._stop_ms = stop_ms
         self._after = after
+        self._unanswered = unanswered
         self._ranges: list[_Range] | None = None
         self._page: deque[MessageExt] = deque()
         self._scanned = 0
@@ -123,7 +125,12 @@ class MessageScan:
             if current.position >= current.end:
                 self._ranges.pop(0)
                 continue
-            await self._read(current)
+            try:
+                await self._read(current)
+            except RocketMQError as error:
+                broker = current.queue.broker_name
+                note_unanswered(self._unanswered, broker, current.address, error)
+                self._ranges = [one for one in self._ranges if one.queue.broker_name != broker]
         raise StopAsyncIteration
 
     @property
@@ -165,14 +172,18 @@ class MessageScan:
             end = await self._services.consumer_api.max_offset(address, queue, self._timeout_s)
             return _Range(queue, address, first, end)
 
-        queues = list(place.read_queues)
-        if self._after is not None:
-            wanted = {self._namespace.wrap_queue(queue): at for queue, at in self._after.items()}
-            ranges = await each(bounds, [queue for queue in queues if queue in wanted])
-            for one in ranges:
-                one.position = max(one.position, wanted[one.queue])
-        else:
-            ranges = await each(bounds, queues)
+        after = self._after
+        wanted = {self._namespace.wrap_queue(queue): at for queue, at in (after or {}).items()}
+        queues = [queue for queue in place.read_queues if after is None or queue in wanted]
+
+        async def bounds_on(broker: str, _: str) -> list[_Range]:
+            return await each(bounds, [queue for queue in queues if queue.broker_name == broker])
+
+        brokers = {queue.broker_name: place.masters[queue.broker_name] for queue in queues}
+        found = await ask_brokers(bounds_on, brokers, self._unanswered)
+        ranges = [one for ranges in found.values() for one in ranges]
+        for one in ranges:
+            one.position = max(one.position, wanted.get(one.queue, 0))
         return [one for one in ranges if one.position < one.end]
 
     def _check_there(self, after: Mapping[MessageQueue, int], place: TopicPlace | None) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final, Literal, cast
 
+from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 
@@ -62,6 +63,38 @@ def as_json(value: object) -> JsonValue:
             return [{"queue": as_json(key), "offset": as_json(item)} for key, item in rows.items()]
         return {str(key): as_json(item) for key, item in rows.items()}
     return [as_json(item) for item in cast("Iterable[object]", value)]
+
+
+# Who did not answer
+
+
+Why = Literal["silent", "away", "refused"]
+
+
+def why(error: RocketMQError) -> Why:
+    """Return in one word why a server did not answer."""
+    if isinstance(error, RequestTimeout):
+        return "silent"
+    return "away" if isinstance(error, ConnectionFailed) else "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered(Result):
+    """A broker that was asked and did not answer: what it knows is missing in what others told."""
+
+    broker: str
+    address: str
+    error: RocketMQError
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the same as plain texts; `why` is silent, away or refused."""
+        return {
+            "broker": self.broker, "address": self.address, "why": why(self.error),
+            "error": str(self.error),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.broker} ({self.address}), {why(self.error)}: {self.error}"
 
 
 # Cluster

@@ -200,15 +200,16 @@ class TopicAdmin(AdminBase):
             RouteNotFound: there is no such topic.
         """
         place = await self._place(self._topic(topic))
-        windows: dict[str, DeduplicationWindow | None] = {}
-        for broker, address in place.masters.items():
-            windows[broker] = None
-            if (await self._services.peer(address)).ours:
-                header = GetTopicConfigRequestHeader(topic=place.topic)
-                code = RequestCode.GET_TOPIC_CONFIG
-                config = await self._api.body(TopicConfig, address, code, header)
-                windows[broker] = deduplication_of(config.attributes_map)
-        return windows
+
+        async def window(_: str, address: str) -> DeduplicationWindow | None:
+            if not (await self._services.peer(address)).ours:
+                return None
+            header = GetTopicConfigRequestHeader(topic=place.topic)
+            code = RequestCode.GET_TOPIC_CONFIG
+            config = await self._api.body(TopicConfig, address, code, header)
+            return deduplication_of(config.attributes_map)
+
+        return await self._ask(window, place.masters)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages from all brokers and name servers.
@@ -245,9 +246,10 @@ class TopicAdmin(AdminBase):
             names.update(read_body(TopicList, answer, address).topic_list)
         own = await self._own_topics() if not system else set[str]()
         if cluster is not None:
-            masters = await self._masters(cluster)
-            configs = await each(self._topic_configs, masters.values())
-            names &= {name for table in configs for name in table}
+            configs = await self._ask(
+                lambda _, address: self._topic_configs(address), await self._masters(cluster)
+            )
+            names &= {name for table in configs.values() for name in table}
         marks = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
         return sorted(
             self._namespace.unwrap(name)
@@ -266,9 +268,9 @@ class TopicAdmin(AdminBase):
         place = await self._place(self._topic(topic))
         header = GetTopicStatsInfoRequestHeader(topic=place.topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
-        tables = await each(
-            lambda address: self._api.body(TopicStatsTable, address, code, header),
-            place.masters.values(),
+        tables = await self._ask(
+            lambda _, address: self._api.body(TopicStatsTable, address, code, header),
+            place.masters,
         )
         queues = [
             QueueStats(
@@ -277,7 +279,7 @@ class TopicAdmin(AdminBase):
                 row.max_offset,
                 from_ms(row.last_update_timestamp),
             )
-            for table in tables
+            for table in tables.values()
             for queue, row in table.offset_table
         ]
         return TopicDescription(
@@ -322,12 +324,11 @@ class TopicAdmin(AdminBase):
     async def _groups_of(self, place: TopicPlace) -> list[str]:
         header = QueryTopicConsumeByWhoRequestHeader(topic=place.topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        lists = await each(
-            lambda address: self._api.body(GroupList, address, code, header),
-            place.masters.values(),
+        lists = await self._ask(
+            lambda _, address: self._api.body(GroupList, address, code, header), place.masters
         )
         return sorted(
-            {self._namespace.unwrap(group) for found in lists for group in found.group_list}
+            {self._namespace.unwrap(name) for found in lists.values() for name in found.group_list}
         )
 
     async def _topic_configs(self, address: str) -> Mapping[str, TopicConfig]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from skylarkmq.client.admin.base import TopicPlace, each, from_ms
+from skylarkmq.client.admin.base import TopicPlace, from_ms
 from skylarkmq.client.admin.messages import MessageAdmin
 from skylarkmq.client.admin.reading import MessageScan, StoredMessage
 from skylarkmq.client.admin.results import Result
@@ -112,11 +112,11 @@ class WaitingAdmin(MessageAdmin):
         if limit < 1:
             raise ValueError("limit is 1 or more")
         wanted = None if topic is None else self._topic(topic)
-        masters = await self._masters()
-        lists = await each(
-            lambda broker: self._delayed_on(broker, masters[broker], wanted, limit), masters
+        lists = await self._ask(
+            lambda broker, address: self._delayed_on(broker, address, wanted, limit),
+            await self._masters(),
         )
-        found = sorted((one for each_list in lists for one in each_list), key=_due)
+        found = sorted((one for each_list in lists.values() for one in each_list), key=_due)
         return tuple(found[:limit])
 
     async def open_transactions(
@@ -130,9 +130,10 @@ class WaitingAdmin(MessageAdmin):
         if limit < 1:
             raise ValueError("limit is 1 or more")
         wanted = None if topic is None else self._topic(topic)
-        masters = await self._masters()
-        lists = await each(lambda broker: self._open_on(broker, masters[broker], wanted), masters)
-        found = sorted((one for each_list in lists for one in each_list), key=_born)
+        lists = await self._ask(
+            lambda broker, address: self._open_on(broker, address, wanted), await self._masters()
+        )
+        found = sorted((one for each_list in lists.values() for one in each_list), key=_born)
         return tuple(found[:limit])
 
     # Inside

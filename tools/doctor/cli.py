@@ -7,10 +7,10 @@ from typing import Final
 
 import click
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, online
-from skylarkmq.tools.doctor.checks import Examination
+from skylarkmq.tools.doctor.checks import Examination, not_looked_at
 from skylarkmq.tools.doctor.findings import ORDER, Finding
 from skylarkmq.tools.doctor.limits import limits
 from skylarkmq.tools.output import ProgressBar
@@ -39,26 +39,40 @@ def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], ske
     Wrong advertised addresses, clocks, full and slow disks, low limits, slaves that do not answer,
     members of a group that subscribe differently, lag that nobody works on, registrations that are
     missing, topics that differ between brokers. Each finding has its cause and its cure. Nothing is
-    changed. Exit code 1 when there are findings.
+    changed. Exit code 1 when there are findings; what could not be looked at is one.
     """
     wanted = only or LOOKS
 
     async def work(client: Client) -> int:
         with ProgressBar(counts=True) as progress:
-            async with Admin(client=client, timeout=session.timeout) as admin:
+            async with session.looking(client) as admin:
                 look = Examination(session, client, admin, skew, progress)
                 found = [
                     finding
                     for name in LOOKS
                     if name in wanted
-                    for finding in await _look(look, name)()
+                    for finding in await _found(look, name)
                 ]
+        told = [one.cause for one in found if one.kind == "not_looked_at"]
+        found += [
+            not_looked_at(one.broker, str(one))
+            for one in session.output.unanswered.values()
+            if not any(str(one.error) in cause for cause in told)
+        ]
         found = [one for one in _without_repeats(found) if one.kind not in ignore]
         found.sort(key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))
         _print(session, wanted, found)
         return 1 if found else 0
 
     session.run(work)
+
+
+async def _found(look: Examination, name: str) -> list[Finding]:
+    """Return what one look finds; one that ends with an error leaves the others alone."""
+    try:
+        return await _look(look, name)()
+    except RocketMQError as error:
+        return [not_looked_at(name, str(error))]
 
 
 def _look(look: Examination, name: str) -> Callable[[], Awaitable[list[Finding]]]:

@@ -159,7 +159,8 @@ def made(row: OldCommand) -> click.Command:
             return
 
         async def work(client: Client) -> int | None:
-            async with Admin(client=client, timeout=timeout) as admin:
+            looking = replace(session, timeout=timeout).looking(client)
+            async with Admin(client=client, timeout=timeout) if row.would else looking as admin:
                 return await row.work(Call(client, admin, letters))
 
         replace(session, timeout=timeout).run(work)

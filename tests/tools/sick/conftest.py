@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -51,6 +51,17 @@ class Cluster:
             silent=address if self.sickness == "silent" else (),
             away=address if self.sickness == "away" else (),
         )
+        return self._client(network, namesrv_addr, **settings)
+
+    def without(self, addresses: Collection[str]) -> Callable[..., Client]:
+        """Return what makes a client for which nobody listens at these addresses."""
+
+        def client(namesrv_addr: str | None = None, **settings: Any) -> Client:
+            return self._client(SilentNetwork(away=addresses), namesrv_addr, **settings)
+
+        return client
+
+    def _client(self, network: SilentNetwork, namesrv_addr: str | None, **settings: Any) -> Client:
         settings.pop("ssl", None)
         address_of_names = namesrv_addr or self.namesrv
         return Client(address_of_names, network=network, clock=network.clock, **settings)
