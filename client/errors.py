@@ -231,7 +231,7 @@ HINTS: Final[dict[int, str]] = {
         "over 32,767 bytes; or what it asks for is not allowed, as a time of delivery beyond the "
         "broker's limit. Broker and remark say which"
     ),
-    ResponseCode.SERVICE_NOT_AVAILABLE: "See the broker's free disk space and its log",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "If the broker does not say why, its log does",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
 }
 

@@ -27,6 +27,7 @@ from skylarkmq.client.admin.results import (
     ReplicaStatus,
     Span,
     Statistic,
+    why,
 )
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.wire.ask import read_body, read_header
@@ -121,7 +122,7 @@ class ClusterAdmin(AdminBase):
             table = await self._runtime(self._dial(address))
             failover = await self._ask_failover(address)
         except RocketMQError as error:
-            return ReplicaStatus(broker_id, address, str(error))
+            return ReplicaStatus(broker_id, address, str(error), why=why(error))
         return ReplicaStatus(
             broker_id,
             address,

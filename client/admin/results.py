@@ -234,6 +234,8 @@ class ReplicaStatus(Result):
     started_at: datetime | None = None
     failover: FailoverStatus | None = None
     """Of a replica that elects its master with others; None of all other brokers."""
+    why: Why | None = None
+    """`error` in one word."""
 
     @property
     def is_master(self) -> bool:
@@ -316,6 +318,7 @@ class ClusterStatus(Result):
 ProblemKind = Literal[
     "name_server_unreachable",
     "broker_unreachable",
+    "broker_refuses",
     "no_broker",
     "no_master",
     "not_registered",
@@ -332,6 +335,7 @@ _CURES: Final[Mapping[ProblemKind, str]] = {
     "register as soon as it is back",
     "broker_unreachable": "Is its process there, and what does its /readyz?verbose say? Name "
     "servers forget a broker that is gone",
+    "broker_refuses": "If its access control is why, ask as an admin's account; else see its log",
     "no_broker": "Start one whose namesrvAddr names them; it registers within some seconds",
     "no_master": "Start the master again, or make a slave with the longest log the master",
     "not_registered": "Does its namesrvAddr name that name server? The log of the broker says why "
@@ -384,7 +388,14 @@ def _problems_of_set(broker: BrokerStatus) -> list[Problem]:
         what = "no master is registered: clients read from slaves and cannot send"
         return [_problem("no_master", subject, what)]
     found: list[Problem] = []
-    if not seen.leads and (broker.master is None or broker.master.error is None):
+    if all(each.failover.halted for each in broker.replicas if each.failover is not None):
+        what = "all its replicas that answer have halted: nothing can be sent"
+        cure = (
+            "Bring etcd's own data back, and start them again; if it is gone for good, begin a new "
+            "set with the best store"
+        )
+        found.append(Problem("no_master", subject, what, cure))
+    elif not seen.leads and (broker.master is None or broker.master.error is None):
         cure = (
             f"Start the replicas in sync, {', '.join(seen.in_sync)}: one of them leads then by "
             "itself. If all of them are lost for good: failover(..., accept_loss=True)"
@@ -398,7 +409,7 @@ def _problems_of_set(broker: BrokerStatus) -> list[Problem]:
     if len(seen.in_sync) < seen.min_in_sync:
         what = (
             f"{len(seen.in_sync)} in sync, minInSyncReplicas wants {seen.min_in_sync}: sends are "
-            "answered with 11"
+            "answered with 14"
         )
         found.append(_problem("too_few_in_sync", subject, what))
     present = {other.broker_id for other in seen.others if other.is_alive} | {seen.broker_id}
@@ -419,7 +430,8 @@ def _problems_of(
 ) -> list[Problem]:
     name = _name_of(broker, replica)
     if replica.error is not None:
-        return [_problem("broker_unreachable", name, replica.error)]
+        kind: ProblemKind = "broker_refuses" if replica.why == "refused" else "broker_unreachable"
+        return [_problem(kind, name, replica.error)]
     found: list[Problem] = []
     behind = broker.behind(replica)
     if behind is not None and behind > behind_max:

@@ -44,8 +44,6 @@ APPENDS_MIN: Final = 100
 BEHIND_MAX: Final = 256 << 20
 LOCK_MS_MAX: Final = 1000
 WAIT_MS_MAX: Final = 200
-ANSWERED: Final = " answered "
-"""In the text of an error: a broker that refuses is there."""
 _RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _BIN: Final = re.compile(r"\[([^\]]+)\]:(\d+)")
 _SIZE: Final = re.compile(r"([\d.]+) ?([kKMGTP]?)i?B")
@@ -75,7 +73,7 @@ class Examination:
         """Return what the SDK finds."""
         found: list[Finding] = []
         for problem in await self.admin.cluster_health():
-            if problem.kind == "broker_unreachable" and ANSWERED in problem.text:
+            if problem.kind == "broker_refuses":
                 found.append(not_looked_at(problem.subject, problem.text))
                 continue
             severity: Severity = "critical" if problem.kind in CRITICAL_KINDS else "warning"

@@ -31,6 +31,7 @@ from skylarkmq.client.admin import (
     ForcedFailover,
     Mastership,
     NameServerStatus,
+    Problem,
     ReplicaStatus,
 )
 from skylarkmq.client.admin import OtherReplica as Other
@@ -288,7 +289,7 @@ def told(**changes: Any) -> FailoverStatus:
     return FailoverStatus(**{**usual, **changes})
 
 
-def found(*replicas: tuple[int, FailoverStatus | None]) -> list[str]:
+def problems(*replicas: tuple[int, FailoverStatus | None]) -> tuple[Problem, ...]:
     processes = tuple(
         ReplicaStatus(broker_id, f"host:{broker_id}", None, log_end=1, failover=failover)
         if failover is not None
@@ -300,7 +301,16 @@ def found(*replicas: tuple[int, FailoverStatus | None]) -> list[str]:
         (NameServerStatus("ns:9876", None, known),),
         (BrokerStatus("broker-a", "DefaultCluster", processes),),
     )
-    return [f"{each.kind} {each.subject}" for each in status.problems()]
+    return status.problems()
+
+
+def found(*replicas: tuple[int, FailoverStatus | None]) -> list[str]:
+    return [f"{each.kind} {each.subject}" for each in problems(*replicas)]
+
+
+def text_of(*replicas: tuple[int, FailoverStatus | None]) -> str:
+    """What the first problem says."""
+    return problems(*replicas)[0].text
 
 
 FOLLOWS = told(replica="r2", broker_id=2, state="follower", others=())
@@ -318,6 +328,25 @@ def test_a_set_without_a_master() -> None:
     ]
     assert found((1, told()), (2, FOLLOWS)) == ["no_master broker-a"]  # not registered as one yet
     assert found((MASTER_ID, None), (2, FOLLOWS)) == ["broker_unreachable broker-a (master)"]
+
+
+def test_a_set_whose_replicas_have_all_halted() -> None:
+    halted = [
+        replace(told(others=()), broker_id=each, state="halted", halted="etcd was emptied")
+        for each in (1, 2)
+    ]
+    assert found((1, halted[0]), (2, halted[1])) == [
+        "no_master broker-a",
+        "replica_halted broker-a (slave 1)",
+        "replica_halted broker-a (slave 2)",
+    ]
+    assert "have halted" in text_of((1, halted[0]), (2, halted[1]))
+    assert "have halted" not in text_of((1, halted[0]), (2, replace(FOLLOWS, state="waiting")))
+
+
+def test_too_few_in_sync_are_told_with_the_code_that_sends_get() -> None:
+    few = told(min_in_sync=3)
+    assert "answered with 14" in text_of((MASTER_ID, few), (2, FOLLOWS))
 
 
 def test_a_replica_that_is_away() -> None:

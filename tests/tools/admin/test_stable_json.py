@@ -73,7 +73,7 @@ ANSWERS: dict[str, Names] = {
     "cluster status": (
         ("name_servers[]", "address error brokers.broker-a[]"),
         ("brokers[]", "address behind broker broker_id cluster disk_used error failover"),
-        ("brokers[]", "log_begin log_end role started_at version"),
+        ("brokers[]", "log_begin log_end role started_at version why"),
     ),
     "cluster health --disk-max 0 --behind-max 0": "[]",
     "cluster drain broker-a --yes": "action broker how master topic_count",

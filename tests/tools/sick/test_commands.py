@@ -139,13 +139,10 @@ def test_the_health_of_a_cluster_names_who_does_not_answer(shell: Shell) -> None
 
 
 @pytest.mark.parametrize("sickness", ["refusing"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a broker that refuses is called unreachable"
-)
 def test_the_health_of_a_cluster_tells_a_refusal_from_silence(shell: Shell) -> None:
     (problem,) = shell("cluster", "health").json
     assert problem["subject"].startswith(SICK)
-    assert problem["kind"] != "broker_unreachable"
+    assert problem["kind"] == "broker_refuses"
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
