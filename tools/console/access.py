@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, Unanswered
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import AuthError, BrokerError, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
@@ -52,6 +52,13 @@ class Access:
                 work = keep_looking(self._admin, self.history, self.clock, self._settings.sample_s)
                 self._looking = asyncio.create_task(work, name="skylarkmq-console-history")
         return self._admin
+
+    async def looking(self, unanswered: dict[str, Unanswered]) -> Admin:
+        """Return an administrator that notes which brokers do not answer, and does without them."""
+        await self.admin()
+        admin = Admin(client=self.client, timeout=self._settings.timeout, unanswered=unanswered)
+        await admin.start()
+        return admin
 
     async def stop(self) -> None:
         """End the looks and close the connections."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.client.admin import Admin
@@ -64,12 +63,11 @@ class History:
 
 
 async def look(admin: Admin, history: History, clock: Clock) -> None:
-    """Ask once for everything.
+    """Ask once for everything. Without the answer of each broker the lag of groups is not known.
 
     Raises:
-        RocketMQError: the cluster does not answer.
+        RocketMQError: the cluster, or one broker of it, does not answer.
     """
-    groups = await admin.list_groups()
 
     async def of_group(group: str) -> None:
         try:
@@ -89,9 +87,9 @@ async def look(admin: Admin, history: History, clock: Clock) -> None:
         history.add("broker", broker, Sample(clock.now_ms(), put, got))
 
     brokers = (await admin.cluster()).brokers
-    questions = [partial(of_group, group) for group in groups[:SERIES_MAX]]
-    questions += [partial(of_broker, broker.name) for broker in brokers]
-    await each(lambda ask: ask(), questions, ASKED_AT_ONCE)
+    await each(of_broker, [broker.name for broker in brokers], ASKED_AT_ONCE)
+    groups = await admin.list_groups()
+    await each(of_group, groups[:SERIES_MAX], ASKED_AT_ONCE)
 
 
 async def keep_looking(admin: Admin, history: History, clock: Clock, pause_s: float) -> None:

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, Unanswered
 from skylarkmq.client.errors import (
     AlreadyExists,
     AuthError,
@@ -114,6 +114,7 @@ class Visit:
         self.console = console
         self.is_new = session is None
         self.session = session or console.sessions.new()
+        self.unanswered: dict[str, Unanswered] = {}
         self._form: dict[str, list[str]] | None = None
 
     # Who asks
@@ -136,8 +137,13 @@ class Visit:
         return self.console.accesses.of(account or self.settings.credentials)
 
     async def admin(self) -> Admin:
-        """Return the administrator of this visitor's account."""
-        return await self.access.admin()
+        """Return an administrator of this visitor's account.
+
+        One that only looks does without brokers that do not answer; the page names them.
+        """
+        if self.request.method != "GET":
+            return await self.access.admin()
+        return await self.access.looking(self.unanswered)
 
     def require_write(self) -> None:
         """Refuse a change of a console that only reads."""
@@ -202,6 +208,7 @@ class Visit:
             "token": console.sessions.token(self.session),
             "theme": theme if theme in THEMES else "",
             "path": request.url.path,
+            "unanswered": [*self.unanswered.values()],
             "done": DONE.get(self.asked("done"), ""),
             "version": console.version,
         }

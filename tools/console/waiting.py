@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from skylarkmq.client.admin import Admin, DelayedMessage, OpenTransaction
 from skylarkmq.client.admin.results import QueueStats
 from skylarkmq.client.admin.waiting import delivered_by_level
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Level:
 class Waiting:
     """All that waits; of what is None, `note` says why."""
 
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] | None
     timed: tuple[DelayedMessage, ...] | None
     transactions: tuple[OpenTransaction, ...] | None
     note: str = ""
@@ -61,17 +61,20 @@ async def waiting(admin: Admin) -> Waiting:
         RocketMQError: the cluster does not answer.
     """
     brokers = [broker.name for broker in (await admin.cluster()).brokers]
-    by_broker = await _parked(admin)
+    parked, why = await _read(_parked(admin))
+    by_broker = parked or {}
     levels, (delayed, note), (transactions, other_note) = await asyncio.gather(
         asyncio.gather(*(_levels(admin, name, by_broker.get(name, [])) for name in brokers)),
         _read(admin.delayed(limit=READ_MAX)),
         _read(admin.open_transactions(limit=READ_MAX)),
     )
     return Waiting(
-        tuple(_with_messages(level, delayed or ()) for found in levels for level in found),
+        None
+        if parked is None
+        else tuple(_with_messages(level, delayed or ()) for found in levels for level in found),
         None if delayed is None else tuple(one for one in delayed if not one.level),
         transactions,
-        note or other_note,
+        why or note or other_note,
     )
 
 
@@ -89,7 +92,7 @@ async def _parked(admin: Admin) -> dict[str, list[QueueStats]]:
     """Return the queues of the delay levels that hold something, by broker."""
     try:
         queues = (await admin.describe_topic(RMQ_SYS_SCHEDULE_TOPIC)).queues
-    except RocketMQError:
+    except RouteNotFound:  # nothing was ever delayed
         return {}
     found: dict[str, list[QueueStats]] = {}
     for each in queues:
