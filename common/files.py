@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from skylarkmq.common.refusal import refusal
-
 # Errors of a lock that another process holds.
 _LOCKED = frozenset({errno.EACCES, errno.EAGAIN})
 # Errors of a file system that locks no folders, as those on a network.
@@ -158,15 +156,6 @@ def _named(error: OSError, what: str, path: Path) -> OSError:
     return OSError(error.errno, f"{error.strerror} ({what})", str(path))
 
 
-def failed_sync(error: OSError, path: Path) -> OSError:
-    """The error of a sync: never one after which the call may be made again (`refusal.py`).
-
-    The kernel may have dropped the pages, and report success next time.
-    """
-    number = error.errno if refusal(error) is None else errno.EIO
-    return OSError(number, f"{error.strerror} (sync)", str(path))
-
-
 def write_whole(
     write: Callable[[int, bytes | bytearray | memoryview, int], int],
     fd: int,
@@ -234,7 +223,7 @@ class DiskFile:
         try:
             _datasync(self._fd)
         except OSError as error:
-            raise failed_sync(error, self.path) from error
+            raise _named(error, "sync", self.path) from error
 
     def allocate(self, position: int, size: int) -> None:
         try:
@@ -344,7 +333,7 @@ class DiskFiles:
     def _write_beside(path: Path, data: bytes, flag: int, mode: int) -> Path:
         temporary = path.with_name(path.name + ".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | flag | os.O_CLOEXEC, mode)
-        try:  # a sync, too, may be refused here: the next try writes all anew
+        try:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
@@ -379,7 +368,7 @@ class DiskFiles:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise failed_sync(error, path) from error
+            raise _named(error, "sync", path) from error
         finally:
             os.close(fd)
 

@@ -1,7 +1,8 @@
 """What the machine refuses is not a broken disk: this place says who does what then.
 
 No room, no descriptor, no memory: the call did nothing, so nothing is lost, and it may be made
-again. Whatever else a write says, and all that a sync says, is final (`MessageStore.fail`).
+again. Whatever else a write says, and all that a sync says of what is not written anew at the next
+try (log, queue files, key index, the journal's frames), is final: `MessageStore.fail`.
 
     what is refused              meanwhile                                     asked again
     the next log file            messages are refused                          once a second
@@ -55,6 +56,14 @@ def refusal(error: BaseException | None) -> Refusal | None:
     return None if number is None else _REFUSALS.get(number)
 
 
+def failed_sync(error: OSError) -> OSError:
+    """Return the failure of a sync as one that is final, whatever the system says.
+
+    The kernel may have dropped the pages, and report success next time.
+    """
+    return OSError(errno.EIO, f"the sync failed: {error.strerror}", error.filename)
+
+
 def is_no_space(error: BaseException) -> bool:
-    """Return whether a disk or a quota is full: a start goes on with that alone."""
+    """Return whether a disk or a quota is full. A start goes on then; no open says it."""
     return refusal(error) is _FULL

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files
-from skylarkmq.common.refusal import Refusal, refusal
+from skylarkmq.common.refusal import Refusal, failed_sync, refusal
 from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.protocol.tags_code import index_key_hash
 from skylarkmq.store.checkpoint import IndexPoint, Marks
@@ -134,7 +134,11 @@ def sync_index(
     for file, header in zip(index_files, headers, strict=True):
         if not file.unsynced:
             continue
-        file.file.datasync()
+        opened = file.file
+        try:
+            opened.datasync()
+        except OSError as error:
+            raise failed_sync(error) from error
         if header.next_item >= file.shape.item_count:
             full.append(file)
             full_timestamp = header.end_timestamp

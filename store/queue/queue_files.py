@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.common.refusal import failed_sync, is_no_space
 from skylarkmq.store.log.mapped_file import file_name
 from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT_SIZE
 
@@ -153,12 +154,21 @@ class QueueWriter:
 
     def _sync_file(self, path: Path) -> None:
         if path in self._unsynced:
-            self._handles.get(path).datasync()
+            file = self._handles.get(path)
+            try:
+                file.datasync()
+            except OSError as error:
+                raise failed_sync(error) from error
             del self._unsynced[path]
 
     def _sync_folder(self, folder: Path) -> None:
         if folder in self._unsynced_folders:
-            self._files.sync_folder(folder)
+            try:
+                self._files.sync_folder(folder)
+            except OSError as error:
+                if is_no_space(error):
+                    raise failed_sync(error) from error
+                raise  # it may be that the folder could not be opened
             del self._unsynced_folders[folder]
 
     def remove(self, path: Path) -> bool:

@@ -57,7 +57,7 @@ from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.files import DiskSpace, Files
-from skylarkmq.common.refusal import refusal
+from skylarkmq.common.refusal import is_no_space, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Call, Done, run_job, start
 from skylarkmq.store.config import StoreConfig, delete_hours
@@ -445,9 +445,9 @@ def _unlink(files: Files, path: Path) -> OSError | None:
     try:
         files.sync_folder(path.parent)
     except OSError as error:
-        if refusal(error) is None:
+        if refusal(error) is None or is_no_space(error):
             raise
-        return error
+        return error  # the folder could not be opened
     return None
 
 

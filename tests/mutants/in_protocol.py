@@ -154,6 +154,30 @@ MUTANTS: Final = (
         "store/test_files.py",
     ),
     Mutant(
+        "common/files.py",
+        "if written != len(data):",
+        "if not written:",
+        "store/test_files.py store/test_append.py",
+    ),
+    Mutant(
+        "common/files.py",
+        "                path.rmdir()  # or the next call takes its name for durable",
+        "                pass",
+        "store/test_files.py",
+    ),
+    Mutant(
+        "common/refusal.py",
+        "return OSError(errno.EIO, f",
+        "return OSError(error.errno, f",
+        "store/test_refusal.py store/test_queue_files.py",
+    ),
+    Mutant(
+        "store/upkeep/queue_cleaner.py",
+        "if refusal(error) is not None:",
+        "if error is None:",
+        "store/test_queue_cleaner.py",
+    ),
+    Mutant(
         "common/histogram.py",
         "self.counts[bisect_left(self.bounds, value)] += count",
         "self.counts[bisect_left(self.bounds, value)] += 1",

@@ -212,25 +212,6 @@ def test_writes_in_pieces_are_put_together(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "t").read_bytes() == b"0123456789" * 5
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.ENOMEM])
-def test_a_sync_is_never_refused(
-    file: StoreFile, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
-    """After ENOSPC from a sync Linux was seen to report success for pages that were lost."""
-
-    def fail(*_: object) -> None:
-        raise OSError(error, "refused")
-
-    monkeypatch.setattr("skylarkmq.common.files._datasync", fail)
-    monkeypatch.setattr(os, "fsync", fail)
-    before = open_count()
-    for sync in (file.datasync, lambda: FILES.sync_folder(file.path.parent)):
-        with pytest.raises(OSError, match=r"refused \(sync\)") as caught:
-            sync()
-        assert caught.value.errno == errno.EIO
-    assert open_count() == before
-
-
 @pytest.mark.parametrize("call", ["open", "fsync"])
 def test_a_folder_whose_name_is_not_synced_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

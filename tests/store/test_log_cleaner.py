@@ -220,10 +220,11 @@ def test_a_file_that_somebody_removed_does_not_hold_up_the_others() -> None:
     assert rig.spend(RUN_S).names() == rig.on_disk() == [3]
 
 
-def test_a_folder_that_cannot_be_synced_fails_the_store() -> None:
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_folder_that_cannot_be_synced_fails_the_store(error: int) -> None:
     rig = _filled()
     rig.percent = 86
-    rig.files.fail("sync_folder", path="commitlog")
+    rig.files.fail("sync_folder", path="commitlog", error=error)
     rig.spend(RUN_S)
     assert rig.store.state is StoreState.FAILED
     assert rig.names() == [0, 1, 2, 3] and rig.on_disk() == [1, 2, 3]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.refusal import refusal
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.mapped_file import file_name
 from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
@@ -172,9 +173,23 @@ def test_a_failed_sync_is_never_taken_for_a_full_disk(op: str, error: int) -> No
     rig = Rig()
     rig.write(0, 1, starts=True)
     rig.disk.fail(op, error=error)
-    with pytest.raises(OSError, match=r"\(sync\)") as caught:
+    with pytest.raises(OSError) as caught:
         rig.writer.sync()
     assert caught.value.errno == errno.EIO
+
+
+def test_a_sync_that_finds_no_descriptor_may_be_asked_for_again() -> None:
+    rig = Rig()
+    rig.write(0, 1, starts=True)
+    rig.writer.close()  # as if others had taken its handle's place
+    for _ in range(2):
+        rig.disk.fail("open", error=errno.EMFILE)
+        with pytest.raises(OSError) as caught:
+            rig.writer.sync()
+        assert refusal(caught.value) is not None
+        assert rig.disk.calls["datasync"] == 0
+    rig.writer.sync()
+    assert rig.disk.calls["datasync"] == 1
 
 
 def test_the_name_of_the_first_file_is_durable_before_that_of_the_second() -> None:

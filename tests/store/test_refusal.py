@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from skylarkmq.common.refusal import is_no_space, refusal
+from skylarkmq.common.refusal import failed_sync, is_no_space, refusal
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,10 @@ def test_what_is_refused_may_be_asked_for_again(number: int, why: str, full: boo
 def test_all_else_is_final(error: BaseException | None) -> None:
     assert refusal(error) is None
     assert error is None or not is_no_space(error)
+
+
+def test_a_failed_sync_is_final_whatever_the_system_says() -> None:
+    failed = failed_sync(OSError(errno.ENOSPC, "no room", "file"))
+    assert refusal(failed) is None
+    assert (failed.errno, failed.filename) == (errno.EIO, "file")
+    assert "the sync failed: no room" in str(failed)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from skylarkmq.common.files import DiskSpace, failed_sync, write_whole
+from skylarkmq.common.files import DiskSpace, write_whole
 from tests.support.crash_faults import Faults
 from tests.support.crash_image import PAGE_SIZE, Inode, pages_of
 from tests.support.crash_states import CrashState, Names, NameSpace, folder_of
@@ -109,7 +109,7 @@ class CrashDisk:
         file = self.open(temporary, create=True)
         file.truncate(0)
         file.write_on(data)
-        file.sync()
+        file.datasync()
         live, key = self.name_space.live, self._key(path)
         if backup and key in live:
             staged = path.with_name(path.name + ".bak.tmp")
@@ -146,10 +146,7 @@ class CrashDisk:
         self.faults.check("open", path)
         if self._key(path) not in self._folders:
             raise _missing(path)
-        try:
-            self._step("sync_folder", path)
-        except OSError as error:
-            raise failed_sync(error, path) from error
+        self._step("sync_folder", path)
         self.name_space.folder_synced(self._key(path))
         self.faults.linger("sync_folder", path)
 
@@ -306,13 +303,6 @@ class CrashFile:
         return position
 
     def datasync(self) -> None:
-        try:
-            self.sync()
-        except OSError as error:
-            raise failed_sync(error, self.path) from error
-
-    def sync(self) -> None:
-        """Sync, with the error of the system."""
         try:
             inode = self._begin("datasync")
         except OSError:

@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile, failed_sync, write_whole
+from skylarkmq.common.files import DiskFile, DiskFiles, StoreFile, write_whole
 from tests.support.crash_faults import Faults
 from tests.support.patience import LIMIT_S
 
@@ -124,10 +124,7 @@ class _FailingFile(DiskFile):
     def datasync(self) -> None:
         if "commitlog" in str(self.path):
             assert self._files.syncing.wait(LIMIT_S)
-        try:
-            self._files.check("datasync", self.path)
-        except OSError as error:
-            raise failed_sync(error, self.path) from error
+        self._files.check("datasync", self.path)
         super().datasync()
 
     def allocate(self, position: int, size: int) -> None:

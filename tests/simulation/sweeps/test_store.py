@@ -28,6 +28,7 @@ from tests.support.fault_sweep import (
 )
 
 KILL = CrashState(Keep.KILL)
+CUT = CrashState(Keep.NONE, names=Keep.NONE)
 KEYS = {"properties": b"KEYS\x01all other\x02UNIQ_KEY\x01u1\x02"}
 SMALL_INDEX = {"max_index_num": 40, "max_hash_slot_num": 10}
 
@@ -50,7 +51,7 @@ def _life(road: dict[str, Any]) -> Callable[[Strike], None]:
         rig.files.faults.clear()
         if rig.store.failure is None:
             check_goes_on(rig, road)
-        check_kill(rig, road)
+        check_ends(rig, road)
         assert rig.store.failure is None, f"the store ended: {rig.store.failure}"
 
     return live
@@ -66,7 +67,7 @@ def check_goes_on(rig: FailingRig, road: dict[str, Any]) -> None:
     rig.workers.run_all()
     assert len(rig.acked) == before + 1, "the store refuses for good"
     check_reads(rig, rig.acked)
-    check_kill(rig, road)
+    check_ends(rig, road)
     rig.clock.advance(1.1)
     rig.stop()
     assert not rig.files.exists(rig.store.paths.abort), "the stop was not clean"
@@ -76,11 +77,12 @@ def check_goes_on(rig: FailingRig, road: dict[str, Any]) -> None:
     again.stop()
 
 
-def check_kill(rig: FailingRig, road: dict[str, Any]) -> None:
-    """What was acknowledged is there when the process is killed now."""
-    killed = FailingRig(rig.files.crash(KILL, Random(1)), **road, **SMALL_INDEX)
-    killed.start()
-    check_reads(killed, rig.acked)
+def check_ends(rig: FailingRig, road: dict[str, Any]) -> None:
+    """What was acknowledged is there when the process, or the machine, is killed now."""
+    for state in (KILL, CUT) if road["flush"] == "SYNC_FLUSH" else (KILL,):
+        killed = FailingRig(rig.files.crash(state, Random(1)), **road, **SMALL_INDEX)
+        killed.start()
+        check_reads(killed, rig.acked)
 
 
 @AMOUNTS
