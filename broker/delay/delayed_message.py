@@ -33,6 +33,7 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import MessageInner
 
 _REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
@@ -142,6 +143,17 @@ class ParkedReader:
             return f"its record is damaged: {view.why}"
         topic = view.topic.decode("utf-8", "replace")
         return f"it is message {view.queue_offset} of queue {view.queue_id} of {topic!a}"
+
+
+def is_gone(parked: Parked, place: Place, removed: RemovedTopics) -> bool:
+    """Return whether the topic of a parked message was deleted after the message was sent.
+
+    Unlike RocketMQ, which delivers it to the next topic of that name.
+    """
+    if not removed.entries:
+        return False
+    topic = find_property(parked.properties, _REAL_TOPIC) or b""
+    return removed.hides(topic.decode("utf-8", "replace"), place.physical_offset)
 
 
 def delivered(parked: Parked, properties: bytes | None = None) -> MessageInner:

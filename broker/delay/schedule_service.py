@@ -31,7 +31,7 @@ import logging
 from typing import Final
 
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.delay.delayed_message import ParkedReader, Place, delivered
+from skylarkmq.broker.delay.delayed_message import ParkedReader, Place, delivered, is_gone
 from skylarkmq.broker.delay.due_times import DueTimes
 from skylarkmq.broker.waiting import Pause, put, records
 from skylarkmq.common.clock import Clock
@@ -284,7 +284,9 @@ class ScheduleMessageService:
         for number, (offset, unit) in enumerate(due):
             place = Place(unit.commit_offset, unit.record_size, offset)
             try:
-                copies.append((offset, delivered(level.reader.read(place, found, number))))
+                parked = level.reader.read(place, found, number)
+                if not is_gone(parked, place, self._store.removal.topics):
+                    copies.append((offset, delivered(parked)))
             except ValueError as error:
                 self.skipped_count += 1
                 log.error(

@@ -17,12 +17,20 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place, copy_to, delivered
+from skylarkmq.broker.delay.delayed_message import (
+    Parked,
+    ParkedReader,
+    Place,
+    copy_to,
+    delivered,
+    is_gone,
+)
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.properties import find_property, with_property
 from skylarkmq.store.log.commit_log import CommitLog
+from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import MessageInner
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
@@ -51,7 +59,8 @@ def place_of(entry: bytes) -> Place:
 class TimedMessages:
     """Reads waiting messages and makes their copies. Loop thread."""
 
-    def __init__(self, commit_log: CommitLog) -> None:
+    def __init__(self, commit_log: CommitLog, removed: RemovedTopics) -> None:
+        self._removed = removed
         self._reader = ParkedReader(commit_log, RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID)
         self._cancelled: set[bytes] = set()
         self.skipped_count = 0  # unreadable, or without a possible target
@@ -100,7 +109,7 @@ class TimedMessages:
     ) -> list[tuple[int, MessageInner]]:
         """Return the messages to deliver, each with the number of its entry.
 
-        Those that are taken back or cannot be delivered are left out.
+        Those that are taken back, went with their topic or cannot be delivered are left out.
 
         Args:
             records: as in `take_cancels`.
@@ -156,7 +165,7 @@ class TimedMessages:
         except ValueError as error:
             self._skipped(entry, error)
             return None
-        return parked
+        return None if is_gone(parked, place, self._removed) else parked
 
     def _skipped(self, entry: bytes, error: ValueError) -> None:
         self.skipped_count += 1

@@ -84,7 +84,7 @@ class TimerMessageService:
         self._clock = clock
         self._folder = store.paths.timer
         self.state = TimerState()
-        self._messages = TimedMessages(store.commit_log)
+        self._messages = TimedMessages(store.commit_log, store.removal.topics)
         self._runs = RunFiles(store, files, clock, worker, self.state, self._moved)
         self._rolling = Rolling(store, self.state, self._runs, self._messages)
         self._deliveries = Deliveries(store, clock, self.state, self._messages)

@@ -13,6 +13,7 @@ their files would lie among the old ones; and no checkpoint is written over them
 The log keeps its records until its files expire. So that a removed topic does not come back when
 queues are built again, `skylarkmq/removed-topics` has each topic with the end of the log at its
 removal: its records below that place count for nothing, later ones belong to a topic made anew.
+What waits below that place for its time to come to the topic counts for nothing, too.
 
     payload, a msgpack map in the frame of `sidecar.py`:
     topics    topic -> [end offset, is gone]
@@ -44,7 +45,11 @@ from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.common.table_file import TableWriter, Written
 from skylarkmq.common.worker import Call, run_job, start
-from skylarkmq.protocol.flags import validate_topic
+from skylarkmq.protocol.flags import (
+    RMQ_SYS_SCHEDULE_TOPIC,
+    RMQ_SYS_WHEEL_TIMER_TOPIC,
+    validate_topic,
+)
 from skylarkmq.store.checkpoint import Checkpoint, PointTracker
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.folder import StorePaths
@@ -151,6 +156,8 @@ def _entries(path: Path, content: dict[str, object]) -> dict[str, Removed]:
     return entries
 
 
+_WAITING: Final = (RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_WHEEL_TIMER_TOPIC)
+"""Where messages of any topic may wait for their time; they go with their topic."""
 HELD_MAX: Final = 1000
 """Topics that may be under removal at the same time."""
 
@@ -219,9 +226,9 @@ class TopicRemoval:
             False when there is nothing to remove; `done` is not called then.
         """
         queues = self._queues
-        is_known = any(known == topic for known, _ in queues.queues)
+        may_have_some = any(known == topic or known in _WAITING for known, _ in queues.queues)
         queues.hold(topic)
-        if not is_known and topic not in self.topics.unfinished:
+        if not may_have_some and topic not in self.topics.unfinished:
             return False
         self.topics.add(topic, self._log.wrote_offset)
         queues.take_out(topic)

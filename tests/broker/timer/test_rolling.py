@@ -101,6 +101,23 @@ async def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
     assert rig.service.cancelled_count == 1
 
 
+async def test_what_went_with_its_topic_is_not_stored_again() -> None:
+    rig = RollRig().start()
+    rig.after(10 * HOUR_S * 1000, b"1")
+    await rest(rig.workers)
+    rig.store.removal.remove(TOPIC, lambda error: None)
+    await rest(rig.workers)
+    rig.store.removal.release(TOPIC, lambda error: None)
+    rig.after(10 * HOUR_S * 1000, b"2")  # to the next topic of that name
+    await rig.fill(2)
+    await rig.advance(1.3 * HOUR_S, step_s=20)
+    assert rig.first_offset > 0
+    assert rig.service.rolled_count == 1
+    rig.clock.step_wall(10 * HOUR_S)
+    await rig.advance(10)
+    assert rig.numbers == [2]
+
+
 async def test_the_file_stays_until_the_copies_are_on_the_disk() -> None:
     rig = RollRig().start()
     rig.after(10 * HOUR_S * 1000)

@@ -41,6 +41,3 @@ def passes_over(history: str, kind: str, returns: Return) -> str | None:
     if kind == "ordered" and history == "empty_start":
         return None  # its lock is refused first, and it asks where it stands
     return OLD_POSITION
-
-
-GOES_NOT_WITH_ITS_TOPIC: Final = "late messages of a deleted topic come in the next one of its name"

@@ -13,9 +13,6 @@ import pytest
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.properties import encode_properties
 from tests.simulation.lives.histories import FIRST, HISTORIES
-from tests.simulation.lives.known_faults import (
-    GOES_NOT_WITH_ITS_TOPIC,
-)
 from tests.simulation.lives.members import Clustering
 from tests.support.broker_lives import TOPIC, BrokerLives, topic_fields
 from tests.support.crash_disk import CrashDisk
@@ -87,11 +84,23 @@ async def test_a_late_message_whose_copy_the_cut_took_comes_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=GOES_NOT_WITH_ITS_TOPIC)
 async def test_what_waits_for_its_time_goes_with_its_topic(kind: str, tmp_path: Path) -> None:
     lives = BrokerLives(DeliveryHistory())
     await lives.boot(CrashDisk())
     await lives.send(*FIRST)
+    await send_late(lives, "l0", kind)
+    await lives.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+    await lives.pump(2.0)
+    await lives.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields())
+    await send_late(lives, "l1", kind)
+    await lives.pump(LATE_S)
+    assert await seen_by_a_new_group(lives, tmp_path, "n0") == {"l1", "n0"}
+
+
+@pytest.mark.parametrize("kind", ["timed", "delayed"])
+async def test_a_topic_that_has_late_messages_alone(kind: str, tmp_path: Path) -> None:
+    lives = BrokerLives(DeliveryHistory())
+    await lives.boot(CrashDisk())
     await send_late(lives, "l0", kind)
     await lives.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
     await lives.pump(2.0)
