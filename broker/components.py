@@ -202,7 +202,7 @@ class BrokerParts:
             self.context, self.live_config, self.info, files, workers.tables
         )
         self.deletion = TopicDeletion(
-            self.store, self.topics, self.offsets, self.filters, self.holding
+            self.store, self.topics, self.offsets, self.filters, self.holding, clock
         )
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5

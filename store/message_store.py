@@ -454,7 +454,9 @@ class MessageStore:
         """Return what the checkpoint may say once all published units are on the disk."""
         writer, index = self.writer, self.index
         self._note_point()
-        point = self._points.newest(self.commit_log.flushed_offset)
+        held_from = self.queues.held_from if self.queues.held else None
+        limit = self.commit_log.flushed_offset
+        point = self._points.newest(limit if held_from is None else min(limit, held_from))
         marks = Marks(
             writer.flushed_timestamp,
             writer.shown_timestamp,
@@ -462,6 +464,15 @@ class MessageStore:
             UNKNOWN,
             index.point,
         )
+        if held_from is not None:  # what is kept in memory is not covered
+            covered = self.queues.covered or Marks()
+            return marks._replace(
+                physic_timestamp=covered.physic_timestamp,
+                logics_timestamp=covered.logics_timestamp,
+                commit_log_offset=max(
+                    covered.commit_log_offset, UNKNOWN if point is None else point.offset
+                ),
+            )
         if point is None:
             return marks
         offset, queue_count, unit_count = point

@@ -8,7 +8,8 @@
     4  store  the topic may be made again
 
 The request is answered after step 4; until then the topic cannot be made. The next start finishes a
-deletion that a crash has cut short after the store's first write.
+deletion that a crash has cut short after the store's first write. One that a full disk refuses is
+answered with the reason, and tried again every RETRY_S until it is done.
 
 Where other replicas follow this broker, step 1 is made known to them first, and step 2 follows when
 all that count have it: else a successor that never heard of it would go on with the topic, and this
@@ -26,17 +27,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.waiting import result_of
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import is_system_topic
-from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.message_store import MessageStore, StoreState
 
 log = logging.getLogger(__name__)
+
+RETRY_S: Final = 5.0
 
 
 class DeletionJournal(Protocol):
@@ -67,8 +71,10 @@ class TopicDeletion:
         offsets: ConsumerOffsetManager,
         filters: ConsumerFilterManager,
         holding: PullRequestHoldService,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._topics = topics
         self._offsets = offsets
         self._filters = filters
@@ -107,7 +113,7 @@ class TopicDeletion:
         """Delete a topic, or what is left in the store of one that is not known.
 
         It is gone for clients when this returns; the task ends when nothing of it is left. Its
-        result is what kept the disk from that, and then the call may be repeated.
+        result is what kept the disk from that; then it is tried again, and may be repeated.
         """
         if topic in self._under_way:
             return self._under_way[topic]
@@ -159,6 +165,14 @@ class TopicDeletion:
         journal.removed(topic, end_offset)
         return await self._finished(topic, removed if is_removing else None)
 
+    def _try_again(self, topic: str) -> None:
+        is_held = topic in self._store.queues.held
+        if is_held and topic not in self._under_way and self._store.state is StoreState.RUNNING:
+            removed: asyncio.Future[BaseException | None]
+            removed = asyncio.get_running_loop().create_future()
+            self._store.removal.resume(topic, removed.set_result)
+            self._finish(topic, removed)
+
     def _finish(
         self, topic: str, removed: asyncio.Future[BaseException | None] | None
     ) -> asyncio.Task[BaseException | None]:
@@ -187,7 +201,13 @@ class TopicDeletion:
                 if removed is None:
                     break
         except Exception as error:
-            log.error("topic %s is gone, but the disk does not know: %s", topic, error)
+            log.error(
+                "topic %s is gone, but the disk does not know, trying again in %d s: %s",
+                topic,
+                RETRY_S,
+                error,
+            )
+            self._clock.call_at(self._clock.monotonic() + RETRY_S, self._try_again, topic)
             return error
         finally:
             del self._under_way[topic]

@@ -261,9 +261,8 @@ class QueueTable:
         Args:
             marks: what the checkpoint may say once that is done.
         """
-        if not self.held or not any(topic in self.held for topic, _ in self.queues):
-            self._sync_wanted = marks
-            self._go_on()
+        self._sync_wanted = marks
+        self._go_on()
 
     def end(self) -> None:
         """Start no more work, and drop what is wanted."""
@@ -368,6 +367,13 @@ class QueueTable:
     def hold(self, topic: str) -> None:
         """Keep what is put into a topic's new queues in memory, until `let_go`."""
         self.held.add(topic)
+
+    @property
+    def held_from(self) -> int | None:
+        """Where in the log the first record lies whose unit is kept in memory; None without one."""
+        held = [queue for (topic, _), queue in self.queues.items() if topic in self.held]
+        firsts = [self.stored_units(queue, queue.first_offset, 1) for queue in held]
+        return min((UNIT.unpack(unit)[0] for unit in firsts if unit), default=None)
 
     def let_go(self, topic: str) -> None:
         """Write the topic's new units again: its old files are gone."""

@@ -8,7 +8,9 @@
     5  tables  `removed-topics` says that the topic is gone: it may be made again
 
 Between 1 and 5 the topic is held: messages that services still put there stay in memory, because
-their files would lie among the old ones; and no checkpoint is written over them.
+their files would lie among the old ones; and no checkpoint goes further than to the first of them.
+A removal that a full disk refuses stays where it is until `resume`: meanwhile log files go on being
+removed up to there, which makes the room.
 
 The log keeps its records until its files expire. So that a removed topic does not come back when
 queues are built again, `skylarkmq/removed-topics` has each topic with the end of the log at its
@@ -235,6 +237,10 @@ class TopicRemoval:
         self._points.forget_totals()
         start(self._remove_files(topic), lambda _, error: done(error))
         return True
+
+    def resume(self, topic: str, done: Written) -> None:
+        """Go on with a removal that the disk has refused; what came since then stays."""
+        start(self._remove_files(topic), lambda _, error: done(error))
 
     async def _remove_files(self, topic: str) -> None:
         await self._write()

@@ -19,7 +19,7 @@ from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.topics.deduplication import DeduplicationService
-from skylarkmq.broker.topics.topic_deletion import TopicDeletion
+from skylarkmq.broker.topics.topic_deletion import RETRY_S, TopicDeletion
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -42,7 +42,7 @@ class Rig(GroupRig):
         )
         self.holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
         self.deletion = TopicDeletion(
-            self.store, self.topics, self.offsets, self.filters, self.holding
+            self.store, self.topics, self.offsets, self.filters, self.holding, self.clock
         )
         deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
         self.processor = AdminTopicProcessor(self.context, self.deletion, deduplication)
@@ -188,6 +188,21 @@ async def test_a_full_disk_is_told_and_deleting_again_helps(rig: Rig) -> None:
     assert (await rig.deleted()).code == 0
     assert not rig.topics.deleting
     rig.topic("T")
+
+
+@pytest.mark.parametrize("path", ["topics.json", "removed-topics"])
+async def test_what_a_full_disk_refused_is_done_when_there_is_room(rig: Rig, path: str) -> None:
+    await rig.fill()
+    rig.files.fail("pwrite", times=3, error=errno.ENOSPC, path=path)
+    assert (await rig.deleted()).code == 14
+    rig.put("T", 0, b"by a service that does not ask")
+    for _ in range(5):
+        rig.clock.advance(RETRY_S)
+        await rest(rig.workers)
+    assert not rig.topics.deleting
+    assert not rig.store.queues.held
+    assert "T" not in rig.table("topics.json")["topicConfigTable"]
+    assert rig.store.max_offset("T", 0) == 1
 
 
 async def test_over_the_wire(tmp_path: Path) -> None:

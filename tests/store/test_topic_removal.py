@@ -255,6 +255,25 @@ def test_messages_wait_in_memory_while_the_topic_is_held() -> None:
     assert bodies(reboot(rig, clean=False), "T") == [b"in between"]
 
 
+def test_a_checkpoint_goes_up_to_what_is_kept_in_memory() -> None:
+    rig = StoreRig().start()
+    fill(rig, "T", 10)
+    checkpoint(rig)
+    rig.store.removal.remove("T", lambda error: None)
+    rig.workers.run_all()
+    fill(rig, "U", 2)
+    rig.clock.advance(2)
+    held = rig.put("T", 0, b"in between")
+    fill(rig, "U", 3)
+    checkpoint(rig)
+    covered = rig.store.queues.covered
+    assert held is not None and covered is not None
+    assert covered.commit_log_offset == held.physical_offset
+    again = reboot(rig, clean=False)
+    assert bodies(again, "T") == [b"in between"]
+    assert len(bodies(again, "U")) == 3
+
+
 @pytest.mark.parametrize("written", [True, False])
 def test_units_on_their_way_do_not_come_back(written: bool) -> None:
     rig = StoreRig(flush_disk_type="SYNC_FLUSH").start()

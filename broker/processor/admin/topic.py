@@ -147,7 +147,8 @@ class AdminTopicProcessor(Processor):
         error = await asyncio.shield(deleted)
         if error is not None:
             raise refused(
-                f"topic {topic} is gone, but the disk does not know; delete it again: {error}",
+                f"topic {topic} is gone, but the disk does not know yet: it is tried again, or "
+                f"delete it again: {error}",
                 ResponseCode.SERVICE_NOT_AVAILABLE,
             )
         return request.reply(ResponseCode.SUCCESS)

@@ -28,7 +28,9 @@ class Rig(GroupRig):
         writer = TableWriter(self.files, self.workers.tables)
         filters = ConsumerFilterManager(self.config, self.files, writer, self.clock, self.store)
         holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
-        deletion = TopicDeletion(self.store, self.topics, self.offsets, filters, holding)
+        deletion = TopicDeletion(
+            self.store, self.topics, self.offsets, filters, holding, self.clock
+        )
         self.deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
         self.deduplication.load()
         self.processor = AdminTopicProcessor(self.context, deletion, self.deduplication)
