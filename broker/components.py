@@ -21,6 +21,7 @@ from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.earlier_lives import EarlierLives
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
@@ -196,6 +197,8 @@ class BrokerParts:
             self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock
         )
         self.info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
+        self.earlier = EarlierLives(self.store, self.consumers, self.offsets, self.stats, peers)
+        self.topics.add_deletion_listener(self.earlier.forget_topic)
         self.context = self._context(clock)
         self.pop = PopService(self.context, self._pop_journal(files, workers), peers, self.stats)
         self.admin_broker = AdminBrokerProcessor(
@@ -219,6 +222,7 @@ class BrokerParts:
             self.offsets,
             self.consumers,
             self.producers,
+            self.earlier,
         )
 
     def _pop_journal(self, files: Files, workers: StoreWorkers) -> PopJournal:
@@ -280,6 +284,7 @@ class BrokerParts:
         if not self.store.follows:
             self.deduplication.load()
         self.pop.load()
+        self.earlier.begin()
         self._warn_of_unknown_topics()
 
     def start_services(self) -> None:

@@ -514,6 +514,7 @@ class ReplicaBroker:
         if not self._may_begin(term):
             return
         parts.groups.follows = False
+        parts.earlier.begin()
         parts.start_master_services()
         self._serves = True
         log.info("this replica leads %s in term %d", self.config.broker_name, term)

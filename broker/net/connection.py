@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skylarkmq.broker.net.peer_connection import OUTBOUND_MAX, PAUSE_SIZE, PeerConnection
 from skylarkmq.protocol.command import RemotingCommand, encode_command
@@ -71,7 +71,7 @@ class Connection(PendingCalls, PeerConnection):
 
     __slots__ = (
         "_decoder", "_gate", "_go_on_planned", "_handler", "_out", "_out_size", "_waiting",
-        "_waiting_size", "account", "codec_settled", "parked", "signs",
+        "_waiting_size", "account", "codec_settled", "lanes", "parked", "signs",
     )  # fmt: skip
 
     def __init__(self, handler: FrameHandler, server: RemotingServer) -> None:
@@ -87,6 +87,7 @@ class Connection(PendingCalls, PeerConnection):
         self._go_on_planned = False
         self.codec_settled = False  # the first two-way request has passed; see the router
         self.signs = False  # its first two-way request named an account
+        self.lanes: dict[bytes, Any] = {}  # of its plain pulls
         self.account: object = None  # whose heartbeat came last; None: it may be told everything
         self.parked = 0  # requests that were read and not answered yet
 

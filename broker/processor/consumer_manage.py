@@ -83,6 +83,13 @@ class ConsumerManageProcessor(Processor):
             raise refused(
                 f"subscription group not exist, {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             )
+        queue = topic, queue_id
+        if not self._earlier.may_commit(call.connection, group, queue, header.commit_offset):
+            raise refused(
+                f"the offset {header.commit_offset} may be one of an earlier life of the log: this "
+                f"client has not read queue {queue_id} of topic[{topic}] nor asked about it since "
+                "the broker began"
+            )
         if not self._offsets.commit(who, group, topic, queue_id, header.commit_offset):
             raise refused(
                 f"the offset {header.commit_offset} is above the end of queue {queue_id} of "
@@ -111,6 +118,7 @@ class ConsumerManageProcessor(Processor):
                     ResponseCode.QUERY_NOT_FOUND,
                 )
             offset = 0
+        self._earlier.told(call.connection, topic, queue_id, offset, group)
         return Answer(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:

@@ -1,8 +1,9 @@
 """The plain road of pulls: messages that are there and in memory, for a subscription that is known.
 
 The pulls of a read that follow each other are answered in one call. A lane leads from what a pull
-names to its queue, filter and counter; the full road, `PullProcessor.handle`, opens it when it has
-checked all of that. When a topic, a group or a subscription changes, all lanes are forgotten.
+names to its queue, filter and counter; the full road, `PullProcessor.handle`, opens it to a peer
+when it has checked all of that. When a topic, a group or a subscription changes, all lanes are
+forgotten.
 
 The full road takes what the plain one is not sure of: the first pull of its kind, one that waits,
 has nothing to get or asks for old messages, filters by properties, and whatever is refused. Both
@@ -43,6 +44,8 @@ from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 
 LANES_MAX: Final = 1024
 """One more, and all are opened anew: a lane keeps up to 40 KiB of its queue's units."""
+OPEN_MAX: Final = 65_536
+"""The same for lanes and peers that may take them."""
 
 # How a pull's header begins: code 11 as Java and we write it.
 _BEGINS: Final = {
@@ -276,12 +279,15 @@ class PlainPulls:
         self._topics = context.topics
         self._groups = context.groups
         self._consumers = context.consumers
+        self._earlier = context.earlier
         self._offsets = context.offsets
         self._stats = stats
         self._settle = settle
         self._enabled = not slow.enabled  # which wants to know of each pull
         self._lanes: dict[bytes, Lane] = {}
-        self._changes = (0, 0, 0)
+        self._opened: list[dict[bytes, Lane]] = []  # to some peer
+        self._open_count = 0  # lanes there
+        self._changes = (0, 0, 0, 0)
 
     def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
         """Answer plain pulls from `start` on; return how many, 0 for what is something else."""
@@ -300,8 +306,8 @@ class PlainPulls:
             return 0
         started = self._clock.monotonic()
         taken = take_pulls(
-            frames, start, self._lanes, self._store.near_terms(), self._store.commit_log.locate,
-            _FOUND[kind], _NONE[kind], connection.room,
+            frames, start, connection.lanes, self._store.near_terms(),
+            self._store.commit_log.locate, _FOUND[kind], _NONE[kind], connection.room,
         )  # fmt: skip
         if taken is None:
             return 0
@@ -325,23 +331,51 @@ class PlainPulls:
         stats.request(_CODE).observe_many(each_s, count)
         return count
 
+    def _close(self) -> None:
+        """Forget all lanes."""
+        self._lanes.clear()
+        for lanes in self._opened:
+            lanes.clear()
+        self._opened.clear()
+        self._open_count = 0
+
     def _known(self) -> bool:
         """Return whether there are lanes, after those that may have changed were forgotten."""
-        changes = self._topics.changes, self._groups.changes, self._consumers.changes
+        changes = (
+            self._topics.changes,
+            self._groups.changes,
+            self._consumers.changes,
+            self._earlier.changes,
+        )
         if changes != self._changes:
             self._changes = changes
-            self._lanes.clear()
+            self._close()
         return bool(self._lanes)
 
-    def open(self, header: PullMessageRequestHeader, matches: Filter | None) -> None:
-        """Open the lane of a pull that was checked, if there can be one."""
-        topic, group = header.topic, header.consumer_group
+    def open(
+        self, connection: Connection, header: PullMessageRequestHeader, matches: Filter | None
+    ) -> None:
+        """Open the lane of a pull that was checked to its peer, if there can be one."""
         self._known()
         key = _key_of(header)
-        if key in self._lanes or not self._enabled or isinstance(matches, RecordFilter):
+        if key in connection.lanes or not self._enabled or isinstance(matches, RecordFilter):
             return
-        if self._consumers.pops(group):  # what may be pulled is decided pull by pull
+        if self._consumers.pops(header.consumer_group):
+            return  # what may be pulled is decided pull by pull
+        if key not in self._lanes:
+            self._make(key, header, matches)
+        lane = self._lanes.get(key)
+        if lane is None:
             return
+        if not connection.lanes:
+            self._opened.append(connection.lanes)
+        connection.lanes[key] = lane
+        self._open_count += 1
+        if self._open_count >= OPEN_MAX:
+            self._close()
+
+    def _make(self, key: bytes, header: PullMessageRequestHeader, matches: Matches | None) -> None:
+        topic, group = header.topic, header.consumer_group
         queue = self._store.queues.get(topic, header.queue_id)
         traffic = self._stats.topics_out.get((topic, group))
         if (
@@ -355,7 +389,7 @@ class PlainPulls:
         known = self._consumers.find_subscription(group, topic)
         version = -1 if known is None else known.sub_version
         if len(self._lanes) >= LANES_MAX:
-            self._lanes.clear()
+            self._close()
         pulled = self._stats.pulled_by(topic, group)
         self._lanes[key] = Lane(
             group, queue, matches, version, traffic, pulled, self._store.units_ahead

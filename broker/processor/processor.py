@@ -13,6 +13,7 @@ from typing import Final
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.earlier_lives import EarlierLives
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.net.handlers import Handlers, refused
@@ -48,6 +49,7 @@ class Context:
     offsets: ConsumerOffsetManager
     consumers: ConsumerManager
     producers: ProducerManager
+    earlier: EarlierLives
 
 
 class Processor(Handlers):
@@ -62,6 +64,7 @@ class Processor(Handlers):
         self._offsets = context.offsets
         self._consumers = context.consumers
         self._producers = context.producers
+        self._earlier = context.earlier
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueueBody:
         """Return a queue of this broker as bodies name it."""

@@ -144,10 +144,19 @@ class PullProcessor(Processor):
         header = decode_pull_header(request.ext_fields)
         group = self._check(header, connection.remote_address)
         matches = self._subscriptions.select(header, group)
-        self._read(_Pull(connection, request, header, matches), header.queue_offset, hold=True)
-        self._plain.open(header, matches)
+        pull = _Pull(connection, request, header, matches)
+        if not self._send_on(pull):
+            self._read(pull, header.queue_offset, hold=True)
+            self._plain.open(connection, header, matches)
         commits = header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0
-        if commits and not self._store.follows:
+        queue = header.topic, header.queue_id
+        if (
+            commits
+            and not self._store.follows
+            and self._earlier.may_commit(
+                connection, header.consumer_group, queue, header.commit_offset
+            )
+        ):
             self._offsets.commit(
                 connection.remote_address,
                 header.consumer_group,
@@ -168,6 +177,18 @@ class PullProcessor(Processor):
                 f"{topic.read_queue_nums} read queues",
             )
         return group
+
+    def _send_on(self, pull: _Pull) -> bool:
+        """Answer a pull from an offset of an earlier life of the log; False: it is none."""
+        header = pull.header
+        place = self._earlier.place_of(pull.connection, header)
+        if place is None:
+            return False
+        queue = header.topic, header.queue_id
+        begin, end = self._store.min_offset(*queue), self._store.max_offset(*queue)
+        moved = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, place, begin, end)
+        self._finish(pull, moved, hold=False)
+        return True
 
     def _read(self, pull: _Pull, offset: int, *, hold: bool) -> None:
         """Read from a queue offset on, and answer or hold.
@@ -291,7 +312,8 @@ class PullProcessor(Processor):
             group = self._check(pull.header)  # topic and group may have changed, or be gone
             if not is_same:
                 pull = pull._replace(matches=self._subscriptions.select(pull.header, group))
-            self._read(pull, offset, hold=False)
+            if not self._send_on(pull):  # this broker may have become the master
+                self._read(pull, offset, hold=False)
         except Exception as error:
             pull.fail(error)
 

@@ -88,18 +88,21 @@ class QueryProcessor(Processor):
         """Answer the queue offset of the message stored nearest to a time (29)."""
         header = call.header
         offset = await self._offset_by_time(header.topic, header.queue_id, header.timestamp)
+        self._earlier.told(call.connection, header.topic, header.queue_id, offset)
         return Answer(header=SearchOffsetResponseHeader(offset=offset))
 
     @handles(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader)
     def get_max_offset(self, call: Call[GetMaxOffsetRequestHeader]) -> Answer:
         """Answer the queue offset that the next message gets (30)."""
         offset = self._store.max_offset(call.header.topic, call.header.queue_id)
+        self._earlier.told(call.connection, call.header.topic, call.header.queue_id, offset)
         return Answer(header=GetMaxOffsetResponseHeader(offset=offset))
 
     @handles(RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader)
     def get_min_offset(self, call: Call[GetMinOffsetRequestHeader]) -> Answer:
         """Answer the first queue offset that can be read (31)."""
         offset = self._store.min_offset(call.header.topic, call.header.queue_id)
+        self._earlier.told(call.connection, call.header.topic, call.header.queue_id, offset)
         return Answer(header=GetMinOffsetResponseHeader(offset=offset))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, GetEarliestMsgStoretimeRequestHeader)

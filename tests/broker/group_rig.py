@@ -10,9 +10,11 @@ from typing import Any
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
+from skylarkmq.broker.groups.earlier_lives import EarlierLives
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -86,6 +88,10 @@ class GroupRig(StoreRig):
         self.producers = ProducerManager(self.clock)
         self.locks = RebalanceLockManager(self.clock)
         self.rng = random.Random(1)
+        self.stats = BrokerStats()
+        self.earlier = EarlierLives(
+            self.store, self.consumers, self.offsets, self.stats, self.clock
+        )
 
     @property
     def context(self) -> Context:
@@ -99,6 +105,7 @@ class GroupRig(StoreRig):
             self.offsets,
             self.consumers,
             self.producers,
+            self.earlier,
         )
 
     def start(self) -> GroupRig:

@@ -118,7 +118,7 @@ async def test_who_pulls_is_refused_while_clients_pop(
         assert "new@1" in (answer.remark or "")
     assert broker.parts.offsets.query(GROUP, TOPIC, 0) == -1
     peer.close("leaves")
-    for answer in (await beat(client), await commit(client), await pull(client, 0)):
+    for answer in (await beat(client), await pull(client, 0), await commit(client)):
         assert answer.code == ResponseCode.SUCCESS
 
 

@@ -152,6 +152,7 @@ async def test_a_held_pull_wakes_for_what_it_wants(tmp_path: Path) -> None:
         client = await RawClient.open(broker.listen_address)
         await _send(client, "n=1")
         await _subscribe(client, "n > 8")
+        await client.call(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
         held = client.send(RequestCode.PULL_MESSAGE, _by_heartbeat(1, flags=2))
         alike = client.send(RequestCode.PULL_MESSAGE, _by_request("n > 8", 1, sysFlag="6"))
         other = client.send(RequestCode.PULL_MESSAGE, _by_request("n = 9", 1, sysFlag="6"))

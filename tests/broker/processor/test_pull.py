@@ -20,7 +20,7 @@ from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
-SEND, PULL, QUERY_OFFSET = 310, 11, 14
+SEND, PULL, QUERY_OFFSET, MAX_OFFSET = 310, 11, 14, 30
 SUSPEND, COMMIT, SUBSCRIPTION = 2, 1, 4
 
 
@@ -85,7 +85,12 @@ def set_group(broker: BrokerController, **changes: Any) -> None:
 
 
 async def heartbeat(
-    client: RawClient, tags: str = "*", version: int = 1, model: str = "CLUSTERING", **more: Any
+    client: RawClient,
+    tags: str = "*",
+    version: int = 1,
+    model: str = "CLUSTERING",
+    name: str = "c1",
+    **more: Any,
 ) -> None:
     """Join the group `cg` with a subscription to `T`."""
     codes = [] if tags == "*" else [tags_code(tag.strip()) for tag in tags.split("||")]
@@ -98,7 +103,7 @@ async def heartbeat(
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
         "subscriptionDataSet": [subscription],
     }  # fmt: skip
-    body = {"clientID": "c1", "consumerDataSet": [consumer], "producerDataSet": []}
+    body = {"clientID": name, "consumerDataSet": [consumer], "producerDataSet": []}
     assert (await client.call(34, {}, json.dumps(body).encode())).code == 0
 
 
@@ -220,9 +225,25 @@ async def test_a_one_way_pull_is_neither_answered_nor_held(
     assert broker.parts.holding.count == 0
 
 
+async def test_a_place_that_one_member_came_to_is_not_open_to_another(
+    broker: BrokerController, client: RawClient
+) -> None:
+    other = await RawClient.open(broker.listen_address)
+    await heartbeat(client)
+    await heartbeat(other, name="c2")
+    for _ in range(3):  # the first ones open the plain road
+        assert (await client.call(PULL, by_heartbeat())).code == ResponseCode.SUCCESS
+    answer = await other.call(PULL, by_heartbeat(queueOffset="2"))
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert answer.ext_fields["nextBeginOffset"] == "0"
+    assert (await client.call(PULL, by_heartbeat(queueOffset="2"))).code == ResponseCode.SUCCESS
+    await other.close()
+
+
 async def test_a_held_pull_commits_its_offset_at_once(
     broker: BrokerController, client: RawClient
 ) -> None:
+    await client.call(MAX_OFFSET, {"topic": "T", "queueId": "0"})
     flags = str(COMMIT | SUSPEND | SUBSCRIPTION)
     client.send(PULL, pull_fields("T", 0, 3, sysFlag=flags, commitOffset="2"))
     where = {"consumerGroup": "cg", "topic": "T", "queueId": "0"}
@@ -288,6 +309,7 @@ async def test_a_held_pull_follows_changes(tmp_path: Path) -> None:
             await client.call(SEND, send_fields("T", 0, f"TAGS\x01{tag}"), tag.encode())
         await heartbeat(client, "A", version=1)
         suspend = {"sysFlag": str(SUSPEND), "suspendTimeoutMillis": "15000"}
+        await client.call(MAX_OFFSET, {"topic": "T", "queueId": "0"})
         held = client.send(PULL, {**by_heartbeat(), **suspend, "queueOffset": "2"})
         await heartbeat(client, "B", version=2)
         await client.call(SEND, send_fields("T", 0, "TAGS\x01B"), b"wanted now")

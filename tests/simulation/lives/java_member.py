@@ -37,6 +37,7 @@ class _Link(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.stream: Stream
+        self.is_lost = False
         self._decoder = FrameDecoder()
         self._opaque = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
@@ -61,6 +62,7 @@ class _Link(asyncio.Protocol):
                 self._waiting.pop(command.opaque).set_result(command)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
         for answer in [each for each in self._waiting.values() if not each.done()]:
             answer.set_exception(ConnectionResetError("the broker is gone"))
         self._waiting.clear()
@@ -143,7 +145,7 @@ class JavaPuller:
         }
 
     async def _connected(self) -> _Link:
-        if self._link is None:
+        if self._link is None or self._link.is_lost:
             link = _Link()
             link.stream = await self._network.connect(self._find_address(), link)
             await link.call(RequestCode.HEART_BEAT, {}, self._heartbeat())

@@ -5,13 +5,12 @@ back, the queue's new end is
 
     behind       below the position in the consumer's memory: its pull is told so
     caught up    above it: its pull is answered as if nothing had happened
-
-What fails of it is listed in `known_faults.py`.
 """
 
 from __future__ import annotations
 
 import itertools
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +24,22 @@ from tests.simulation.lives.histories import (
     SEEN,
     UNSEEN,
 )
-from tests.simulation.lives.known_faults import Return, passes_over
 from tests.simulation.lives.members import GROUP, MEMBERS, NAME
 from tests.support.broker_lives import BrokerLives
 from tests.support.crash_disk import CrashDisk
-from tests.support.delivery_history import DeliveryHistory, MissedError
+from tests.support.delivery_history import DeliveryHistory
+
+
+class Return(Enum):
+    """How a consumer comes back to its broker."""
+
+    LIVES_ON = auto()
+    """It has waited, its positions in its memory."""
+    ASKED_BEFORE = auto()
+    """The same, and another client asked about the queue before."""
+    STARTED_AGAIN = auto()
+    """It was stopped before, and is a new one: its positions are where it keeps them."""
+
 
 AGAIN_S: Final = 40.0
 """After this every consumer has come back, and has got what it will get."""
@@ -96,15 +106,12 @@ async def send_again(lives: BrokerLives, end: int) -> None:
 
 
 def cases(returns: Return) -> list[ParameterSet]:
-    """Every history with every kind and end, those that are known to fail marked so."""
+    """Every history with every kind and end."""
     found: list[ParameterSet] = []
     for (history, what), kind, end in itertools.product(HISTORIES.items(), MEMBERS, ENDS):
         if end == "behind" and what.end > POSITION:
             continue  # this history takes nothing
-        why = passes_over(history, kind, returns)
-        marks = [pytest.mark.xfail(strict=True, raises=MissedError, reason=why)] if why else []
-        if kind not in SAMPLE[returns]:
-            marks.append(pytest.mark.fault)
+        marks = () if kind in SAMPLE[returns] else (pytest.mark.fault,)
         name = f"{history}-{kind}-{end}"
         found.append(pytest.param(history, kind, end, marks=marks, id=name))
     return found

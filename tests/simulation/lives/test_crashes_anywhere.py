@@ -16,7 +16,6 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.simulation.lives.known_faults import OLD_POSITION
 from tests.simulation.lives.members import MEMBERS, WINDOW, Member
 from tests.simulation.test_mutations import ack_before_write, shown_before_the_sync
 from tests.support.broker_lives import BrokerLives
@@ -140,7 +139,6 @@ async def test_consumers_that_live_on_miss_nothing_whatever_step_the_crash_comes
     await explore(chosen, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, raises=MissedError, reason=OLD_POSITION)
 @pytest.mark.parametrize("chosen", amounts(3))
 async def test_they_miss_nothing_either_when_a_power_cut_takes_what_they_have_seen(
     chosen: range, tmp_path: Path
