@@ -299,8 +299,7 @@ class Producer(OnClient):
             ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
         """
         sender = self._running
-        routes = services_of(self._client).routes
-        many = SendMany(sender, routes, self._config, selector, timeout)
+        many = SendMany(sender, self._config, selector, timeout)
         return await many.run(messages)
 
     async def queues(self, topic: str) -> list[MessageQueue]:

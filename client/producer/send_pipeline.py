@@ -19,7 +19,7 @@ What ends a try, and what follows:
     another answer            the error of that code, at once; so is a refusal of access control
     no answer                 outcome unknown: tried again, at most `retries` times, and counted in
                               `unknown_tries`, because each may have stored a copy
-    no connection             nothing was sent: tried again until the time is up
+    no connection, no master  nothing was sent: tried again until the time is up
 
 Before a try at the same broker the route is looked at again, so that a send finds the master that
 took the place of one that is gone, within its time.
@@ -62,12 +62,13 @@ from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, Send
 from skylarkmq.client.producer.waiting_sends import STOPPED, WaitingSends
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
+from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection, Peer
 from skylarkmq.remoting.send_answer import StoredAnswer
-from skylarkmq.remoting.waiting import backoff_s, fail_after
+from skylarkmq.remoting.waiting import backoff_s, fail_after, sleep
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
@@ -282,9 +283,7 @@ class SendPipeline:
         topic = request.topic
         try:
             async with fail_after(self._services.clock, self._send_timeout_s):
-                default_queues = self._config.default_topic_queues
-                route = await self._routes.for_publish(topic, default_queues)
-                lane = self.lanes.pick(topic, route, choice)
+                lane = self.lanes.pick(topic, await self.route(topic), choice)
                 if timed:
                     peer = await self._services.peer(lane.address)
                     if not peer.has_timers:
@@ -296,6 +295,23 @@ class SendPipeline:
         except TimeoutError as error:
             raise RequestTimeout(f"no route or connection for {topic} in time") from error
         return lane
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return the topic's route, as soon as a broker takes its messages; the caller bounds that.
+
+        Raises:
+            RocketMQError: there is none, and none comes by waiting.
+        """
+        failure_count = 0
+        while True:
+            try:
+                return await self._routes.for_publish(topic, self._config.default_topic_queues)
+            except RouteNotFound as error:
+                if not _may_come(error):
+                    raise
+            failure_count += 1
+            wait_s = backoff_s(failure_count, RETRY_FIRST_S, RETRY_MAX_S)
+            await sleep(self._services.clock, wait_s * self._random.uniform(0.5, 1.0))
 
     def close(self) -> None:
         """Take no more sends; those under way go on."""
@@ -424,7 +440,7 @@ class SendPipeline:
         if send.future.done():
             self._leave(send, None, error)
             return
-        fresh = send.error is None and not isinstance(error, ConnectionFailed | RequestTimeout)
+        fresh = send.error is None and not _may_come(error)
         if fresh or not error.retryable or self._stopped:
             self.end(send, error)
         elif self._monotonic() >= send.end_s:
@@ -545,6 +561,13 @@ def _no_timers(address: str, peer: Peer) -> RocketMQError:
         f"broker {address} is {peer.release}, which has no timers and would deliver at once",
         hint="Use delay_level: its steps are the broker's messageDelayLevel, 1 s to 2 h",
     )
+
+
+def _may_come(error: RocketMQError) -> bool:
+    """Return whether what a first try lacks may come by itself, as a set's next master does."""
+    if isinstance(error, RouteNotFound):
+        return error.reason == "no_broker"
+    return isinstance(error, ConnectionFailed | RequestTimeout)
 
 
 def _final(send: Send, error: RocketMQError) -> RocketMQError:

@@ -46,7 +46,7 @@ from skylarkmq.client.producer.send_pipeline import Send, SendPipeline
 from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest
-from skylarkmq.client.wire.route import RouteTable, TopicRoute
+from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE, BatchItem
 from skylarkmq.protocol.compression import compress, compression_flags
 from skylarkmq.protocol.flags import NOT_ALLOWED_SEND_TOPICS, is_retry_topic, validate_topic
@@ -421,13 +421,11 @@ class SendMany:
     def __init__(
         self,
         sender: Sender,
-        routes: RouteTable,
         config: ProducerConfig,
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
         self._sender = sender
-        self._routes = routes
         self._config = config
         self._selector = selector
         self._timeout_s = timeout_s
@@ -518,9 +516,8 @@ class SendMany:
 
     async def _route(self, topic: str) -> TopicRoute:
         limit_s = self._config.send_timeout if self._timeout_s is None else self._timeout_s
-        asking = self._routes.for_publish(topic, self._config.default_topic_queues)
         try:
-            return await within(self._sender.clock, limit_s, asking)
+            return await within(self._sender.clock, limit_s, self._sender.pipeline.route(topic))
         except RocketMQError:
             raise
         except TimeoutError as error:

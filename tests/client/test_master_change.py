@@ -163,3 +163,42 @@ async def test_a_transaction_ends_at_the_successor() -> None:
         (end,) = successor.of_code(RequestCode.END_TRANSACTION)
         assert end.ext_fields["commitOrRollback"] == "8"
         assert successor.producers, "and it would be asked about others"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "a new client"])
+async def test_what_begins_while_nobody_leads_waits_within_its_time(known: bool) -> None:
+    async with Setting() as it:
+        master = it.cluster.broker("broker-a", {"orders": 2})
+        it.cluster.slave(master)
+        if known:
+            await it.producer.send(Message("orders", b"first"))
+        master.has_master = False
+        await advance_async(it.clock, 31)
+        keyed = Message("orders", b"keyed", sharding_key="k")
+        calls = [
+            it.producer.send(Message("orders", b"plain")),
+            it.producer.send(keyed),
+            it.producer.send_many([keyed]),
+            it.producer.send_oneway(Message("orders", b"oneway")),
+        ]
+        sends = [asyncio.ensure_future(call) for call in calls]
+        await advance_async(it.clock, 1.5)
+        assert not any(send.done() for send in sends)
+        master.has_master = True
+        await advance_async(it.clock, 1.4)
+        results = [send.result() for send in sends]
+        assert not isinstance(results[2][0], Exception)
+        assert bodies(master) >= {b"plain", b"keyed", b"oneway"}
+
+
+async def test_without_a_new_master_it_says_so_when_its_time_is_over() -> None:
+    async with Setting() as it:
+        master = it.cluster.broker("broker-a", {"orders": 2})
+        it.cluster.slave(master)
+        master.has_master = False
+        send = it.producer.send_nowait(Message("orders", b"x"))
+        await advance_async(it.clock, 2.9)
+        assert not send.done()
+        await advance_async(it.clock, 0.2)
+        with pytest.raises(RouteNotFound, match="no_broker"):
+            await send
