@@ -248,7 +248,8 @@ class Consumer(OnClient):
         Args:
             handler: an async function (or a quick plain one) of one message; with `max_batch`
                 above 1 of a list of messages of one queue, which are acknowledged or handed back
-                together, except those that the handler acknowledged or handed back itself.
+                together, except those that the handler acknowledged or handed back itself. An
+                ordered consumer hands those behind one that was handed back out after it.
             concurrency: how many handlers run at the same time.
 
         Raises:
@@ -620,8 +621,8 @@ class Consumer(OnClient):
 
     def _ack_given(self) -> None:
         given, self._given = self._given, []
-        for process_queue, messages in groupby(given, PROCESS_QUEUE):
-            process_queue.done_all(messages)
+        for _, messages in groupby(given, PROCESS_QUEUE):
+            self._running.buffer.settle(list(messages))
 
     def _give(self, messages: list[ReceivedMessage]) -> None:
         # Several tasks may wait at the same time: no message of theirs is forgotten.

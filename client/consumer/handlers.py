@@ -150,8 +150,10 @@ class Workers:
                 ):
                     await result
                 if self._acks:
-                    for message in messages:
-                        message._finish()
+                    if self._max_batch == 1:
+                        first._finish()
+                    else:
+                        self._buffer.settle(messages)
                 outcome = first._outcome or "ok"
             except (Exception, asyncio.CancelledError) as error:
                 failure = error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 
 from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
@@ -77,6 +78,10 @@ class MessageBuffer:
 
     def end(self, queue: MessageQueue) -> None:
         """It has ended."""
+
+    def settle(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages of one queue, as far as their handler has left that open."""
+        messages[0]._process_queue.done_all(messages)
 
     async def get(self, max_count: int) -> list[ReceivedMessage]:
         """Return the next messages of one queue, at least one; wait for it.

@@ -3,7 +3,8 @@
 
     among the members   the queue is locked on its broker (41); queue_locks.py
     in this member      of a queue that has messages at work nothing more is handed out
-    a failed message    waits here (retry.py), and the queue with it
+    a failed message    waits here (retry.py), and the queue with it; of a batch also what was
+                        handed out behind it, unless its handler acknowledged that itself
 
 A queue that is to go to another member stays while a handler has messages of it: no more of them
 are handed out, the lock is kept, and the handler's end wakes the rebalance. It also stays while a
@@ -19,13 +20,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import LockChange, QueueLocks
 from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
-from skylarkmq.client.consumer.received_message import ProcessQueue
+from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RocketMQError
@@ -74,6 +76,15 @@ class OrderedBuffer(MessageBuffer):
             self.offer(waiting)
         if queue in self._leaving and self.on_freed is not None:
             self.on_freed()
+
+    def settle(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge them up to one that is to come again: what is behind it comes after it."""
+        before = list(takewhile(lambda message: message._outcome != "suspended", messages))
+        if before:
+            super().settle(before)
+        for message in messages[len(before) :]:
+            if message._outcome is None and message._process_queue.put_back(message):
+                self.offer(message._process_queue)
 
     def is_busy(self, queue: MessageQueue, process_queue: ProcessQueue | None) -> bool:
         """Return whether a handler, or the application by hand, has messages of the queue."""

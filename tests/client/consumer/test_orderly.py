@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -338,4 +339,39 @@ async def test_a_cancelled_run_leaves_the_queue_as_it_was() -> None:
     running.cancel()
     await settle()
     assert [(await it.wait(consumer.getone())).body for _ in range(3)] == bodies(3)
+    await it.stop(consumer)
+
+
+async def test_nothing_of_a_batch_overtakes_a_message_that_its_handler_handed_back() -> None:
+    it = Ordered({"orders": 1})
+    it.broker.add("orders", 0, *bodies(5))
+    consumer = await it.consumer()
+    batches: list[list[bytes]] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> None:
+        batches.append([message.body for message in messages])
+        if len(batches) == 1:
+            await messages[1].nack()
+            await messages[3].ack()
+
+    running = asyncio.create_task(consumer.run(handle, max_batch=10))
+    await it.pass_time(0.9)
+    await it.wait(consumer.commit())
+    assert it.offset(0) == 1
+    assert len(batches) == 1
+    await it.pass_time(1)
+    assert batches[1:] == [[b"1", b"2", b"4"]]
+    await it.stop(consumer)
+    await running
+    assert it.offset(0) == 5
+
+
+async def test_nothing_that_getmany_gave_overtakes_it_either() -> None:
+    it = Ordered({"orders": 1})
+    it.broker.add("orders", 0, *bodies(3))
+    consumer = await it.consumer()
+    (given,) = (await it.wait(consumer.getmany(timeout=5))).values()
+    await given[0].nack()
+    (again,) = (await it.wait(consumer.getmany(timeout=5))).values()
+    assert [message.body for message in again] == bodies(3)
     await it.stop(consumer)
