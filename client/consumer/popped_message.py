@@ -13,6 +13,7 @@ class PoppedMessage(StoredView):
 
     __slots__ = (
         "_checkpoint",
+        "_is_done",
         "_known_topic",
         "_received_s",
         "_trace_id",
@@ -23,6 +24,8 @@ class PoppedMessage(StoredView):
     def __init__(self, popped: Popped, known_topic: str, namespace: Namespace) -> None:
         super().__init__(popped.message, namespace.unwrap(known_topic))
         self._checkpoint = popped.checkpoint
+        # Brokers take a second acknowledgement without a word.
+        self._is_done = False
         self._known_topic = known_topic
         # When a receive returned it, monotonic, and what its trace knows it by; only with hooks.
         self._received_s = 0.0

@@ -43,6 +43,7 @@ from skylarkmq.client.errors import (
     ConsumerClosed,
     IllegalState,
     NoPermission,
+    ReceiptExpired,
     RocketMQError,
     RouteNotFound,
 )
@@ -593,6 +594,7 @@ class SimpleConsumer(OnClient):
                 log.debug("a message comes again only when its time is over: %s", outcome)
 
     async def _ack(self, services: Services, message: PoppedMessage) -> None:
+        _check_open(message)
         await api_pop.ack(
             services.remoting,
             _master(services, message.topic, message.broker_name),
@@ -601,8 +603,10 @@ class SimpleConsumer(OnClient):
             message._checkpoint,
             services.config.request_timeout,
         )
+        message._is_done = True
 
     async def _change(self, message: PoppedMessage, hidden_ms: int) -> None:
+        _check_open(message)
         services = self._services_of_life()
         message._checkpoint = await api_pop.change_invisible_time(
             services.remoting,
@@ -686,6 +690,17 @@ class _Member:
             count, size = held.get(message._known_topic, (0, 0))
             held[message._known_topic] = count + 1, size + message.size
         return held
+
+
+def _check_open(message: PoppedMessage) -> None:
+    """Refuse what was acknowledged before.
+
+    Raises:
+        ReceiptExpired: it was.
+    """
+    if message._is_done:
+        why = "it was acknowledged before"
+        raise ReceiptExpired(ResponseCode.NO_MESSAGE, why, message.broker_name)
 
 
 def _may_pass(failure: RocketMQError) -> bool:

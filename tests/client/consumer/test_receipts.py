@@ -8,9 +8,6 @@ from skylarkmq.client import Message, PoppedMessage, Producer, ReceiptExpired, S
 from skylarkmq.testing import run_broker
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pytest.fail.Exception, reason="a second acknowledgement returns"
-)
 async def test_a_message_is_acknowledged_once() -> None:
     async with run_broker() as broker, broker.client() as client:
         await broker.create_topic("orders", 1)
@@ -19,5 +16,7 @@ async def test_a_message_is_acknowledged_once() -> None:
         async with SimpleConsumer("orders", group="billing", client=client) as consumer:
             messages: list[PoppedMessage] = await consumer.receive()
             await consumer.ack(messages[0])
-            with pytest.raises(ReceiptExpired):
+            with pytest.raises(ReceiptExpired, match="acknowledged before"):
                 await consumer.ack(messages[0])
+            with pytest.raises(ReceiptExpired):
+                await consumer.change_invisible_duration(messages[0], 10)
