@@ -118,6 +118,7 @@ class PeekReader(OnClient):
         self._turn: deque[_Feed] = deque()
         self._changed = asyncio.Event()
         self._failure: RocketMQError | None = None
+        self._starting = asyncio.Lock()
         self._started = False
         self._stopped = False
 
@@ -153,19 +154,22 @@ class PeekReader(OnClient):
             RocketMQError: a broker or all name servers cannot be asked.
             ConsumerClosed: stopped before.
         """
-        if self._stopped:
-            raise ConsumerClosed("the reader has stopped")
-        if self._started:
-            return
-        try:
-            await self._client.start()
-            feeds = await self._open_feeds()
-        except BaseException:
-            await self._stop_own_client()
-            raise
-        self._started = True
-        for feed in feeds:
-            self._begin(feed)
+        async with self._starting:
+            if self._stopped:
+                raise ConsumerClosed("the reader has stopped")
+            if self._started:
+                return
+            try:
+                await self._client.start()
+                feeds = await self._open_feeds()
+                if self._stopped:
+                    raise ConsumerClosed("the reader was stopped while it started")
+            except BaseException:
+                await self._stop_own_client()
+                raise
+            self._started = True
+            for feed in feeds:
+                self._begin(feed)
 
     async def stop(self) -> None:
         """End the reading; iterations end too."""

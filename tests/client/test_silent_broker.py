@@ -148,7 +148,6 @@ async def test_a_simple_consumer_gets_what_the_others_have(it: ThreeBrokers) -> 
     await it.wait(consumer.stop())
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a stopped reader begins to read")
 async def test_a_reader_that_is_stopped_while_it_starts_reads_nothing(it: ThreeBrokers) -> None:
     client: Client = it.client()
     await it.wait(client.start())
