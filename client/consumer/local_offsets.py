@@ -7,8 +7,9 @@ One file for each group and client; the format is that of Java's file, which can
 is written whole, beside the old one, and takes its place at once: a crash leaves the old or the new
 offsets, never half of them. All file work is done by threads, off the loop.
 
-Two processes of the same group must not share a file, or one would go on where the other one was:
-give each Client an `instance_name` of its own. Within a process a second consumer is refused.
+Two consumers must not share a file, or one would go on where the other one was: give each Client
+an `instance_name` of its own. The second one is refused: in the process by a table, on the machine
+by a lock on `<group>.json.lock` (not on Windows, and not where the file system has no locks).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/LocalFileOffsetStore.java,
 OffsetSerializeWrapper.java
@@ -22,7 +23,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.client.state_folder import file_name, state_folder
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 FILE_SIZE_MAX: Final = 16 * 1024 * 1024
 DEFAULT_INSTANCE: Final = "default"
 NEW_SUFFIX: Final = ".new"
+LOCK_SUFFIX: Final = ".lock"
 
 # Files that a consumer of this process uses.
 _in_use: set[Path] = set()
@@ -48,6 +50,7 @@ class LocalOffsets:
         self._path = path
         self._table: dict[MessageQueue, int] = {}
         self._opened = False
+        self._lock: IO[bytes] | None = None
         self._version = 0
         # Both under _writing: an old write, of a cancelled commit, must not replace a newer one.
         self._writing = threading.Lock()
@@ -57,18 +60,15 @@ class LocalOffsets:
         """Read the file; none, or one that cannot be understood, is an empty one.
 
         Raises:
-            IllegalState: another consumer of this process uses it.
+            IllegalState: another consumer of this machine uses it.
             RocketMQError: the file cannot be read.
         """
         if self._path in _in_use:
-            raise IllegalState(
-                f"{self._path} is in use by another consumer of this process",
-                hint="Give each Client of a broadcasting group its own instance_name",
-            )
+            raise _in_use_by("process", self._path)
         _in_use.add(self._path)
         self._opened = True
         try:
-            data = await asyncio.to_thread(_read, self._path)
+            data = await asyncio.to_thread(self._lock_and_read)
             self._table = _parse(data, self._path)
         except OSError as error:
             self.close()
@@ -82,6 +82,7 @@ class LocalOffsets:
         if self._opened:
             self._opened = False
             _in_use.discard(self._path)
+            self._unlock()
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the queue offset at which to go on, None when there is none."""
@@ -103,6 +104,17 @@ class LocalOffsets:
             raise RocketMQError(
                 f"offsets not saved: {error}", hint="See the folder's rights and its free space"
             ) from error
+
+    def _lock_and_read(self) -> bytes | None:
+        """Keep other processes away from the file, and read it; in a thread."""
+        self._lock = _locked(self._path)
+        if not self._opened:  # closed meanwhile: whoever opened it was cancelled
+            self._unlock()
+        return _read(self._path)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def _write(self, data: bytes, version: int) -> None:
         """Replace the file; in a thread."""
@@ -128,6 +140,37 @@ def offsets_path(group: str, instance_name: str | None, folder: str | Path | Non
     """
     name = file_name(instance_name or DEFAULT_INSTANCE)
     return Path(folder or state_folder("offsets")) / name / f"{file_name(group)}.json"
+
+
+def _in_use_by(whose: str, path: Path) -> IllegalState:
+    return IllegalState(
+        f"{path} is in use by another consumer of this {whose}",
+        hint="Give each Client of a broadcasting group its own instance_name",
+    )
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """Lock the file against other processes until what is returned is closed.
+
+    None where there are no such locks.
+
+    Raises:
+        IllegalState: another process has it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    lock = path.with_name(path.name + LOCK_SUFFIX).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise _in_use_by("machine", path) from error
+    except OSError as error:
+        log.warning("%s is not locked, no other process may use it: %s", path, error)
+    return lock
 
 
 def _read(path: Path) -> bytes | None:

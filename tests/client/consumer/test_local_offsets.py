@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -33,7 +35,7 @@ async def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
     again = await opened(path)
     assert (again.get(FIRST), again.get(SECOND)) == (6, 7)
     again.close()
-    assert [each.name for each in path.parent.iterdir()] == ["billing.json"]
+    assert {each.name for each in path.parent.iterdir()} == {"billing.json", "billing.json.lock"}
 
 
 async def test_java_s_file_can_be_read(tmp_path: Path) -> None:
@@ -70,6 +72,39 @@ async def test_a_second_consumer_of_the_process_is_refused(tmp_path: Path) -> No
     (await opened(path)).close()
 
 
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    with (tmp_path / "offsets.json.lock").open("ab") as lock:  # as another process would
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(IllegalState, match="this machine") as refused:
+            await opened(path)
+    assert "instance_name" in refused.value.hint
+    (await opened(path)).close()
+
+
+async def test_who_is_cancelled_while_the_file_opens_keeps_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    offsets = LocalOffsets(path)
+    opening, lock_and_read = asyncio.create_task(offsets.open()), offsets._lock_and_read
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> bytes | None:
+        begun.set()
+        go_on.wait()
+        try:
+            return lock_and_read()
+        finally:
+            ended.set()
+
+    offsets._lock_and_read = hold  # type: ignore[method-assign]
+    await asyncio.to_thread(begun.wait)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    go_on.set()
+    await asyncio.to_thread(ended.wait)
+    (await opened(path)).close()
+
+
 async def test_a_file_that_cannot_be_written_is_told_and_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("in the way")
@@ -79,6 +114,7 @@ async def test_a_file_that_cannot_be_written_is_told_and_tried_again(tmp_path: P
         await offsets.open()
     folder.unlink()
     await offsets.open()
+    shutil.rmtree(folder)
     folder.write_text("in the way again")
     with pytest.raises(RocketMQError, match="rights and its free space"):
         await offsets.put({FIRST: 3})
