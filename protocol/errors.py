@@ -5,13 +5,25 @@ one of them at the outermost function. `LocalProtocolError` means that this side
 what the wire cannot carry. `RemoteProtocolError` carries the answer that the peer should get.
 """
 
-from typing import Final
+from typing import Any, Final, TypeVar
 
 ECHO_SIZE_MAX: Final = 64
+E = TypeVar("E", bound=Exception)
+
+
+def rebuilt(kind: type[E], args: tuple[Any, ...]) -> E:
+    """Return an error with those `args`, its `__init__` not called."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class WireError(Exception):
     """Root of everything that `skylarkmq.protocol` raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it pass between processes: Exception's own would call `__init__` with the text."""
+        return rebuilt, (type(self), self.args), self.__dict__
 
 
 class LocalProtocolError(WireError, ValueError):

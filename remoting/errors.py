@@ -6,6 +6,10 @@ says whether the same call may succeed later.
 
 from __future__ import annotations
 
+from typing import Any
+
+from skylarkmq.protocol.errors import rebuilt
+
 
 class RocketMQError(Exception):
     """Root of the SDK's errors."""
@@ -17,6 +21,10 @@ class RocketMQError(Exception):
         super().__init__(f"{text}. {hint}" if hint else text)
         if hint:
             self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it pass between processes: Exception's own would call `__init__` with the text."""
+        return rebuilt, (type(self), self.args), self.__dict__
 
 
 class ConnectionFailed(RocketMQError):

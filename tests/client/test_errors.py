@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -25,9 +27,13 @@ from skylarkmq.client import (
     SubscriptionNotExist,
     SystemBusy,
     TopicNotExist,
+    errors,
 )
 from skylarkmq.client.errors import broker_error
+from skylarkmq.protocol.compression import CompressionKind, CompressionUnavailableError
+from skylarkmq.protocol.errors import RemoteProtocolError, WireError
 from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC
+from skylarkmq.protocol.frame import BadFrameError
 from tests.client.consumer.support import Group
 
 
@@ -130,3 +136,34 @@ def test_a_broker_in_this_process_needs_posix(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("os.name", "nt")
     with pytest.raises(ImportError, match="run_broker needs POSIX, as the broker does: run the"):
         testing.run_broker  # noqa: B018
+
+
+def of_kind(kind: type[Exception]) -> Exception:
+    if issubclass(kind, BrokerError):
+        return kind(17, "the remark", "10.0.0.1:10911", hint="Do this")
+    made: dict[type[Exception], tuple[Any, ...]] = {
+        errors.ReplyTimeout: ("orders", 3.0),
+        errors.RouteNotFound: ("orders", "no_broker", "Do this"),
+        errors.MessageTooLarge: (5, 4),
+        errors.NotDurableError: ("its result", "FLUSH_DISK_TIMEOUT"),
+        errors.ConnectionFailed: ("10.0.0.1:10911", "refused"),
+        errors.TlsError: ("10.0.0.1:10911", "expired"),
+        CompressionUnavailableError: (CompressionKind.ZSTD,),
+        RemoteProtocolError: (1, "the remark"),
+        BadFrameError: (1, "the remark"),
+    }
+    return kind(*made.get(kind, ("text",)))
+
+
+def kinds_of(root: type[Exception]) -> list[type[Exception]]:
+    below = [each for kind in root.__subclasses__() for each in kinds_of(kind)]
+    return [root, *(each for each in below if each.__module__.startswith("skylarkmq"))]
+
+
+@pytest.mark.parametrize("kind", [*kinds_of(RocketMQError), *kinds_of(WireError)])
+def test_each_error_passes_between_processes(kind: type[Exception]) -> None:
+    error = of_kind(kind)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert again.__dict__ == error.__dict__
