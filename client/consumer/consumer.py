@@ -188,13 +188,15 @@ class Consumer(OnClient):
         for its end. A handler may call it; it does not wait for that handler.
 
         Args:
-            drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
+            drain: wait for the handlers at work; else cancel them.
+            timeout: seconds for the handlers, and for brokers that do not answer: about a second
+                more, what was not committed by then comes again.
         """
         caller = acting_task.get() or asyncio.current_task()
         workers = self._workers
         if self._ending is None:
             self._stopped = True
-            work = self._end(timeout if drain else 0.0, caller)
+            work = self._end(timeout, drain, caller)
             self._ending = asyncio.create_task(work, name=f"skylarkmq-{self.group}-stop")
             self._ending.add_done_callback(_read_result)
         elif caller is self._ending or (workers is not None and workers.has(caller)):
@@ -206,17 +208,18 @@ class Consumer(OnClient):
                 workers.cancel(caller)
             raise
 
-    async def _end(self, drain_s: float, caller: asyncio.Task[Any] | None) -> None:
-        membership = self._membership
+    async def _end(self, timeout_s: float, drains: bool, caller: asyncio.Task[Any] | None) -> None:
+        membership, end_s = self._membership, 0.0
         try:
             if membership is not None:
+                end_s = membership.services.clock.monotonic() + timeout_s
                 await membership.halt()
                 if self._workers is not None:
-                    await self._workers.drain(drain_s, caller)
+                    await self._workers.drain(timeout_s if drains else 0.0, caller)
         finally:
             try:
                 if membership is not None:
-                    await membership.leave()
+                    await membership.leave(end_s)
             finally:
                 self._closed = True
                 try:

@@ -61,7 +61,7 @@ from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.flags import is_retry_topic, retry_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.remoting.waiting import sleep
+from skylarkmq.remoting.waiting import sleep, within
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,9 @@ COMMIT_ANEW_S: Final = 60.0
 """How often offsets are committed that did not move. Without that a late commit of a queue's former
 owner, or the loss of offsets on a broker, would last until the queue moves on. RocketMQ's client
 commits them each time."""
+
+LEAVE_S: Final = 0.5
+"""How long each step of leaving may take when the time for a stop is over."""
 
 
 class Membership:
@@ -183,21 +186,28 @@ class Membership:
         await _cancel(self._tasks[:1])  # the rebalance, which would begin to pull again
         self.pulls.halt()
 
-    async def leave(self) -> None:
-        """Give up all queues, and tell the brokers."""
+    async def leave(self, end_s: float) -> None:
+        """Give up all queues, and tell the brokers.
+
+        Args:
+            end_s: after it each broker that does not answer is waited for LEAVE_S at most, with the
+                offsets, the locks and the farewell.
+        """
         self.services.reconnect_listeners.discard(self._reconnected)
         await _cancel(self._tasks)
         self.retries.cancel()
+        queues = list(self.rebalance.assigned)
         try:
-            await self.rebalance.revoke(list(self.rebalance.assigned), anew=True)
+            await self.rebalance.tell_revoked(queues)
+            await self._by(end_s, self.rebalance.revoke(queues, anew=True, told=True), "offsets")
             if self.locks is not None:
-                await self.locks.release_all()
+                await self._by(end_s, self.locks.release_all(), "locks")
         finally:
             await self.pulls.stop()
             await self.retries.stop()
             if self._local is not None:
                 self._local.close()
-            await self.services.leave_consumer(self)
+            await self._by(end_s, self.services.leave_consumer(self), "farewell")
 
     # What the application asks for
 
@@ -313,6 +323,14 @@ class Membership:
         return held
 
     # Inside
+
+    async def _by(self, end_s: float, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Wait for the end of `work` until `end_s`, or a little longer."""
+        clock = self.services.clock
+        try:
+            await within(clock, max(end_s - clock.monotonic(), LEAVE_S), work)
+        except TimeoutError:
+            log.warning("group %s: a broker did not answer in time: %s", self.group, what)
 
     def _check_alone(self) -> None:
         if not self.alone and self.shares.subscriptions:

@@ -4,10 +4,10 @@
     broadcasting   in a file of this machine (local_offsets.py)
 
 An offset that could not be committed is reported to the caller; the next commit tries it again.
-A commit waits for the answer of the one before it, also when the caller of that one was cancelled:
-a broker with many threads may take two that are under way in any order, and the older one would
-move the group back. The first commit of a topic to a broker goes alone: 4.9 and 5.x make the
-group's table with it; if several come at once, each makes a table, and the last one stays
+A commit waits for the broker's answer to the one before it, also when the caller of that one was
+cancelled: a broker with many threads may take two that are under way in any order, and the older
+one would move the group back. The first commit of a topic to a broker goes alone: 4.9 and 5.x make
+the group's table with it; if several come at once, each makes a table, and the last one stays
 (broker/.../offset/ConsumerOffsetManager.java, commitOffset).
 
 Unlike RocketMQ: commits are two-way. A one-way commit that is lost moves the group back unnoticed.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -70,7 +71,8 @@ class OffsetStore:
         self._committed: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """Tables of offsets that brokers have by now."""
-        self._turn = asyncio.Lock()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By broker: one that does not answer holds up no commit to another."""
         self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
 
     async def start_offset(self, queue: MessageQueue, start_from: StartFrom) -> int:
@@ -155,10 +157,20 @@ class OffsetStore:
     async def _commit_changed(
         self, offsets: Mapping[MessageQueue, int], *, anew: bool
     ) -> list[RocketMQError]:
-        async with self._turn:
+        if self._local is not None:
+            async with self._turns[""]:
+                return await self._keep(self._local, offsets if anew else self._changed(offsets))
+        by_broker: defaultdict[str, dict[MessageQueue, int]] = defaultdict(dict)
+        for queue, offset in offsets.items():
+            by_broker[queue.broker_name][queue] = offset
+        calls = (self._commit_to(name, each, anew=anew) for name, each in by_broker.items())
+        return [error for errors in await asyncio.gather(*calls) for error in errors]
+
+    async def _commit_to(
+        self, broker_name: str, offsets: Mapping[MessageQueue, int], *, anew: bool
+    ) -> list[RocketMQError]:
+        async with self._turns[broker_name]:
             changed = offsets if anew else self._changed(offsets)
-            if self._local is not None:
-                return await self._keep(self._local, changed)
             begun = {_table(queue): queue for queue in changed if _table(queue) not in self._begun}
             first = {queue: changed[queue] for queue in begun.values()}
             rest = {queue: offset for queue, offset in changed.items() if queue not in first}

@@ -137,6 +137,7 @@ class Rebalance:
         commit: bool = True,
         anew: bool = False,
         drain: bool = False,
+        told: bool = False,
     ) -> None:
         """Give queues up, after the user's callback and with their acked offsets committed.
 
@@ -144,6 +145,7 @@ class Rebalance:
             commit: false when another member has them already.
             anew: commit also what is committed already.
             drain: wait for what is at work, for a while.
+            told: the application has been told before.
         """
         if not queues:
             return
@@ -151,7 +153,8 @@ class Rebalance:
         changed = asyncio.Event()
         for held in leaving:
             held.on_drained = changed.set
-        await self._tell(self._callbacks.on_revoked, queues)
+        if not told:
+            await self.tell_revoked(queues)
         if leaving:
             await self._commit_held(queues)  # should the next owner come before the drain's end
             await self._drain(leaving, changed)
@@ -163,6 +166,10 @@ class Rebalance:
                 self._pulls.cancel(process_queue)
             self._offsets.forget(queue)
         await self._release(queues)
+
+    async def tell_revoked(self, queues: Sequence[MessageQueue]) -> None:
+        """Tell the application of queues that go."""
+        await self._tell(self._callbacks.on_revoked, queues)
 
     def reposition(self, queue: MessageQueue, offset: int) -> None:
         """Drop what is held of the queue and go on at `offset`.

@@ -999,7 +999,9 @@ class Consumer:
         """Leave the group: end the handlers, commit, tell the brokers, close.
 
         Args:
-            drain: wait for the handlers at work, `timeout` seconds at most; else cancel them.
+            drain: wait for the handlers at work; else cancel them.
+            timeout: seconds for the handlers, and for brokers that do not answer: about a second
+                more, what was not committed by then comes again.
         """
 
     def subscribe(self, topic: str, selector: Selector | None = None) -> None:
