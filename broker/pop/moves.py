@@ -10,9 +10,9 @@ that is refused is tried again every second, the original pins the group's offse
 no topic of retries can be made, the message comes again in place. Copies are stored in batches, in
 the order in which messages were handed over.
 
-A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME; a dead
-letter RETRY_TOPIC, ORIGIN_MESSAGE_ID and the topic and id that it came from (DLQ_ORIGIN_TOPIC,
-DLQ_ORIGIN_MESSAGE_ID).
+A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME, and its
+topic as RETRY_TOPIC; a dead letter RETRY_TOPIC, ORIGIN_MESSAGE_ID and the topic and id that it came
+from (DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID).
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopReviveService.java (reviveRetry),
 broker/.../processor/AbstractSendMessageProcessor.java (consumerSendMsgBack)
@@ -44,6 +44,7 @@ from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
     find_property,
     with_property,
+    without_property,
 )
 from skylarkmq.protocol.record import HEAD
 from skylarkmq.store.message_store import MessageStore
@@ -310,15 +311,18 @@ class Moves:
 
     def _copy(self, move: _Move, parked: Parked) -> MessageInner:
         delivery, text = move.delivery, parked.properties
+        topic = delivery.topic.encode()
         if delivery.to_dead_letters:
             unique = find_property(text, _UNIQ_KEY)
             offset_id = offset_message_id(parked.store_host, delivery.physical_offset).encode()
-            topic = delivery.topic.encode()
             text = _added(text, _RETRY_TOPIC, topic)
             text = _added(text, _ORIGIN_MESSAGE_ID, offset_id)
             text = _added(text, _DLQ_ORIGIN_TOPIC, topic)
             text = _added(text, _DLQ_ORIGIN_MESSAGE_ID, unique or offset_id)
         else:
+            # Unlike RocketMQ 5, which does not say it: two topics of retries may have one name.
+            # What a producer wrote there counts for nothing.
+            text = _added(without_property(text, _RETRY_TOPIC), _RETRY_TOPIC, topic)
             text = _added(text, _FIRST_POP_TIME, b"%d" % self._clock.now_ms())
         inner = copy_to(parked, move.target, 0, text)
         inner.reconsume_times = min(delivery.attempt, INT_MAX)

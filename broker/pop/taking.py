@@ -6,7 +6,9 @@
 
 `%RETRY%group`, where 4.x consumers of the group have given messages back, holds those of all
 topics of the group. Who looks there takes what is of its own topic (RETRY_TOPIC) and parks the
-rest for receives of theirs; a message whose topic is no more is a dead letter.
+rest for receives of theirs; a message whose topic is no more is a dead letter. `%RETRY%a_b_c` is
+the topic of retries of group a in b_c, of a_b in c, and of the pull consumers of a_b_c: a copy
+says which topic it is of, and receives of another one pass it over.
 
 A receive looks at a bounded number of units without finding anything; then other work of the loop
 comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
@@ -31,7 +33,7 @@ from typing import Final, NamedTuple, Protocol
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
+from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
@@ -276,12 +278,14 @@ class Taker:
         """Hand out what was read of a queue from its next offset on."""
         matches, topic = take.request.matches, take.consumption.topic
         mark, found, before = queue.mark, len(take.popped), queue.next_offset
-        is_shared = queue.source.kind == OLD_RETRY
+        is_shared, is_retry = queue.source.kind == OLD_RETRY, queue.source.kind == RETRY
         rows: list[Row] = []
         last = UNKNOWN, UNKNOWN
         for view in result.views:
             for record, offset, physical_offset, attempt in _records(view):
                 last = offset, physical_offset
+                if is_retry and _origin(record) not in (None, topic):
+                    continue
                 if matches.tags is not None and not is_shared and not matches.wants(record):
                     continue
                 delivery = Delivery(queue, topic, offset, physical_offset, attempt)
@@ -375,7 +379,11 @@ class Taker:
         record = _record_at(result, delivery.offset)
         if record is not None and queue.source.kind == OLD_RETRY:
             self._sort(delivery, record, take)
-        elif record is None or not take.request.matches.wants(record):
+        elif (
+            record is None
+            or not take.request.matches.wants(record)
+            or (queue.source.kind == RETRY and _origin(record) not in (None, delivery.topic))
+        ):
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
             self._journal.note(Done(queue.key, delivery.offset))
@@ -396,10 +404,9 @@ class Taker:
 
     def _is_of(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> bool:
         """Note which topic a message of `%RETRY%group` is of; False when nobody wants it."""
-        properties = record_properties(record, 0, len(record)) or b""
-        origin = find_property(properties, _RETRY_TOPIC)
-        if origin is not None and (topic := origin.decode("utf-8", "replace")) != delivery.topic:
-            delivery.topic = topic
+        origin = _origin(record)
+        if origin is not None and origin != delivery.topic:
+            delivery.topic = origin
             return True
         return take.request.matches.accepts(record)
 
@@ -498,6 +505,16 @@ class Taker:
             if rows:
                 took = Took(queue.key, queue.next_offset, UNKNOWN, tuple(rows), queue.attempt_id)
                 self._journal.note(took)
+
+
+def _origin(record: bytes | memoryview) -> str | None:
+    """Return the topic that a message was sent to before it came into one of retries.
+
+    None where it does not say: copies of RocketMQ 5, and those of our own before this one.
+    """
+    properties = record_properties(record, 0, len(record)) or b""
+    origin = find_property(properties, _RETRY_TOPIC)
+    return None if origin is None else origin.decode("utf-8", "replace")
 
 
 def _records(

@@ -305,3 +305,29 @@ async def test_a_pause_loses_nothing() -> None:
     await rig.rest()
     await rig.advance(0.2)
     assert [one.attempt for one in await rig.receive()] == [2, 2]
+
+
+async def test_topics_of_retries_that_have_one_name_do_not_mix() -> None:
+    """`%RETRY%a_b_c` is that of a in b_c, of a_b in c, and of the pull consumers of a_b_c."""
+    rig = PopRig().start()
+    places = [("a", "b_c"), ("a_b", "c"), ("a_b_c", TOPIC)]
+    for group, topic in places:
+        rig.group(group)
+        rig.topic(topic, 1)
+        assert await rig.receive(group=group, topic=topic) == []
+    rig.send(b"of b_c", topic="b_c")
+    rig.send(b"of c", topic="c", properties=b"RETRY_TOPIC\x01b_c")  # a lie of its producer
+    for group, topic in places[:2]:
+        assert len(await rig.receive(group=group, topic=topic)) == 1
+    await rig.advance(11)
+    assert rig.topics.table["%RETRY%a_b_c"]
+    for restarts in (False, True):
+        if restarts:
+            rig.restart()
+        found = {
+            (group, topic): [message_of(one).body for one in
+                             await rig.receive(group=group, topic=topic, invisible_ms=1000)]
+            for group, topic in places
+        }  # fmt: skip
+        assert found == {places[0]: [b"of b_c"], places[1]: [b"of c"], places[2]: []}
+        await rig.advance(2)
