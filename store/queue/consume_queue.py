@@ -57,6 +57,9 @@ UNIT_SIZE = 20
 assert UNIT.size == UNIT_SIZE
 PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+SKIPPED_UNITS: Final = 4096
+"""Padding is passed over in steps of so many."""
+ReadUnits = Callable[[int, int], bytes]
 
 # A queue with so many unwritten units (64 KiB) does not wait for the next timed write.
 TAIL_WRITE_COUNT = 65_536 // UNIT_SIZE
@@ -179,21 +182,48 @@ def is_valid_unit(commit_offset: int, record_size: int) -> bool:
     return commit_offset >= 0 and record_size > 0
 
 
-def first_unit_at(read: Callable[[int], bytes], low: int, high: int, physical_offset: int) -> int:
-    """Return the first of the units [low, high) whose record is at or after a place of the log.
+def first_unit_at(read: ReadUnits, low: int, high: int, physical_offset: int) -> int:
+    """Return the first of the units [low, high) whose record is at or after a place of the log."""
+    return search_messages(
+        read, low, high, lambda _, unit: UNIT.unpack(unit)[0] >= physical_offset
+    )[1]
+
+
+def search_messages(
+    read: ReadUnits, low: int, high: int, is_late: Callable[[int, bytes], bool]
+) -> tuple[int, int]:
+    """Return the last message of the units [low, high) that is not late, and the first that is.
+
+    -1 and `high` stand for none. Padding is passed over: it lies nowhere, and says nothing.
 
     Args:
-        read: gives the bytes of one unit by its number.
+        read: gives the bytes of units from a number on, at most so many, and at least one.
+        is_late: says it by number and unit; once a message is, all after it are.
     """
+    before, after = -1, high
     middle = low  # mostly nothing has gone
     while low < high:
-        commit_offset, record_size, _ = UNIT.unpack(read(middle))
-        if commit_offset < physical_offset or record_size == PRE_BLANK_SIZE:
-            low = middle + 1
+        found, unit = _next_message(read, middle, high)
+        if unit and not is_late(found, unit):
+            low, before = found + 1, found
         else:
+            after = found if unit else after
             high = middle
         middle = (low + high) // 2
-    return low
+    return before, after
+
+
+def _next_message(read: ReadUnits, low: int, high: int) -> tuple[int, bytes]:
+    """Return the first of the units [low, high) that is no padding; no bytes when all are."""
+    wanted = 1
+    while low < high and (units := read(low, min(wanted, high - low))):
+        count = len(units) // UNIT_SIZE
+        if units != PRE_BLANK * count:
+            parts = (units[at : at + UNIT_SIZE] for at in range(0, len(units), UNIT_SIZE))
+            return next((low + n, unit) for n, unit in enumerate(parts) if unit != PRE_BLANK)
+        low += count
+        wanted = SKIPPED_UNITS
+    return high, b""
 
 
 EXT_UNIT: Final = struct.Struct(">hqqh")

@@ -228,7 +228,7 @@ class QueueTable:
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
         """Return the queue offset of the first unit of a record at or after `physical_offset`."""
         return first_unit_at(
-            lambda unit: self.stored_units(queue, unit, 1),
+            lambda unit, count: self.stored_units(queue, unit, count),
             queue.first_offset,
             queue.max_offset,
             physical_offset,

@@ -32,7 +32,7 @@ from skylarkmq.protocol.record import (
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from skylarkmq.store.queue.queue_files import QueueReader
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.read.filtering import (
@@ -279,7 +279,7 @@ class ColdReads:
             queue = None
 
         def find(times: _Times) -> int:
-            return nearest_in_time(times.low, times.high, timestamp_ms, times.of)
+            return nearest_in_time(times.units, times.low, times.high, timestamp_ms, times.of)
 
         start(self._search(queue, find), lambda found, error: done(found or 0, error))
 
@@ -289,7 +289,7 @@ class ColdReads:
         if queue is not None and not queue.min_offset <= offset < queue.max_offset:
             queue = None
         start(
-            self._search(queue, lambda times: times.of(offset)),
+            self._search(queue, lambda times: times.of(times.units(offset, 1))),
             lambda found, error: done(-1 if found is None else found, error),
         )
 
@@ -366,16 +366,17 @@ class _Times:
         finally:
             self._units.close()
 
-    def of(self, offset: int) -> int:
-        """Return the store time of the message at an offset, -1 when its record is gone. Blocks."""
-        if offset >= self._tail_start:
-            (commit_offset, _, _) = UNIT.unpack_from(
-                self._tail, (offset - self._tail_start) * UNIT.size
-            )
-        else:
-            (commit_offset, _, _) = UNIT.unpack(self._units.units(self._folder, offset, 1))
+    def units(self, offset: int, count: int) -> bytes:
+        """Return units from an offset on, at most so many, at least one. Blocks."""
+        if (place := offset - self._tail_start) >= 0:
+            return self._tail[place * UNIT.size : (place + count) * UNIT.size]
+        return self._units.units(self._folder, offset, min(count, -place))
+
+    def of(self, unit: bytes) -> int:
+        """Return the store time of a unit's message, -1 when its record is gone. Blocks."""
+        commit_offset, record_size, _ = UNIT.unpack(unit)
         index: int = (commit_offset - self._first) // self._log_file_size
-        if not 0 <= index < len(self._held):
+        if record_size == PRE_BLANK_SIZE or not 0 <= index < len(self._held):
             return -1
         mapped = self._held[index]
         head = mapped.file.pread(FIXED_IPV6.size, commit_offset - mapped.start_offset)

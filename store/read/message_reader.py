@@ -30,7 +30,15 @@ from skylarkmq.protocol.record import (
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.queue.consume_queue import ADDRESS_MAX, UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.queue.consume_queue import (
+    ADDRESS_MAX,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueue,
+    ReadUnits,
+    search_messages,
+)
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.read.filtering import FilteredTake, RecordFilter, Take
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
@@ -38,25 +46,28 @@ from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessa
 log = logging.getLogger(__name__)
 
 
-def nearest_in_time(low: int, high: int, timestamp_ms: int, time_of: Callable[[int], int]) -> int:
+def nearest_in_time(
+    read: ReadUnits, low: int, high: int, timestamp_ms: int, time_of: Callable[[bytes], int]
+) -> int:
     """Return the offset in [low, high) of the message stored nearest to a time.
 
     On a tie it is the earlier one.
+
+    Args:
+        read: gives units, as `search_messages` takes them.
+        time_of: gives the store time of a unit's message, -1 when its record is gone.
     """
-    first, end = low, high
-    while low < high:
-        middle = (low + high) // 2
-        if time_of(middle) < timestamp_ms:
-            low = middle + 1
-        else:
-            high = middle
-    if low == end:
-        return low - 1
-    if low == first:
-        return low
-    after = time_of(low) - timestamp_ms
-    before = timestamp_ms - time_of(low - 1)
-    return low if after < before or after == 0 else low - 1
+    times: dict[int, int] = {}
+
+    def is_late(number: int, unit: bytes) -> bool:
+        times[number] = time_of(unit)
+        return times[number] >= timestamp_ms
+
+    before, after = search_messages(read, low, high, is_late)
+    if before < 0 or after == high:
+        return max(before, low) if after == high else after
+    after_ms, before_ms = times[after] - timestamp_ms, timestamp_ms - times[before]
+    return after if after_ms < before_ms or after_ms == 0 else before
 
 
 Matches = Callable[[int], bool]  # tags code of a unit -> whether the reader wants the message
@@ -394,11 +405,11 @@ class MessageReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
-        return self._time_of(queue, queue_offset)
+        return self._time_of(self._queues.stored_units(queue, queue_offset, 1))
 
-    def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
-        commit_offset, _, _ = UNIT.unpack(self._queues.units(queue, offset, 1))
-        found = self._log.locate(commit_offset)
+    def _time_of(self, unit: bytes) -> int:
+        commit_offset, record_size, _ = UNIT.unpack(unit)
+        found = None if record_size == PRE_BLANK_SIZE else self._log.locate(commit_offset)
         if found is None:
             return -1
         return store_timestamp_at(found[0].view, found[1])
@@ -413,10 +424,11 @@ class MessageReader:
         if queue is None or queue.min_offset >= queue.max_offset:
             return 0
         return nearest_in_time(
+            lambda number, count: self._queues.stored_units(queue, number, count),
             queue.min_offset,
             queue.max_offset,
             timestamp_ms,
-            lambda offset: self._time_of(queue, offset),
+            self._time_of,
         )
 
     @property

@@ -121,11 +121,11 @@ class QueueCleaner:
             return
         if minimum >= part.high:  # all that was in the files is expired
 
-            def tail_unit(number: int) -> bytes:
-                return self._queues.stored_units(queue, number, 1)
+            def tail_units(number: int, count: int) -> bytes:
+                return self._queues.stored_units(queue, number, count)
 
             low = max(minimum, queue.min_offset)
-            minimum = first_unit_at(tail_unit, low, queue.max_offset, offset)
+            minimum = first_unit_at(tail_units, low, queue.max_offset, offset)
         if minimum >= queue.min_offset:
             queue.min_offset = minimum
             queue.min_physical_offset = offset
@@ -163,7 +163,10 @@ def _search(reader: QueueReader, part: _Part, offset: int) -> int:
     """Return the first unit of a part whose record is at or after `offset`. Blocks."""
     try:
         return first_unit_at(
-            lambda unit: reader.units(part.folder, unit, 1), part.low, part.high, offset
+            lambda unit, count: reader.units(part.folder, unit, count),
+            part.low,
+            part.high,
+            offset,
         )
     except OSError as error:
         log.error("%s cannot be read, its first offset stays: %s", part.folder, error)

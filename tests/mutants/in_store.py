@@ -134,8 +134,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store/queue/consume_queue.py",
-        "if commit_offset < physical_offset or record_size == PRE_BLANK_SIZE:",
-        "if commit_offset < physical_offset:",
+        "if units != PRE_BLANK * count:",
+        "if units:",
         "store/test_consume_queue.py store/test_queue_cleaner.py",
     ),
     Mutant(

@@ -218,6 +218,35 @@ def test_under_sync_flush_a_record_by_place_is_seen_once_it_is_durable() -> None
     assert found[1] is not None
 
 
+def test_searches_by_time_pass_over_padding() -> None:
+    rig = StoreRig().start()
+    store = rig.store
+    times: dict[int, int] = {}
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            result = rig.put("T", 0, b"x")
+            assert result is not None
+            times[result.queue_offset] = rig.clock.now_ms()
+            rig.clock.advance(1)
+            rig.workers.run_all()
+
+    put(100)
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    store.queues.pad(queue, 300)
+    put(20)
+    found: list[int] = []
+    for timestamp in times.values():
+        store.offset_by_time_cold("T", 0, timestamp, lambda offset, _: found.append(offset))
+        rig.workers.reads.run_all()
+    assert found == [*times] == [*range(100), *range(300, 320)]
+    assert [store.offset_by_time("T", 0, timestamp) for timestamp in times.values()] == found
+    assert store.offset_by_time("T", 0, times[99] + 100) == 99
+    assert store.offset_by_time("T", 0, times[319] + 10**6) == 319
+    assert store.message_time("T", 0, 200) == -1, "padding has no time"
+
+
 def test_searches_by_time_agree_with_those_in_memory() -> None:
     rig = StoreRig().start()
     times: list[int] = []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.store.message_store import StoreState
-from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, first_unit_at
+from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE, first_unit_at
 from tests.store.clean_rig import CleanRig
 from tests.store.support import LOG_SIZE, MESSAGE_MAX
 from tests.support.crash_states import CrashState, Keep
@@ -215,12 +215,29 @@ def test_first_unit_at() -> None:
     units = [PRE_BLANK, PRE_BLANK, *(UNIT.pack(place, 10, 0) for place in (100, 110, 120, 500))]
     reads: list[int] = []
 
-    def read(number: int) -> bytes:
+    def read(number: int, count: int) -> bytes:
         reads.append(number)
-        return units[number]
+        return b"".join(units[number : number + count])
 
     found = [first_unit_at(read, 0, 6, place) for place in (0, 100, 101, 120, 121, 500, 501)]
     assert found == [2, 2, 3, 4, 5, 5, 6]
     reads.clear()
     assert first_unit_at(read, 3, 6, 50) == 3
     assert reads[0] == 3, "mostly nothing has gone"
+
+
+@pytest.mark.parametrize("file_units", [1, 2, 7, 10_000])
+def test_padding_between_messages_hides_none_of_them(file_units: int) -> None:
+    """Padding says nothing of where it lies: live messages may stand before it."""
+    blank = PRE_BLANK * 9000
+    places = (100, 110, 120)
+    units = b"".join(UNIT.pack(place, 10, 0) for place in places) + blank + UNIT.pack(500, 10, 0)
+    end = len(units) // UNIT_SIZE
+
+    def read(number: int, count: int) -> bytes:
+        count = min(count, file_units - number % file_units)
+        return units[number * UNIT_SIZE : (number + count) * UNIT_SIZE]
+
+    found = [first_unit_at(read, 0, end, place) for place in (100, 101, 111, 121, 500, 501)]
+    assert found == [0, 1, 2, end - 1, end - 1, end]
+    assert first_unit_at(read, 3, end - 1, 0) == end - 1, "nothing but padding"

@@ -20,7 +20,7 @@ from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.builder import next_name
 from skylarkmq.store.index.file import IndexFile, IndexShape
 from skylarkmq.store.index.keys import Entry, record_entries
-from skylarkmq.store.queue.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE, first_unit_at
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.queue.topic_removal import RemovedTopics
@@ -155,15 +155,12 @@ def expired_end(store: StoppedStore, queue: QueueFolder, log_offset: int | None 
         log_offset: the place; where the log begins when None.
     """
     border = store.min_offset if log_offset is None else log_offset
-    low, high = store.bounds(queue)
-    while low < high:
-        middle = (low + high) // 2
-        unit = store.unit(queue, middle)
-        if unit is not None and (unit.commit_offset < border or unit.record_size == PRE_BLANK_SIZE):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+
+    def read(number: int, _: int) -> bytes:
+        unit = store.unit(queue, number)
+        return PRE_BLANK if unit is None else UNIT.pack(*unit)
+
+    return first_unit_at(read, *store.bounds(queue), border)
 
 
 class IndexWriter:

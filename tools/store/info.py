@@ -12,12 +12,12 @@ from skylarkmq.common.sidecar import Kind, decode_sidecar
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.index.file import HEADER, HEADER_SIZE, IndexHeader
-from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState, read_checkpoint
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
 from skylarkmq.tools.output import size_text, table, when
+from skylarkmq.tools.store.derive import expired_end
 from skylarkmq.tools.store.ownership import owner_of
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
 from skylarkmq.tools.store.walk import PlaceKind, walk
@@ -74,19 +74,10 @@ def _newest_start(store: StoppedStore) -> int:
 
 def _queue(store: StoppedStore, queue: QueueFolder) -> Info:
     first, end = store.bounds(queue)
-    low, high = first, end
-    while low < high:
-        middle = (low + high) // 2
-        unit = store.unit(queue, middle)
-        gone = unit is None or unit.commit_offset < store.min_offset
-        if gone or (unit is not None and unit.record_size == PRE_BLANK_SIZE):
-            low = middle + 1
-        else:
-            high = middle
     return {
         "topic": queue.topic,
         "queue_id": queue.queue_id,
-        "min_offset": low,
+        "min_offset": expired_end(store, queue),
         "max_offset": end,
         "first_unit": first,
         "files": len(queue.files),
