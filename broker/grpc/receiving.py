@@ -90,8 +90,8 @@ _EMPTY: Final = ReceiveMessageResponse(
 )
 _ENDED: Final = status(
     Code.INVALID_RECEIPT_HANDLE,
-    "the receipt handle has expired, or is not of this group, topic and broker: the message comes "
-    "again with a new one, unless it is done",
+    "INVALID_RECEIPT_HANDLE: the receipt handle is expired, or is not of this group, topic and "
+    "broker: the message comes again with a new one, unless it is done",
 )
 
 _FILTERS: Final[dict[int, str]] = {
@@ -313,9 +313,9 @@ def _ms(duration: _Duration) -> int:
 def _invisible_ms(duration: _Duration, least_ms: int) -> int:
     invisible_ms = _ms(duration)
     if not least_ms <= invisible_ms <= INVISIBLE_MAX_MS:
-        raise RpcRefused(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible time is {invisible_ms / 1000} s: {least_ms // 1000} s to "
-            f"{INVISIBLE_MAX_MS // 1000} s are allowed",
-        )
+        # The words of RocketMQ's proxy, which programs look for.
+        is_small = invisible_ms < least_ms
+        which = f"small. min is {least_ms}" if is_small else f"large. max is {INVISIBLE_MAX_MS}"
+        why = f"the invisibleTime is too {which} ms, it is {invisible_ms} ms"
+        raise RpcRefused(Code.ILLEGAL_INVISIBLE_TIME, why)
     return invisible_ms

@@ -274,6 +274,22 @@ async def test_limits_of_the_invisible_time(seconds: int, nanos: int, code: int)
     assert len(rig.pop.requests) == (code == Code.MESSAGE_NOT_FOUND)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (9, "the invisibleTime is too small. min is 10000"),
+        (HOURS_12_S + 1, "the invisibleTime is too large. max is 43200000"),
+    ],
+)
+async def test_refusals_have_the_words_that_programs_look_for(seconds: int, said: str) -> None:
+    rig = Rig()
+    request = receive_request(invisible_duration={"seconds": seconds})
+    with pytest.raises(RpcRefused, match=said):
+        await rig.handlers.receive_message(Call(CLIENT, peer="192.0.2.1:5000"), request, rig.send)
+    (entry,) = (await rig.answer(ack_request("made up"))).entries
+    assert "INVALID_RECEIPT_HANDLE" in entry.status.message
+
+
 async def test_a_push_consumer_names_no_invisible_time() -> None:
     rig = Rig()
     await rig.receive(receive_request(auto_renew=True, invisible_duration={"seconds": 1}))
