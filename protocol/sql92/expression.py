@@ -13,6 +13,8 @@ match. The table of equality and null:
     null = value                     null
     value = null                     false
     true/false = text                error    the boolean stands on the left
+    CONTAINS, STARTSWITH, ENDSWITH and their NOTs of what is no text, or is not there, or of an
+    empty text on the right          false, never null
     a value beside one of a kind that it is never read as      false
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 filter/.../expression/ComparisonExpression.java,
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from operator import ge, gt, le, lt
+from operator import contains, ge, gt, le, lt
 from typing import Any, Final
 
 from skylarkmq.protocol.headers.fields import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
@@ -47,6 +49,7 @@ from skylarkmq.protocol.sql92.tree import (
     Equal,
     In,
     Kind,
+    Match,
     Negate,
     Node,
     Not,
@@ -61,6 +64,9 @@ Value = Callable[[bytes], Any]
 Test = Callable[[Any, Any], bool]
 
 _TESTS: Final[dict[str, Test]] = {">": gt, ">=": ge, "<": lt, "<=": le}
+_MATCHES: Final[dict[str, Test]] = {
+    "CONTAINS": contains, "STARTSWITH": bytes.startswith, "ENDSWITH": bytes.endswith,
+}  # fmt: skip
 _MIRRORED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
@@ -81,6 +87,8 @@ def condition_of(node: Node) -> Condition:
         return _order(node)
     if isinstance(node, In):
         return _in(node)
+    if isinstance(node, Match):
+        return _match(node)
     if isinstance(node, Cast):
         return _cast(_property(node.operand))
     return _value(node)  # TRUE, FALSE, NULL
@@ -122,6 +130,17 @@ def _in(node: In) -> Condition:
     def evaluate(data: bytes) -> bool | None:
         value = read(data)
         return None if value is None else (value in values) is not negated
+
+    return evaluate
+
+
+def _match(node: Match) -> Condition:
+    read, text, negated = _value(node.operand), node.text.encode(), node.negated
+    test = _MATCHES[node.word]
+
+    def evaluate(data: bytes) -> bool:
+        value = read(data)
+        return isinstance(value, bytes) and bool(text) and test(value, text) is not negated
 
     return evaluate
 
@@ -384,6 +403,6 @@ def _cost(node: Node) -> int:
         return sum(map(_cost, node.parts))
     if isinstance(node, Equal | Order):
         return _cost(node.left) + _cost(node.right)
-    if isinstance(node, Negate | Not | Cast | In):
+    if isinstance(node, Negate | Not | Cast | In | Match):
         return _cost(node.operand)
     return 1

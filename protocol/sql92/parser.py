@@ -16,8 +16,12 @@ Of several readings the longest counts, as in RocketMQ's generated tokenizer. Th
     and      equal (AND equal)*
     equal    compare ((= | <>) compare | IS [NOT] NULL)*
     compare  unary ((> | >= | < | <=) unary | [NOT] BETWEEN unary AND unary
-                    | [NOT] IN '(' text (, text)* ')')*
+                    | [NOT] IN '(' text (, text)* ')'
+                    | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text)*
     unary    (+ | - | NOT) unary | TEXT | number | TRUE | FALSE | NULL | NAME | '(' or ')'
+
+The last three words are RocketMQ 5's. They are keywords only where they stand so, in any case, and
+names elsewhere: a property of 4.9 may be called like them.
 
 An order sign compares properties and numbers, `=` anything but NULL; IN wants a property before it,
 BETWEEN (not NOT BETWEEN) its two constants in order. A property alone is no condition that ever
@@ -29,7 +33,8 @@ rest (`n = 1 + 1` filters by `n = 1` there), such a rest is refused; so are tree
 DEPTH_MAX. No evaluation recurses deeper than the tree.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 filter/.../parser/SelectorParser.jj,
-filter/.../expression/ComparisonExpression.java, UnaryExpression.java, ConstantExpression.java
+filter/.../expression/ComparisonExpression.java, UnaryExpression.java, ConstantExpression.java;
+CONTAINS and its like: rocketmq-all-5.3.3, the first two
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ from skylarkmq.protocol.sql92.tree import (
     Equal,
     In,
     Kind,
+    Match,
     Negate,
     Node,
     Not,
@@ -64,6 +70,8 @@ from skylarkmq.protocol.sql92.tree import (
 KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"},
 )
+
+MATCHES: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
 
 INTEGER: Final = "integer"
 FLOAT: Final = "float"
@@ -264,13 +272,18 @@ class _Parser:
                 self._next()
                 left = self._order(kind, left, self._unary())
                 continue
-            negated = kind == "NOT" and self._words[self._index + 1].kind in ("BETWEEN", "IN")
+            after = self._words[self._index + 1] if kind == "NOT" else self._word
+            negated = kind == "NOT" and (after.kind in ("BETWEEN", "IN") or _is_match(after))
             if negated:
                 self._next()
             if self._accept("BETWEEN"):
                 left = self._between(left, negated=negated)
             elif self._accept("IN"):
                 left = self._in(left, negated=negated)
+            elif _is_match(self._word):
+                word = self._next().text.upper()
+                text = self._expect(TEXT, "a text in single quotes").text
+                left = self._checked(Match(word, left, text, negated))
             else:
                 return left
 
@@ -362,6 +375,10 @@ class _Parser:
     @staticmethod
     def _too_deep() -> NoReturn:
         raise ExpressionError(f"the expression is nested deeper than {DEPTH_MAX} levels")
+
+
+def _is_match(word: Token) -> bool:
+    return word.kind == NAME and word.text.upper() in MATCHES
 
 
 _CONSTANTS: Final = {"TRUE": TRUE, "FALSE": FALSE, "NULL": NULL}

@@ -135,6 +135,16 @@ class In(Condition):
 
 
 @dataclass(frozen=True, slots=True)
+class Match(Condition):
+    """CONTAINS, STARTSWITH or ENDSWITH of a text."""
+
+    word: str
+    operand: Node
+    text: str
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class And(Condition):
     """Conditions that must all hold."""
 

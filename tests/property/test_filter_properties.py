@@ -158,7 +158,23 @@ def test_a_naive_evaluator_agrees(tree: Naive, message: dict[str, str]) -> None:
 
 
 words = st.sampled_from(
-    ["n", "s", "NOT", "AND", "OR", "IN", "IS", "NULL", "BETWEEN", "TRUE", "(", ")", ",", "="]
+    [
+        "n",
+        "s",
+        "NOT",
+        "AND",
+        "OR",
+        "IN",
+        "IS",
+        "NULL",
+        "BETWEEN",
+        "TRUE",
+        "(",
+        ")",
+        ",",
+        "=",
+        "CONTAINS",
+    ]
 ).flatmap(
     lambda word: st.sampled_from(
         [word, "<>", "<", ">=", "-", "+", "1", "2.5", "'a'", "''", "--", "/*", "*/", "0", "9L"]
