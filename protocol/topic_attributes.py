@@ -5,8 +5,8 @@ out when they write it. The request that changes a topic (17) carries changes as
 
     +name=value,-name
 
-where `+` sets and `-` takes away. What is not named stays as it is. RocketMQ 5's brokers refuse
-names that they do not know, 4.9's pass over the text.
+where `+` sets and `-` takes away. What is not named stays as it is. Names that are not known are
+refused, as by RocketMQ 5's brokers; 4.9's pass over the text.
 
 RocketMQ 5's that count here:
 
@@ -55,10 +55,11 @@ class DeduplicationWindow(NamedTuple):
 
 
 def changed_attributes(current: Mapping[str, str], changes: str) -> dict[str, str]:
-    """Return the attributes after a request's changes; those of others that are new are left out.
+    """Return the attributes after a request's changes.
 
     Raises:
-        WrongAttributeError: the text is no list of changes, or a value of ours is wrong.
+        WrongAttributeError: the text is no list of changes, a name is not known, or a value is
+            wrong.
     """
     attributes = dict(current)
     for change in changes.split(","):
@@ -73,6 +74,10 @@ def changed_attributes(current: Mapping[str, str], changes: str) -> dict[str, st
             attributes.pop(name, None)
         elif name in _NAMES or name in current:
             attributes[name] = value
+        else:
+            raise WrongAttributeError(
+                f"unsupported attribute {name[:64]!a}: a topic has {', '.join(sorted(_NAMES))}"
+            )
     deduplication_of(attributes)
     kind = attributes.get(MESSAGE_TYPE, ANY_MESSAGE_TYPE)
     if kind not in (*MESSAGE_TYPES, ANY_MESSAGE_TYPE, "UNSPECIFIED"):

@@ -45,6 +45,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.compression import looks_compressed
@@ -52,7 +54,14 @@ from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.properties import KEY_SEPARATOR, RESERVED_NAMES_5, encode_properties
 from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
 from skylarkmq.protocol.v5.codes import Code
-from skylarkmq.protocol.v5.schema_pb2 import GZIP, TRANSACTION, Message, SystemProperties
+from skylarkmq.protocol.v5.schema_pb2 import (
+    GZIP,
+    LITE,
+    PRIORITY,
+    TRANSACTION,
+    Message,
+    SystemProperties,
+)
 from skylarkmq.store.config import StoreConfig
 
 PROPERTIES_MAX: Final = 128
@@ -82,6 +91,22 @@ class Checked(NamedTuple):
     body: bytes
     sys_flag: int
     properties: str  # encoded
+
+
+_LATER_FIELDS: Final = {21: "lite_topic", 22: "priority"}
+"""Of SystemProperties, since RocketMQ 5.4; the schema here has them not."""
+
+
+def _check_type(system: SystemProperties) -> None:
+    """Refuse a lite message and a priority: stored as a normal one, it would not be what it is."""
+    named = [_LATER_FIELDS.get(each.field_number, "") for each in UnknownFieldSet(system)]
+    named += [{LITE: "type LITE", PRIORITY: "type PRIORITY"}.get(system.message_type, "")]
+    if any(named):
+        raise RpcRefused(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the message has {' and '.join(filter(None, named))}: lite topics and priorities, of "
+            "RocketMQ 5.4, are not built here",
+        )
 
 
 class MessageRules:
@@ -116,6 +141,7 @@ class MessageRules:
         message_id = stored[names.UNIQ_KEY] = _worded(
             system.message_id, "the message id", Code.ILLEGAL_MESSAGE_ID
         )
+        _check_type(system)
         kind, sys_flag = NORMAL_TYPE, 0
         if system.message_type == TRANSACTION:
             kind, sys_flag = TRANSACTION_TYPE, int(MessageSysFlag.TRANSACTION_PREPARED_TYPE)

@@ -102,6 +102,7 @@ ALLOWED = {
     ("broker/grpc/calls.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/endpoint.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/handing_on.py", "google"): "optional; the extra `grpc`",
+    ("broker/grpc/validation.py", "google"): "optional; the extra `grpc`",
     ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
     **{
         (f"tools/console/{file}", library): "the console; the extra `console`"

@@ -25,6 +25,14 @@ def test_a_topic_that_names_none_takes_all() -> None:
     assert message_types_of({"message.type": "of a later version"}) == MESSAGE_TYPES
 
 
+def test_a_name_that_is_not_known_is_refused() -> None:
+    with pytest.raises(WrongAttributeError, match=r"'queue\.type'.*message\.type"):
+        changed_attributes({}, "+message.type=FIFO,+queue.type=BatchCQ")
+    kept = {"queue.type": "BatchCQ"}  # a RocketMQ 5 broker wrote it
+    assert changed_attributes(kept, "+queue.type=SimpleCQ") == {"queue.type": "SimpleCQ"}
+    assert changed_attributes({}, "-queue.type") == {}
+
+
 def test_a_type_that_is_none_is_refused() -> None:
     with pytest.raises(WrongAttributeError, match=r"message\.type='fifo'"):
         changed_attributes({}, "+message.type=fifo")

@@ -47,7 +47,7 @@ from skylarkmq.protocol.bodies.group import (
     SubscriptionGroupConfig,
     TimerProgressBody,
 )
-from skylarkmq.protocol.bodies.text import decode_body
+from skylarkmq.protocol.bodies.text import Body, decode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.group import (
@@ -64,6 +64,12 @@ RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
 """No message can be invisible for longer."""
 PRODUCERS_SLICE: Final = 2048
 """Producers of an answer that are looked at before the loop may turn."""
+
+
+class _Attributes(Body, kw_only=True, frozen=True):
+    """What RocketMQ 5's request to change a group has beside the group."""
+
+    attributes: dict[str, str] | None = None
 
 
 class AdminGroupProcessor(Processor):
@@ -93,6 +99,11 @@ class AdminGroupProcessor(Processor):
         """Create or replace a group (200)."""
         group = decode_body(SubscriptionGroupConfig, call.request.body)
         check_group(group.group_name)
+        if unknown := decode_body(_Attributes, call.request.body).attributes:
+            raise refused(
+                f"attributes {shown(', '.join(unknown))}: a group has none here; lite topics and "
+                "priorities, of RocketMQ 5.4, are not built"
+            )
         if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
             raise refused(
                 f"retryQueueNums {group.retry_queue_nums} is out of range: 0 (no message comes "

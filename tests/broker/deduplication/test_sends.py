@@ -212,12 +212,12 @@ async def test_a_change_that_does_not_speak_of_the_window_leaves_it(
     broker: BrokerController, client: RawClient
 ) -> None:
     first = place(await send(client, "K"))
-    for attributes in ("", "+queue.type=BatchCQ"):
+    for attributes in ("", "+message.type=NORMAL"):
         answer = await make_topic(client, perm="6", readQueueNums="8", attributes=attributes)
         assert answer.code == ResponseCode.SUCCESS
         assert place(await send(client, "K")) == first
     config = broker.parts.topics.table[TOPIC]
-    assert config.attributes_map == {SECONDS: "60", KEYS: "1000"}
+    assert config.attributes_map == {SECONDS: "60", KEYS: "1000", "message.type": "NORMAL"}
     assert config.read_queue_nums == 8
 
 
@@ -229,6 +229,7 @@ async def test_a_change_that_does_not_speak_of_the_window_leaves_it(
         (window(keys=10**8), "out of range"),
         (f"+{SECONDS}=x,+{KEYS}=5", "out of range"),
         (f"{SECONDS}=5", "write +name=value"),
+        ("+queue.type=BatchCQ", "unsupported attribute 'queue.type'"),
         (window(keys=1_000_000), "maxDeduplicationKeys=1000000"),
     ],
 )

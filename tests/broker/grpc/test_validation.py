@@ -12,7 +12,7 @@ from skylarkmq.broker.grpc.validation import Checked, MessageRules
 from skylarkmq.protocol.properties import RESERVED_NAMES_5, decode_properties
 from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
 from skylarkmq.protocol.v5.codes import Code
-from skylarkmq.protocol.v5.schema_pb2 import Message
+from skylarkmq.protocol.v5.schema_pb2 import LITE, PRIORITY, Message
 from skylarkmq.store.config import StoreConfig
 from tests.broker.grpc.sending_rig import TOPIC, half, message
 
@@ -35,6 +35,20 @@ def properties(count: int, size: int = 1) -> dict[str, str]:
     return {f"{number:05}": "v" * size for number in range(count)}
 
 
+def later(field: bytes) -> Message:
+    """A message with a field of a later RocketMQ in its system properties."""
+    sent = message()
+    sent.system_properties.MergeFromString(field)
+    return sent
+
+
+def typed(kind: int) -> Message:
+    sent = message()
+    sent.system_properties.message_type = kind  # type: ignore[assignment]
+    return sent
+
+
+OTHER_TYPE = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 BODY, SIZE = Code.MESSAGE_BODY_TOO_LARGE, Code.MESSAGE_PROPERTIES_TOO_LARGE
 NAME, TAG, KEY = (
     Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
@@ -77,6 +91,10 @@ ROWS = [
     (message(message_group="a\rb"), GROUP),
     (message(trace_context="\x01"), Code.BAD_REQUEST),
     (message(born_host="\x02"), Code.BAD_REQUEST),
+    (typed(LITE), OTHER_TYPE),
+    (typed(PRIORITY), OTHER_TYPE),
+    (later(b"\xaa\x01\x01a"), OTHER_TYPE),  # lite_topic
+    (later(b"\xb0\x01\x05"), OTHER_TYPE),  # priority
 ]
 
 

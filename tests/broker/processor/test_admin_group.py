@@ -69,7 +69,7 @@ async def rig() -> Rig:
 
 
 async def test_a_group_is_on_the_disk_when_its_update_is_acknowledged(rig: Rig) -> None:
-    body = b'{"groupName":"g","consumeEnable":false,"retryMaxTimes":3,"brokerId":0}'
+    body = b'{"groupName":"g","consumeEnable":false,"retryMaxTimes":3,"brokerId":0,"attributes":{}}'
     answer = await rig.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert answer.code == ResponseCode.SUCCESS
     stored = json.loads(rig.files.read_all(rig.store.paths.config / GROUPS_FILE))
@@ -94,6 +94,8 @@ async def test_a_group_is_on_the_disk_when_its_update_is_acknowledged(rig: Rig) 
         b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"initial":0}}}',
         b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"max":1}}}',
         b'{"groupName":"g","groupRetryPolicy":{"exponentialRetryPolicy":{"multiplier":0}}}',
+        b'{"groupName":"g","attributes":{"+priority.factor":"101"}}',
+        b'{"groupName":"g","attributes":{"+lite.bind.topic":"T"}}',
         b"{}",
         b"[]",
         b"",
