@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from skylarkmq.client.admin import Admin, MessageScan, QueueStats, StoredMessage
+from skylarkmq.client.admin import MessageScan, QueueStats, StoredMessage
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import NotFound, RocketMQError
@@ -88,7 +88,8 @@ def tail(
             start = StartFrom.timestamp(moment)
         left = count or sys.maxsize
         if last is not None:
-            recent, start = await _recent(client, topic, last, selector)
+            recent, start = await _recent(session, client, topic, last, selector)
+            session.output.tell_unanswered()
             shown = [message for message in recent if _has(message, wanted)][:left]
             for message in shown:
                 _print(session, message, form)
@@ -228,10 +229,10 @@ def _print(session: Session, message: Peeked, form: BodyForm) -> None:
 
 
 async def _recent(
-    client: Client, topic: str, count: int, selector: Selector | None
+    session: Session, client: Client, topic: str, count: int, selector: Selector | None
 ) -> tuple[list[PeekedMessage], Mapping[MessageQueue, int]]:
     """Return the last messages of a topic, the oldest first, and where to go on."""
-    async with Admin(client=client) as admin:
+    async with session.looking(client) as admin:
         queues = (await admin.describe_topic(topic)).queues
     begins = {each.queue: max(each.begin, each.end - count) for each in queues}
     ends = {each.queue: each.end for each in queues}

@@ -67,6 +67,12 @@ def test_access_control_is_told_by_its_remark() -> None:
     assert isinstance(broker_error(1, remark, "a:1"), AuthError)
 
 
+def test_a_refusal_for_lack_of_replicas_does_not_name_the_disk() -> None:
+    text = str(broker_error(14, "1 replicas are in sync, and minInSyncReplicas=2", "a:1"))
+    assert "minInSyncReplicas" in text
+    assert "disk" not in text
+
+
 def test_a_missing_remark_is_empty() -> None:
     assert broker_error(14, None, "a:1").remark == ""
 

@@ -151,6 +151,31 @@ MUTANTS: Final = (
         "",
         "spark/ledgers/test_line_log.py",
     ),
+    # Brokers that do not answer
+    Mutant(
+        "client/admin/base.py",
+        "if known is not None and not isinstance(known.error, BrokerError):",
+        "if known is not None:",
+        "client/admin/test_unanswered.py",
+    ),
+    Mutant(
+        "client/admin/base.py",
+        "    if failed and not found:\n",
+        "    if not found:\n",
+        "client/admin/test_unanswered.py",
+    ),
+    Mutant(
+        "tools/connection.py",
+        "if self.output.unanswered and code in (0, NOT_FOUND)",
+        "if self.output.unanswered and code == 0",
+        "tools/sick/test_commands.py",
+    ),
+    Mutant(
+        "tools/doctor/cli.py",
+        "            if not any(str(one.error) in cause for cause in told)\n",
+        "",
+        "tools/live/test_doctor.py",
+    ),
     # The test kit
     Mutant(
         "skylarkmq/testing/clock.py",

@@ -101,6 +101,14 @@ def test_each_look_names_who_did_not_answer(shell: Shell, cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
+def test_a_tail_begins_with_what_the_others_have(shell: Shell, cluster: Cluster) -> None:
+    said = shell("tail", "orders", "--last", "8", "--count", "8")
+    assert [each["topic"] for each in said.lines] == ["orders"] * 8
+    assert names_the_sick(said, cluster)
+    assert said.code == INCOMPLETE
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
 def test_commands_of_rocketmq_tell_it_too(shell: Shell, cluster: Cluster) -> None:
     said = shell("mqadmin", "consumerProgress", "-g", "billing")
     assert all(each in said.out for each in WELL)
