@@ -14,6 +14,7 @@ import click
 
 from skylarkmq.client.admin import Right
 from skylarkmq.client.admin.access import RIGHTS
+from skylarkmq.client.admin.base import ask_brokers
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import services_of
 from skylarkmq.tools.mqadmin.java_text import seconds_text
@@ -139,19 +140,25 @@ async def broker_consume_stats(call: Call) -> None:
 async def get_broker_config(call: Call) -> None:
     """Show the settings of a broker, or of all of a cluster."""
     if call.has("b"):
-        await _print_config(call, f"{LINES}{call.text('b')}{LINES}", call.text("b"))
+        settings = await call.admin.broker_config(call.text("b"))
+        _print_config(f"{LINES}{call.text('b')}{LINES}", settings)
         return
-    for addresses in (await call.members()).values():
-        master = addresses.get(0)
-        for number, address in addresses.items():
+    members = await call.members()
+    found = await ask_brokers(
+        lambda _, address: call.admin.broker_config(address),
+        {f"{name} ({id_})": at for name, places in members.items() for id_, at in places.items()},
+        call.unanswered,
+    )
+    for name, places in members.items():
+        for id_, address in places.items():
             title = (
-                f"Master: {address}" if number == 0 else f"My Master: {master}=====Slave: {address}"
+                f"My Master: {places.get(0)}=====Slave: {address}" if id_ else f"Master: {address}"
             )
-            await _print_config(call, f"{LINES}{title}{LINES}", address)
+            if (told := found.get(f"{name} ({id_})")) is not None:
+                _print_config(f"{LINES}{title}{LINES}", told)
 
 
-async def _print_config(call: Call, title: str, address: str) -> None:
-    settings = await call.admin.broker_config(address)
+def _print_config(title: str, settings: Mapping[str, str]) -> None:
     click.echo(title)
     for key, value in sorted(settings.items()):
         click.echo(f"{key:<50}=  {masked(key, value)}")
@@ -273,10 +280,14 @@ async def cluster_acl_config_version(call: Call) -> None:
     if call.has("c"):
         click.echo(ACL.format(*heads))
     clusters = {each.name: each.cluster for each in (await call.admin.cluster()).brokers}
-    for address, name in (await call.masters()).items():
-        for file in await call.admin.access_files(name):
+    places = {name: address for address, name in (await call.masters()).items()}
+    found = await ask_brokers(
+        lambda name, _: call.admin.access_files(name), places, call.unanswered
+    )
+    for name, files in found.items():
+        for file in files:
             changed = seconds_text(file.changed_at)
-            row = (clusters[name], name, address, file.path, file.change_count, changed)
+            row = (clusters[name], name, places[name], file.path, file.change_count, changed)
             click.echo(ACL.format(*row))
     who = "broker" if call.has("b") else "cluster"
     click.echo(f"get {who}'s plain access config version success.")

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 import click
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, Unanswered
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import TIMEOUT_S, Session, connected
@@ -47,6 +47,8 @@ class Call:
     client: Client
     admin: Admin
     given: Mapping[str, str | bool | None]
+    unanswered: dict[str, Unanswered]
+    """Where brokers are noted that did not answer."""
 
     def has(self, letter: str) -> bool:
         """Return whether an option was given."""
@@ -161,7 +163,7 @@ def made(row: OldCommand) -> click.Command:
         async def work(client: Client) -> int | None:
             looking = replace(session, timeout=timeout).looking(client)
             async with Admin(client=client, timeout=timeout) if row.would else looking as admin:
-                return await row.work(Call(client, admin, letters))
+                return await row.work(Call(client, admin, letters, session.output.unanswered))
 
         replace(session, timeout=timeout).run(work)
 

@@ -109,8 +109,11 @@ def test_a_tail_begins_with_what_the_others_have(shell: Shell, cluster: Cluster)
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
-def test_commands_of_rocketmq_tell_it_too(shell: Shell, cluster: Cluster) -> None:
-    said = shell("mqadmin", "consumerProgress", "-g", "billing")
+@pytest.mark.parametrize(
+    "words", ["consumerProgress -g billing", "getBrokerConfig -c DefaultCluster"]
+)
+def test_commands_of_rocketmq_tell_it_too(shell: Shell, cluster: Cluster, words: str) -> None:
+    said = shell("mqadmin", *words.split())
     assert all(each in said.out for each in WELL)
     assert said.code == INCOMPLETE
     assert names_the_sick(said, cluster)
