@@ -9,11 +9,13 @@ import pytest
 
 from skylarkmq.protocol.http2.connection import FLOOD_MAX, RECEIVE_WINDOW
 from skylarkmq.protocol.http2.frames import (
+    ACK,
     END_HEADERS,
     END_STREAM,
     FRAME_SIZE_MIN,
     PREFACE,
     UINT32,
+    WINDOW_MAX,
     ErrorCode,
     FrameType,
     Setting,
@@ -82,6 +84,18 @@ def test_bodies_of_calls_that_are_taken_back_end_the_connection() -> None:
     assert raw.server.failed.startswith(ErrorCode.ENHANCE_YOUR_CALM.name)
 
 
+def test_changes_of_many_windows_count_with_their_number() -> None:
+    """Each walks over all streams, so 300 of them make it eleven frames without use."""
+    raw = Raw()
+    for _ in range(10 * 32):
+        raw.head()
+    for number in range(FLOOD_MAX // 11):
+        raw.server.receive(settings_frame(((Setting.INITIAL_WINDOW_SIZE, number % 2),)))
+    assert not raw.server.failed
+    raw.server.receive(settings_frame(((Setting.INITIAL_WINDOW_SIZE, 2),)) * 10)
+    assert raw.server.failed.startswith(ErrorCode.ENHANCE_YOUR_CALM.name)
+
+
 class Counted(bytes):
     """Bytes that count what is copied of them."""
 
@@ -112,6 +126,45 @@ def test_a_long_answer_is_copied_once(windows: int, monkeypatch: pytest.MonkeyPa
 
 
 # Honest clients
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_windows_are_the_same_however_frames_come_together(cuts: bool) -> None:
+    """Settings, a call and windows that only just fit, in one read or in one for each frame."""
+    raw = Raw()
+    first = raw.head(flags=END_HEADERS | END_STREAM)
+    block = hpack.Encoder().encode(HEAD)
+    frames = [
+        settings_frame(((Setting.INITIAL_WINDOW_SIZE, 0),)),
+        frame(FrameType.WINDOW_UPDATE, 0, first, UINT32.pack(WINDOW_MAX)),
+        frame(FrameType.HEADERS, END_HEADERS | END_STREAM, first + 2, block),
+        frame(FrameType.WINDOW_UPDATE, 0, first + 2, UINT32.pack(3)),
+    ]
+    raw.server.take_outgoing()
+    for data in frames if cuts else [b"".join(frames)]:
+        raw.server.receive(data)
+    assert raw.server.take_outgoing() == frame(FrameType.SETTINGS, ACK, 0)
+    for stream_id, taken in ((first, True), (first + 2, False)):
+        raw.server.send_head(stream_id, OK)
+        assert raw.server.send(stream_id, b"abcd") is taken
+    assert raw.server.unsent_size == 1
+    raw.server.receive(settings_frame(((Setting.INITIAL_WINDOW_SIZE, 0),) * 2))
+    assert raw.server.unsent_size == 1
+    raw.server.receive(settings_frame(((Setting.INITIAL_WINDOW_SIZE, 1),)))
+    assert not raw.server.unsent_size
+
+
+def test_a_turn_of_frames_and_what_is_left_for_the_next() -> None:
+    server = Http2Server(turn_max=2)
+    server.receive(PREFACE + settings_frame(()) + PING * 2)
+    assert server.is_behind
+    assert server.buffered_size == len(PING)
+    server.take_outgoing()
+    assert server.receive(PING[:5]) == []
+    assert not server.is_behind
+    assert server.take_outgoing() == frame(FrameType.PING, ACK, 0, bytes(8))
+    server.receive(PING[5:])
+    assert (server.is_behind, server.buffered_size) == (False, 0)
 
 
 def test_a_client_may_measure_its_bandwidth_while_answers_come() -> None:
