@@ -30,9 +30,10 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from skylarkmq.broker.net.connection import Gate
-from skylarkmq.broker.net.peer_connection import PeerConnection
+from skylarkmq.broker.net.peer_connection import PeerConnection, network_of
 from skylarkmq.broker.waiting import Outcome, Rest
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import ErrorCode, header_block
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 
 CALLS_MAX: Final = 65_536
 """Open calls of all clients; a few KB each."""
+ADDRESS_CALLS_MAX: Final = CALLS_MAX // 2
+"""Those of one address; of IPv6, one network of 64 bits."""
 REQUEST_LIMIT_S: Final = 30.0
 """How long nothing may come of a request that has not come to its end."""
 DEADLINE_GRACE_S: Final = 5.0
@@ -263,13 +266,32 @@ class GrpcStream(MessageReader):
             self._reader.set_result(None)
 
 
+class _AddressCalls:
+    """Counts the calls of one address."""
+
+    __slots__ = ("__weakref__", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class OpenCalls:
     """Counts the calls of all clients, and has those go on in turns that sent many. Loop thread."""
 
-    def __init__(self, limit: int = CALLS_MAX) -> None:
+    def __init__(self, limit: int = CALLS_MAX, address_limit: int = ADDRESS_CALLS_MAX) -> None:
         self.limit = limit
+        self.address_limit = address_limit
         self.count = 0
+        # As long as the address has connections, which keep what counts for it.
+        self._by_network: WeakValueDictionary[bytes, _AddressCalls] = WeakValueDictionary()
         self._waiting: dict[GrpcConnection, None] = {}
+
+    def of_network(self, network: bytes) -> _AddressCalls:
+        """Return what counts the calls of an address."""
+        found = self._by_network.get(network)
+        if found is None:
+            found = self._by_network[network] = _AddressCalls()
+        return found
 
     def wait_for_turn(self, connection: GrpcConnection) -> None:
         """Have a client go on after those that wait already."""
@@ -311,6 +333,7 @@ class GrpcConnection(PeerConnection):
         self._gate = gate or Gate()
         self.waited_s = 0.0
         self._open_calls = open_calls or OpenCalls()
+        self._address_calls = _AddressCalls()  # that of the address, once it is known
         self.http2 = Http2Server(turn_max=TURN_FRAMES)
         self._methods = methods
         self._clock = server.clock
@@ -322,6 +345,10 @@ class GrpcConnection(PeerConnection):
         self._pending_size = 0  # of what waits for its windows, as it was counted
 
     # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._address_calls = self._open_calls.of_network(network_of(self))
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
@@ -426,12 +453,13 @@ class GrpcConnection(PeerConnection):
                 self.http2.end(head.stream_id, refusal(GrpcStatus.INTERNAL, why))
                 return
             deadline_s = self.last_active_s + timeout_s
-        calls = self._open_calls
-        if calls.count >= calls.limit:
-            why = f"{calls.limit} calls are open; close some, or wait"
+        calls, of_address = self._open_calls, self._address_calls
+        if calls.count >= calls.limit or of_address.count >= calls.address_limit:
+            why = f"{calls.count} calls are open, {of_address.count} of this address: close some"
             self.http2.end(head.stream_id, refusal(GrpcStatus.RESOURCE_EXHAUSTED, why))
             return
         calls.count += 1
+        of_address.count += 1
         stream = GrpcStream(self, head.stream_id, method, metadata, deadline_s)
         self._streams[head.stream_id] = stream
         if head.is_end or method.takes_many:
@@ -459,6 +487,7 @@ class GrpcConnection(PeerConnection):
     def _forget(self, stream: GrpcStream) -> None:
         if self._streams.pop(stream.stream_id, None) is not None:
             self._open_calls.count -= 1
+            self._address_calls.count -= 1
 
     def end_overdue(self, now_s: float) -> None:
         """End calls whose request does not come, and those that outlive their deadline."""

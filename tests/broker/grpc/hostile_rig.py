@@ -62,8 +62,9 @@ class Peer:
         method: Method,
         *settings: tuple[Setting, int],
         open_calls: OpenCalls | None = None,
+        address: str = "192.0.2.9",
     ) -> None:
-        self.transport = Transport()
+        self.transport = Transport((address, 4711))
         self.connection = GrpcConnection({"/test/Echo": method}, cast(Any, owner), open_calls)
         self.transport.protocol = cast(Any, self.connection)
         self.connection.connection_made(cast(asyncio.BaseTransport, self.transport))

@@ -114,6 +114,31 @@ async def test_what_waits_for_a_turn_counts_as_held_and_owes_nothing(owner: Owne
     assert peer.transport.reading
 
 
+async def test_one_address_can_not_have_all_open_calls(owner: Owner) -> None:
+    """Heads without an end take places, however many connections they come by."""
+    shared = OpenCalls(limit=4, address_limit=2)
+
+    def peer(address: str) -> Peer:
+        return Peer(owner, Echo(), open_calls=shared, address=address)
+
+    def opens_one(by: Peer) -> bool:
+        before = shared.count
+        by.say(by.head()[1])
+        return shared.count > before
+
+    strangers = [peer("198.51.100.1") for _ in range(3)]
+    assert [opens_one(stranger) for stranger in strangers] == [True, True, False]
+    other = peer("192.0.2.7")
+    assert [opens_one(other) for _ in range(3)] == [True, True, False]
+    assert not opens_one(peer("192.0.2.8")), "of all"
+    strangers[0].connection.connection_lost(None)
+    assert opens_one(strangers[2])
+    for left in (*strangers[1:], other):
+        left.connection.connection_lost(None)
+    assert shared.count == 0
+    assert opens_one(peer("198.51.100.1"))
+
+
 # Bodies
 
 
