@@ -39,6 +39,7 @@ from skylarkmq.client.admin.results import (
     Statistic,
     TopicDescription,
     TopicRoute,
+    Unanswered,
 )
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
@@ -81,6 +82,7 @@ class Admin:
         client: Client | None = None,
         namesrv_addr: str | None = None,
         timeout: float = TIMEOUT_S,
+        unanswered: dict[str, Unanswered] | None = None,
     ) -> None: ...
     def access_files(self, broker: str) -> tuple[AccessFile, ...]:
         """Return a broker's files of access control, and how often administrators changed them.
@@ -198,7 +200,8 @@ class Admin:
         """Create a consumer group; needed only where brokers create none on demand.
 
         Args:
-            retry_queues: of its retry topic; 0: a message that is handed back is gone.
+            retry_queues: of its retry topic, when the first consumer makes it; `update_topic` of
+                `%RETRY%group` gives it others. 0: a message that is handed back is gone.
             max_retries: for members that do not name a number of their own.
             notify_members: tell them at once who comes and goes.
             orderly: those who pop get a queue's messages one batch after the other.
