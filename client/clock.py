@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from skylarkmq.common.clock import TimerHandle
+from skylarkmq.remoting.errors import of_another_loop
 
 
 class SystemClock:
@@ -27,7 +28,10 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> TimerHandle:
-        return self._loop.call_at(when_s, callback, *args)
+        try:
+            return self._loop.call_at(when_s, callback, *args)
+        except RuntimeError as error:
+            raise of_another_loop(error) from error
 
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -39,6 +39,7 @@ from skylarkmq.remoting.errors import (
     ProtocolError,
     RequestTimeout,
     RocketMQError,
+    of_another_loop,
 )
 from skylarkmq.remoting.pending_calls import FutureWaiter, PendingCalls, Waiter
 from skylarkmq.remoting.send_answer import read_stored
@@ -174,10 +175,16 @@ class Connection(PendingCalls, asyncio.Protocol):
             self._arm(deadline_s)
         out = self._out
         if not out:
-            self._loop.call_soon(self.flush)
+            self._flush_soon()
         out.append(head)
         if body:
             out.append(body)
+
+    def _flush_soon(self) -> None:
+        try:
+            self._loop.call_soon(self.flush)
+        except RuntimeError as error:
+            raise of_another_loop(error) from error
 
     def start(self, command: RemotingCommand, waiter: Waiter, kind: int | None = None) -> int:
         """Send a two-way request in the codec in force, or in `kind`; return its opaque."""
@@ -245,7 +252,7 @@ class Connection(PendingCalls, asyncio.Protocol):
 
     def _queue(self, data: bytes) -> None:
         if not self._out:
-            self._loop.call_soon(self.flush)
+            self._flush_soon()
         self._out.append(data)
 
     def flush(self) -> None:
@@ -275,7 +282,10 @@ class Connection(PendingCalls, asyncio.Protocol):
         self.flush()
         self._end(ConnectionFailed(self.address, why, reached=True))
         if self._stream is not None:
-            self._stream.close()
+            try:
+                self._stream.close()
+            except RuntimeError as error:
+                raise of_another_loop(error) from error
 
     def give_up(self, why: str) -> None:
         """Close at once, without waiting for what is queued; requests under way fail."""

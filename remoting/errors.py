@@ -59,3 +59,12 @@ class ProtocolError(RocketMQError):
 
 class IllegalState(RocketMQError):
     """The object is not started, already stopped, or used against its own rules."""
+
+
+def of_another_loop(error: RuntimeError) -> IllegalState:
+    """Return the error of a call in an event loop that the object was not started in."""
+    return IllegalState(
+        f"{error}: what was started in one event loop works in no other",
+        hint="Make and start it in the loop that uses it: each asyncio.run() has a loop of its "
+        "own, and skylarkmq.client.sync needs none",
+    )

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 
 from skylarkmq.client import Client, HalfMessage, IllegalState, Message, Producer, TransactionState
+from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
+from tests.client.support import Setting
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
@@ -104,3 +106,31 @@ async def test_what_waits_for_room_while_the_producer_stops_starts_nothing_any_m
     await advance_async(it.clock, 5)
     await closing
     assert await it.is_clean()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_producer_of_a_loop_that_is_closed_says_so() -> None:
+    kept: list[Setting] = []
+
+    async def begin() -> None:
+        it = Setting()
+        it.cluster.broker(topics={"orders": 1})
+        await it.producer.start()
+        await it.producer.send(Message("orders", b"x"))
+        kept.append(it)
+
+    async def use() -> None:
+        with pytest.raises(IllegalState, match="in one event loop"):
+            await kept[0].producer.send(Message("orders", b"x"))
+        with pytest.raises(IllegalState, match=r"each asyncio.run\(\) has a loop"):
+            kept[0].producer.send_nowait(Message("orders", b"x"))
+
+    asyncio.run(begin())
+    asyncio.run(use())
+
+
+def test_a_timer_of_a_loop_that_is_closed_says_so() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with pytest.raises(IllegalState, match="in one event loop"):
+        SystemClock(loop).call_at(0, print)
