@@ -525,7 +525,13 @@ def _access_control(parts: BrokerParts) -> AccessControl | None:
     if parts.access_files is None:
         return None
     topic = reply_topic(parts.config.broker_cluster_name)
-    control = AccessControl(rights.BROKER, parts.stats, parts.peer_clock, reply_topic=topic)
+    control = AccessControl(
+        rights.BROKER,
+        parts.stats,
+        parts.peer_clock,
+        reply_topic=topic,
+        topics_of_retries=parts.pop.registry.topics_of_retries,
+    )
     parts.access_files.serve(control)
     return control
 

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.access.accounts import (
     NOBODY,
     PUB,
+    SUB,
     AccessRules,
     Account,
     Kind,
@@ -46,7 +47,7 @@ from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
-from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC
+from skylarkmq.protocol.flags import RMQ_SYS_TRACE_TOPIC, is_retry_topic
 from skylarkmq.protocol.headers.access import ACCESS_KEY, SIGNATURE
 
 if TYPE_CHECKING:
@@ -59,6 +60,16 @@ log = logging.getLogger(__name__)
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 NAME_MAX: Final = 256
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_.@-]+", re.ASCII)
+_READS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+    }
+)
+"""What gives out messages of the topic that it names."""
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _ASK: Final = "ask who administers the broker"
 _RIGHTS_MISSING: Final = frozenset({"no_permission", "not_admin", "not_reader"})
@@ -92,19 +103,27 @@ class AccessControl:
     """
 
     def __init__(
-        self, rows: Mapping[int, Row], stats: BrokerStats, clock: Clock, *, reply_topic: str = ""
+        self,
+        rows: Mapping[int, Row],
+        stats: BrokerStats,
+        clock: Clock,
+        *,
+        reply_topic: str = "",
+        topics_of_retries: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
         """Begin with rules that let nobody in.
 
         Args:
             rows: what each code needs.
             reply_topic: to which every account may reply.
+            topics_of_retries: the topics whose messages a topic of pop's retries has.
         """
         self.rules: AccessRules = NOBODY
         self._is_signed = signatures.is_signed
         self._rows = rows
         self._stats = stats
         self._reply_topic = reply_topic
+        self._topics_of_retries = topics_of_retries
         self._told = Allowance(clock, TOLD_BURST, TOLD_PER_S)
 
     def is_open(self, connection: Connection) -> bool:
@@ -171,6 +190,11 @@ class AccessControl:
             for kind, name, right in resource.read(request):
                 if not self._is_free(request, kind, name, right):
                     ensure_account(account, kind, name, right)
+        topic = request.ext_fields.get("topic") or "" if request.code in _READS else ""
+        if is_retry_topic(topic):
+            # It may be another group's as well: `broker/pop/taking.py` says how.
+            for origin in self._topics_of_retries(topic):
+                ensure_account(account, Kind.TOPIC, origin, SUB)
 
     def _is_free(self, request: RemotingCommand, kind: Kind, name: str, right: int) -> bool:
         """Return whether every account has a right: to send traces, and to reply."""

@@ -138,6 +138,11 @@ class PopRegistry:
             self.by_topic.setdefault(name, {})[group.name] = group.old_retry
         self.add_queues(group.old_retry, config.read_queue_nums, from_min=True)
 
+    def topics_of_retries(self, name: str) -> list[str]:
+        """Return the topics whose messages wait for another pop in a topic of retries."""
+        sources = self.by_topic.get(name, {}).values()
+        return [source.asked_topic for source in sources if source.kind == RETRY]
+
     def queues(self) -> Iterator[PopQueue]:
         """Yield every source queue."""
         for group in self.groups.values():

@@ -43,6 +43,7 @@ from skylarkmq.protocol.bodies.topic import (
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import shown
+from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -60,6 +61,7 @@ from skylarkmq.protocol.headers.topic import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
 )
+from skylarkmq.protocol.properties import RETRY_TOPIC, find_property
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.index.keys import message_keys
 from skylarkmq.store.index.service import IndexAnswer
@@ -68,6 +70,7 @@ from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 ROUNDS_MAX: Final = 3
 """So many times the index is asked, each time for older entries, until a message is found."""
+_ORIGIN: Final = RETRY_TOPIC.encode() + b"\x01"
 READ_COUNT: Final = 8
 """Records read at a time, which is what a query holds beside its answer."""
 BODY_SIZE_MAX: Final = 12 << 20
@@ -142,8 +145,12 @@ class QueryProcessor(Processor):
         (record,) = await self._read_records([call.header.offset])
         if record is None:
             raise refused(f"can not find message by the offset, {call.header.offset}")
-        topic = read_record(record, 0, check_crc=False).topic.decode("utf-8", "replace")
+        view = read_record(record, 0, check_crc=False)
+        topic = view.topic.decode("utf-8", "replace")
         ensure(call.request, Kind.TOPIC, topic, SUB)
+        origin = find_property(view.properties, _ORIGIN)
+        if is_retry_topic(topic) and origin is not None:
+            ensure(call.request, Kind.TOPIC, origin.decode("utf-8", "replace"), SUB)
         return Answer(record)
 
     @handles(RequestCode.QUERY_MESSAGE, QueryMessageRequestHeader)

@@ -43,6 +43,7 @@ from skylarkmq.protocol.flags import (
     RMQ_SYS_WHEEL_TIMER_TOPIC,
     TopicSysFlag,
     dlq_topic,
+    is_retry_topic,
     is_writeable,
     retry_topic,
 )
@@ -90,7 +91,10 @@ class SendBackProcessor(Processor):
         if group.retry_queue_nums <= 0:
             return Answer()  # the group wants no message twice
         message = self._message_at(header.offset)
+        origin = message.properties.get(names.RETRY_TOPIC, message.topic)
         ensure(request, Kind.TOPIC, message.topic, SUB)
+        if is_retry_topic(message.topic):
+            ensure(request, Kind.TOPIC, origin, SUB)
         flag = TopicSysFlag.FLAG_UNIT_SUB if header.unit_mode else 0
         config = self._open_topic(retry_topic(header.group), group.retry_queue_nums, flag)
         # Unlike RocketMQ, which draws from the group's number: a topic that has fewer queues keeps
@@ -104,7 +108,6 @@ class SendBackProcessor(Processor):
         inner = _copy(message, config.topic_name, queue_id, level)
         if level > 0:
             inner = self._store.delay_levels.redirect(inner, level)
-        origin = message.properties.get(names.RETRY_TOPIC, message.topic)
         return self._store_and_answer(request, inner, (origin, header.group), is_last=not level)
 
     def _find_group(self, name: str, remote_address: str) -> SubscriptionGroupConfig:

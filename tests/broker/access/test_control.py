@@ -41,6 +41,10 @@ accounts:
   secretKey: {SECRET}
   topicPerms: [Mine=SUB, Both=SUB]
   groupPerms: [readers=SUB]
+- accessKey: neighbour
+  secretKey: {SECRET}
+  topicPerms: [Mine=SUB]
+  groupPerms: [a_b_c=SUB, readers=SUB]
 - accessKey: administrator
   secretKey: {SECRET}
   admin: true
@@ -158,6 +162,46 @@ async def test_signed_sends_and_pulls_take_the_plain_roads_each_with_its_own_ver
     assert stored == [b"first", *(b"%d" % number for number in range(count) if number != bad)]
     again = await client.call(PULL, fields, serialize_type=kind)
     assert (again.code, again.body) == (0, pulled.body)
+
+
+async def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there(
+    broker: BrokerController, client: RawClient
+) -> None:
+    """`%RETRY%a_b_c` is that of the group a_b_c, and that of a where it pops of b_c."""
+    name = "%RETRY%a_b_c"
+    for topic, properties in (
+        ("b_c", ""),
+        (name, "RETRY_TOPIC\x01b_c"),
+        (name, "RETRY_TOPIC\x01Mine"),
+    ):
+        fields = signed({**send_fields(topic), "i": properties}, b"body")
+        assert (await client.call(SEND, fields, b"body")).code == 0
+    log = broker.parts.store
+
+    async def remarks() -> list[str]:
+        (foreign, own) = (unit.commit_offset for unit in log.queue_units(name, 0, 0, 2))
+        asked = [
+            (PULL, {**pull_fields(name, 0), "consumerGroup": "a_b_c"}),
+            *((33, {"offset": str(offset)}) for offset in (foreign, own)),
+            *((36, {"offset": str(offset), "group": "readers", "delayLevel": "0"})
+              for offset in (foreign, own)),
+        ]  # fmt: skip
+        answers = [
+            await client.call(code, signed(fields, key="neighbour")) for code, fields in asked
+        ]
+        return [answer.remark or "" if answer.code else "" for answer in answers]
+
+    denied = DENIED + "No default permission for topic:b_c, "
+    assert [each.startswith(denied) for each in await remarks()] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    registry = broker.parts.pop.registry
+    registry.extend(registry.make("a", "b_c"))
+    assert [each.startswith(denied) for each in await remarks()] == [True, True, False, True, False]
 
 
 async def test_what_the_plain_roads_are_not_shown_counts_as_traffic(
