@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from skylarkmq.tools.console.access import ACCESSES_MAX, Accesses, forget_in_tim
 from skylarkmq.tools.console.bodies import HEX_SIZE_MAX, SHOWN_MAX, body_of, preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.history import POINTS_MAX, SERIES_MAX, History, Sample
+from skylarkmq.tools.console.pages import tail
 from skylarkmq.tools.console.sessions import FAILURES_MAX, IDLE_MAX_S, SESSIONS_MAX, Sessions
 from skylarkmq.tools.console.settings import Settings
 from tests.support.manual_clock import ManualClock
@@ -158,3 +161,28 @@ def test_numbers_and_times_for_people() -> None:
     assert text.parse_time("2026-11-26", "x") == now
     with pytest.raises(text.BadInput, match="From is a time in UTC"):
         text.parse_time("now", "From")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_tail_tells_what_it_left_out_once_no_more_comes(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr(tail, "TOLD_S", 0.05)
+
+    async def read() -> AsyncGenerator[StoredMessage]:
+        for _ in range(tail.RATE_MAX + 3):
+            yield stored(b"x")
+        if not ends:
+            await asyncio.Event().wait()
+
+    reader: Any = read()
+    events = [event async for event in limited(tail.events_of(reader, ManualClock()))]
+    assert len(events) == tail.RATE_MAX + 1
+    assert events[-1] == 'event: skipped\ndata: {"count": 3}\n\n'
+
+
+async def limited(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    async for event in events:
+        yield event
+        if "skipped" in event:
+            return

@@ -26,6 +26,8 @@ STREAMS_MAX: Final = 16
 RATE_MAX: Final = 50
 """Messages a second that a page is told."""
 BEAT_S: Final = 10.0
+TOLD_S: Final = 1.0
+"""After the last message of those that came too fast, until their count is told."""
 SHOWN_BEFORE: Final = 10
 
 
@@ -82,12 +84,13 @@ async def events_of(reader: PeekReader, clock: Clock) -> AsyncGenerator[str]:
     second_s, told, left_out = clock.monotonic(), 0, 0
     while True:
         try:
-            message = await asyncio.wait_for(anext(reader), BEAT_S)
-        except TimeoutError:
-            yield ": nothing new\n\n"
+            message = await asyncio.wait_for(anext(reader), TOLD_S if left_out else BEAT_S)
+        except (TimeoutError, StopAsyncIteration) as error:
+            yield _event("skipped", {"count": left_out}) if left_out else ": nothing new\n\n"
+            left_out = 0
+            if isinstance(error, StopAsyncIteration):
+                return
             continue
-        except StopAsyncIteration:
-            return
         now_s = clock.monotonic()
         if now_s - second_s >= 1:
             if left_out:
