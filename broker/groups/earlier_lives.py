@@ -12,8 +12,8 @@ master. Until it knows a client in a queue, an offset above that end may be one 
                 life; once, so that no client pulls in a circle
     a commit    is refused
 
-A client is known in a queue by a pull at or below that end, or after it has asked where its group
-stands (14), or has been told a place of the queue (29, 30, 31) above that end. The question of one
+A client is known in a queue by a pull at or below that end, or at or below what it was told when it
+asked where its group stands (14) or the queue begins and ends (29, 30, 31). The question of one
 member says nothing of another. A connection whose heartbeat has not come yet is
 nobody's: it is asked to wait for it (24), and long after the beginning it may read what its group
 has come to.
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 KNOWN_MAX: Final = 200_000
 """Places of clients in queues."""
+ANY: Final = 1 << 63
 ASKED_MAX: Final = 16_384
 """Questions of one connection that are remembered."""
 SETTLED_S: Final = 300.0
@@ -84,7 +85,7 @@ class EarlierLives:
         # (group, client id) -> queue -> False: it was told to go elsewhere, and has not yet.
         self._known: dict[tuple[str, str], dict[QueueKey, bool]] = {}
         self._count = 0
-        self._asked: dict[Connection, set[Asked]] = {}
+        self._asked: dict[Connection, dict[Asked, int]] = {}  # up to where it was told
 
     def begin(self) -> None:
         """Begin a life where the log ends now; nobody is known."""
@@ -114,23 +115,23 @@ class EarlierLives:
         """Note that a client was told an offset of a queue, of a group or of the queue itself."""
         if self._ends is None or self._store.follows:
             return
-        if group or offset > self._ends.get((topic, queue_id), 0):
-            self._ask(connection, (group, topic, queue_id))
+        if offset > self._ends.get((topic, queue_id), 0):
+            self._let(connection, (group, topic, queue_id), offset)
 
-    def _ask(self, connection: Connection, question: Asked) -> None:
+    def _let(self, connection: Connection, question: Asked, offset: int = ANY) -> None:
         asked = self._asked.get(connection)
         if asked is None:
-            asked = self._asked[connection] = set()
+            asked = self._asked[connection] = {}
             connection.add_close_listener(self._closed)
-        if len(asked) < ASKED_MAX:
-            asked.add(question)
+        if len(asked) < ASKED_MAX or question in asked:
+            asked[question] = max(offset, asked.get(question, 0))
 
     def _closed(self, connection: Connection) -> None:
         self._asked.pop(connection, None)
 
-    def _has_asked(self, connection: Connection, group: str, key: QueueKey) -> bool:
-        asked = self._asked.get(connection)
-        return asked is not None and ((group, *key) in asked or ("", *key) in asked)
+    def _was_told(self, connection: Connection, group: str, key: QueueKey) -> int:
+        asked = self._asked.get(connection, _NOTHING)
+        return max(asked.get((group, *key), 0), asked.get(("", *key), 0))
 
     # Pulls and commits
 
@@ -156,10 +157,10 @@ class EarlierLives:
             and not header.sys_flag & _OF_CONSUMERS
             and (client is None or info is None or info.consume_type != PASSIVELY)
         ):
-            self._ask(connection, (group, *key))
+            self._let(connection, (group, *key))
             return None
         end = self._ends.get(key, 0)
-        is_fine = offset <= end or self._has_asked(connection, group, key)
+        is_fine = offset <= end or offset <= self._was_told(connection, group, key)
         is_shared = info is not None and info.message_model != BROADCASTING
         if client is None:
             if not is_fine and not (is_shared and self._was_handed_out(group, key, offset)):
@@ -168,7 +169,7 @@ class EarlierLives:
                     "the consumer's group info not exist: no heartbeat of this client has arrived "
                     "yet, and its offset may be one of an earlier life of the log",
                 )
-            self._ask(connection, (group, *key))
+            self._let(connection, (group, *key))
             return None
         committed = self._offsets.query(group, *key) if is_shared else -1
         target = end if committed < 0 else committed
@@ -184,7 +185,7 @@ class EarlierLives:
             return True
         if offset <= max(self._ends.get(key, 0), self._offsets.query(group, *key)):
             return True
-        if self._has_asked(connection, group, key):
+        if offset <= self._was_told(connection, group, key):
             return True
         client = self._consumers.clients(group).get(connection)
         return client is not None and self._known.get((group, client.client_id), {}).get(key, False)
@@ -209,4 +210,5 @@ class EarlierLives:
             self._asked.clear()
 
 
+_NOTHING: Final[Mapping[Asked, int]] = {}
 _OF_CONSUMERS: Final = PullSysFlag.FLAG_COMMIT_OFFSET | PullSysFlag.FLAG_LITE_PULL_MESSAGE

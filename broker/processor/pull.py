@@ -149,21 +149,14 @@ class PullProcessor(Processor):
             self._read(pull, header.queue_offset, hold=True)
             self._plain.open(connection, header, matches)
         commits = header.sys_flag & PullSysFlag.FLAG_COMMIT_OFFSET and header.commit_offset >= 0
-        queue = header.topic, header.queue_id
-        if (
-            commits
-            and not self._store.follows
-            and self._earlier.may_commit(
-                connection, header.consumer_group, queue, header.commit_offset
-            )
-        ):
-            self._offsets.commit(
-                connection.remote_address,
-                header.consumer_group,
-                header.topic,
-                header.queue_id,
-                header.commit_offset,
-            )
+        if commits and not self._store.follows:
+            self._commit(connection, header)
+
+    def _commit(self, connection: Connection, header: PullMessageRequestHeader) -> None:
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = header.commit_offset
+        if self._earlier.may_commit(connection, group, (topic, queue_id), offset):
+            self._offsets.commit(connection.remote_address, group, topic, queue_id, offset)
 
     def _check(
         self, header: PullMessageRequestHeader, remote_address: str = ""

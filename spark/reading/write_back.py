@@ -31,6 +31,7 @@ from skylarkmq.spark.settings import ConnectionSettings
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
+NOT_KNOWN: Final = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR)
 THREAD_NAME: Final = "skylarkmq-write-back"
 Failed = dict[MessageQueue, RocketMQError]
 
@@ -74,12 +75,9 @@ class GroupOffsets:
             self._failed(queue, due[queue], error)
 
     def _failed(self, queue: MessageQueue, at: int, error: RocketMQError) -> None:
-        """Say so, once for each text; a group that the broker does not know yet is made known."""
-        if (
-            isinstance(error, BrokerError)
-            and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        ):
-            try:  # brokers that may create groups do so for a pull, not for a commit
+        """Say so, once for each text, unless the broker only had to get to know group or client."""
+        if isinstance(error, BrokerError) and error.code in NOT_KNOWN:
+            try:  # by a pull, not by a commit: brokers may create the group, and see who reads
                 self._brokers.pull(queue, at, 1, 1, group=self._group)
                 self._brokers.commit_offsets(self._group, {queue: at})
             except RocketMQError as second:

@@ -97,8 +97,9 @@ async def test_a_question_is_one_of_a_connection_and_says_nothing_of_another(rig
     assert rig.pull(where, 8) == 4
     tool = rig.peer()
     assert not rig.commits(tool, 7)
-    rig.earlier.told(tool, *QUEUE, 4, "g")
+    rig.earlier.told(tool, *QUEUE, 7)
     assert rig.commits(tool, 7)
+    assert not rig.commits(tool, 8)
 
 
 async def test_a_broadcasting_member_goes_on_where_this_life_began(rig: Rig) -> None:

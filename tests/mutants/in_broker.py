@@ -58,6 +58,18 @@ MUTANTS: Final = (
         "broker/processor/test_pull.py broker/test_long_polling.py",
     ),
     Mutant(
+        "broker/processor/plain_pulls.py",
+        "frames, start, connection.lanes, self._store.near_terms()",
+        "frames, start, self._lanes, self._store.near_terms()",
+        "broker/processor/test_pull.py",
+    ),
+    Mutant(
+        "broker/groups/earlier_lives.py",
+        "self._let(connection, (group, topic, queue_id), offset)",
+        "self._let(connection, (group, topic, queue_id))",
+        "broker/test_earlier_lives.py",
+    ),
+    Mutant(
         "broker/pulling/long_polling.py",
         "if len(of_connection) >= HELD_OF_CONNECTION_MAX:",
         "if len(of_connection) > HELD_OF_CONNECTION_MAX:",

@@ -31,7 +31,7 @@ STEPS_MAX: Final = (60, 600)
 TURNS_MAX: Final = 60
 STATES: Final = 8
 AGAIN_S: Final = 60.0
-POWER_PER_10_SEEDS: Final = {"acked": 300, "unknown": 8, "in time": 20, "power": 10, "kill": 5}
+POWER_PER_10_SEEDS: Final = {"acked": 300, "unknown": 6, "in time": 20, "power": 10, "kill": 2}
 
 
 class Course:
@@ -90,6 +90,8 @@ class Course:
         disk = standing.crash(state, rng)
         await lives.boot(disk, keeps="all" if is_kill else "durable", attributes=self.attributes)
         self._post(rng.choice((0, 3, 12)))  # before consumers are back
+        if self.loses:  # who is away for a whole life of the log is not told from who was there
+            await lives.pump(AGAIN_S)
 
     async def _work(self, turns: int) -> None:
         for _ in range(turns):
