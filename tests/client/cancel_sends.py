@@ -277,7 +277,13 @@ SENDS = [
     Row("Producer.__aexit__", a_producer, entered, producer_stopped),
     Row("Producer.stop", known_route, stop_in_flight, producer_stopped, 2),
     Row("Producer.send", a_producer, send, producer_works),
-    Row("Producer.send (no room)", a_full_producer, send, producer_works, 1),
+    Row(
+        "Producer.send (no room)",
+        a_full_producer,
+        lambda _, p: p.send(ORDER, timeout=100),
+        producer_works,
+        1,
+    ),
     Row("Producer.send_nowait", a_producer, nowait, producer_works),
     Row("Producer.send_oneway", a_producer, lambda _, p: p.send_oneway(ORDER), producer_works),
     Row("Producer.cancel", a_waiting_message, cancel, producer_works),
@@ -285,7 +291,7 @@ SENDS = [
     Row(
         "Producer.send_batch (no room)",
         a_full_producer,
-        lambda _, p: p.send_batch([ORDER]),
+        lambda _, p: p.send_batch([ORDER], timeout=100),
         producer_works,
         1,
     ),
