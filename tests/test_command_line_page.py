@@ -61,4 +61,4 @@ def test_every_command_ends_well_and_shows_what_the_page_does(
 
 def test_the_page_names_every_exit_code() -> None:
     rows = re.findall(r"^\| (\d) \|", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert rows == [str(code) for code in range(6)]
+    assert rows == [str(code) for code in range(7)]

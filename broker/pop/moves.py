@@ -135,6 +135,7 @@ class Moves:
         self._is_failing = False  # which was logged
         self._is_stopped = False
         self._syncs = store.config.flush_disk_type == "SYNC_FLUSH"
+        self._leaving = 0  # batches that wait for the log's sync
 
     @property
     def count(self) -> int:
@@ -162,8 +163,9 @@ class Moves:
         self._waiting.clear()
         if self._task is not None:
             await self._task
-        with suppress(Exception):  # it was logged: what left stays in the journal
-            await result_of(synced(self._store))
+        if self._leaving:
+            with suppress(Exception):  # it was logged: what left stays in the journal
+                await result_of(synced(self._store))
 
     def start(self) -> None:
         """Copy again, after `stop`."""
@@ -346,10 +348,12 @@ class Moves:
                 leaving.append(move)
             move.tell(True)
         if leaving:
+            self._leaving += 1
             synced(self._store, at_once=False)(lambda _, error: self._synced(leaving, error))
 
     def _synced(self, moves: list[_Move], error: BaseException | None) -> None:
         """Go on with messages whose copies are on the disk, if they are: else the journal knows."""
+        self._leaving -= 1
         if error is None:
             for move in moves:
                 if move.is_current:

@@ -161,9 +161,12 @@ def of_kind(kind: type[Exception]) -> Exception:
     return kind(*made.get(kind, ("text",)))
 
 
+THROWN_BY_THE_SDK = tuple(f"skylarkmq.{room}." for room in ("client", "remoting", "protocol"))
+
+
 def kinds_of(root: type[Exception]) -> list[type[Exception]]:
     below = [each for kind in root.__subclasses__() for each in kinds_of(kind)]
-    return [root, *(each for each in below if each.__module__.startswith("skylarkmq"))]
+    return [root, *(each for each in below if each.__module__.startswith(THROWN_BY_THE_SDK))]
 
 
 @pytest.mark.parametrize("kind", [*kinds_of(RocketMQError), *kinds_of(WireError)])

@@ -133,6 +133,7 @@ def test_committed_offsets_are_the_next_to_read(
     filled(broker, topic, 8)
     queues = client.read_queues(topic)
     client.pull(queues[0], 0, 1, 1, group="readers")  # makes the group known
+    client.pull(queues[1], 0, 1, 1, group="readers")  # and its client in this queue
     client.commit_offsets("readers", {queues[0]: 2, queues[1]: 1})
     assert client.committed_offsets("readers", queues[:1]) == {queues[0]: 2}
     assert client.committed_offsets("readers", queues[:2]) == {queues[0]: 2, queues[1]: 1}
