@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from fast_depends import dependency_provider
 from faststream._internal.broker import BrokerUsecase
@@ -168,7 +168,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Return whether a name server answers, and no subscriber is refused by all its brokers."""
-        subscribers: Iterable[Any] = self.subscribers
+        subscribers = cast("Iterable[Any]", self.subscribers)
         if self._connection is None or any(each.is_refused for each in subscribers):
             return False
         try:
