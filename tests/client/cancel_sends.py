@@ -280,7 +280,7 @@ SENDS = [
     Row(
         "Producer.send (no room)",
         a_full_producer,
-        lambda _, p: p.send(ORDER, timeout=100),
+        lambda _, p: p.send(ORDER, timeout=40),
         producer_works,
         1,
     ),
@@ -291,7 +291,7 @@ SENDS = [
     Row(
         "Producer.send_batch (no room)",
         a_full_producer,
-        lambda _, p: p.send_batch([ORDER], timeout=100),
+        lambda _, p: p.send_batch([ORDER], timeout=40),
         producer_works,
         1,
     ),
