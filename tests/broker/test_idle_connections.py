@@ -96,6 +96,7 @@ class Crowded:
             answer = await self.client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
             assert answer.code == 0, answer.remark
         place = {"consumerGroup": GROUP, "topic": "opens-files-0", "queueId": "0"}
+        assert (await self.client.call(RequestCode.GET_MAX_OFFSET, place)).code == 0
         fields = {**place, "commitOffset": "1"}
         assert (await self.client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
         ended = self.process.process

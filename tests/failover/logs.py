@@ -99,8 +99,8 @@ def _first_difference(left: StoppedStore, right: StoppedStore, start: int, end: 
     return None
 
 
-def _part(store: StoppedStore, offset: int, size: int) -> memoryview:
+def _part(store: StoppedStore, offset: int, size: int) -> bytes:
     file = store.log_file_at(offset)
     if file is None:
-        return memoryview(b"")
-    return store.view(file.path)[offset - file.start :][:size]
+        return b""
+    return store.read(file.path, size, offset - file.start)
