@@ -182,11 +182,12 @@ async def test_a_copy_of_a_running_store_is_restored_and_verified(
             for number in range(400):
                 await send(number)
             before = dict(sent)
-            going = asyncio.create_task(send_on(send))
+            is_over = asyncio.Event()
+            going = asyncio.create_task(send_until(is_over, send))
             paths = StorePaths(root)
             made = await asyncio.to_thread(backups.Backup(paths, tmp_path / "b", lambda: 1).run)
-            going.cancel()
-            await asyncio.gather(going, return_exceptions=True)
+            is_over.set()
+            await going
             assert made["running"] is not None and len(sent) > len(before)
     backups.Restore(tmp_path / "b", tmp_path / "new").run()
     new = run_broker(store=tmp_path / "new", settings=settings)
@@ -198,10 +199,10 @@ async def test_a_copy_of_a_running_store_is_restored_and_verified(
     assert verified["kinds"].keys() <= {"index.missing-keys"}, "a start adds them"
 
 
-async def send_on(send: Any) -> None:
-    """Send until cancelled."""
+async def send_until(is_over: asyncio.Event, send: Any) -> None:
+    """Send until it is over, and wait for the last answer: what was copied has been told."""
     number = 1000
-    while True:
+    while not is_over.is_set():
         await send(number)
         number += 1
 
