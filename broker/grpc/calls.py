@@ -40,6 +40,19 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 MESSAGE_MAX: Final = 1024
 """Characters of a status message: it may echo what the client has sent."""
+NO_LITE_TOPICS: Final = (
+    "lite topics, of RocketMQ 5.5, are not built here: use an ordinary topic, with message groups "
+    "where order counts"
+)
+NO_PULLS: Final = "it is not built here: consumers receive by ReceiveMessage, or pull over remoting"
+NOT_BUILT: Final = {
+    f"/{SERVICE}/SyncLiteSubscription": NO_LITE_TOPICS,
+    **{
+        f"/{SERVICE}/{name}": NO_PULLS
+        for name in ("PullMessage", "GetOffset", "QueryOffset", "UpdateOffset")
+    },
+}
+"""Calls of the service that are refused, and what to do instead."""
 RECEIVE: Final = "ReceiveMessage"
 TELEMETRY: Final = "Telemetry"
 

@@ -32,6 +32,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from skylarkmq.broker.grpc.calls import NOT_BUILT
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.peer_connection import PeerConnection, network_of
 from skylarkmq.broker.waiting import Outcome, Rest
@@ -441,7 +442,8 @@ class GrpcConnection(PeerConnection):
         path = fields[b":path"].decode("latin-1")
         method = self._methods.get(path)
         if method is None:
-            why = f"this server has no method {path[:NAME_MAX]!r}"
+            cure = NOT_BUILT.get(path, "")
+            why = f"this server has no method {path[:NAME_MAX]!r}{cure and f': {cure}'}"
             self.http2.end(head.stream_id, refusal(GrpcStatus.UNIMPLEMENTED, why))
             return
         deadline_s = None

@@ -29,7 +29,7 @@ from skylarkmq.broker.filter.tag_filter import (
     TAGS_MAX,
     count_tags,
 )
-from skylarkmq.broker.grpc.calls import RpcRefused
+from skylarkmq.broker.grpc.calls import NO_LITE_TOPICS, RpcRefused
 from skylarkmq.broker.grpc.names import group_of, topic_of
 from skylarkmq.protocol.bodies.group import (
     ConsumerData,
@@ -134,7 +134,7 @@ def _consumer(
         raise RpcRefused(
             Code.UNSUPPORTED,
             f"clients of type {settings.client_type} are not served: a consumer is a push consumer "
-            "or a simple consumer",
+            f"or a simple consumer, and {NO_LITE_TOPICS}",
         )
     subscription = settings.subscription
     group = group_of(subscription.group)

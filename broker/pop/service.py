@@ -413,9 +413,19 @@ class PopService:
         return known
 
     async def change_invisible(
-        self, group: str, topic: str, receipt: Receipt, invisible_ms: int
+        self,
+        group: str,
+        topic: str,
+        receipt: Receipt,
+        invisible_ms: int,
+        *,
+        suspends: bool = False,
     ) -> Receipt | None:
         """Let a message come again at another time, counted from now; return its new handle.
+
+        Args:
+            suspends: this delivery does not count; the message rests in place, and nobody has it:
+                the new handle says nothing.
 
         Returns:
             None when the handle says nothing any more.
@@ -427,6 +437,8 @@ class PopService:
             return None
         serial = delivery.serial = self.taker.next_serial()
         delivery.renewals = -1
+        if suspends:
+            let_go(delivery)
         self._hold(delivery, invisible_ms)
         await self._durable()
         return receipt._replace(serial=serial)

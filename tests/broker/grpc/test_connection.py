@@ -17,6 +17,7 @@ import h2.settings
 import pytest
 
 from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.grpc.calls import SERVICE
 from skylarkmq.broker.grpc.connection import (
     DEADLINE_GRACE_S,
     MESSAGES_MAX,
@@ -262,6 +263,8 @@ async def test_the_deadline_ends_an_answer_that_waits_for_the_window(rig: Rig) -
     [
         ("/test/One", "refuse", grpc.StatusCode.INVALID_ARGUMENT, "100 % wrong\nreally"),
         ("/test/None", "", grpc.StatusCode.UNIMPLEMENTED, "no method '/test/None'"),
+        (f"/{SERVICE}/SyncLiteSubscription", "", grpc.StatusCode.UNIMPLEMENTED, "lite topics"),
+        (f"/{SERVICE}/PullMessage", "", grpc.StatusCode.UNIMPLEMENTED, "by ReceiveMessage"),
         ("/test/One", "fail", grpc.StatusCode.INTERNAL, "log"),
     ],
 )

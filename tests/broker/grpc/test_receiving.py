@@ -66,9 +66,10 @@ class ScriptedPop:
         return self._end("forward", group, topic, receipt)
 
     async def change_invisible(
-        self, group: str, topic: str, receipt: Receipt, invisible_ms: int
+        self, group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspends: bool
     ) -> Receipt | None:
-        is_known = self._end("change", group, topic, receipt, invisible_ms)
+        name = "suspend" if suspends else "change"
+        is_known = self._end(name, group, topic, receipt, invisible_ms)
         return receipt._replace(serial=receipt.serial + 1) if is_known else None
 
     def _end(self, name: str, group: str, topic: str, receipt: Receipt, *more: int) -> bool:
@@ -543,6 +544,13 @@ async def test_a_change_gives_a_new_handle(seconds: int, nanos: int, invisible_m
     receipt = RECEIPTS[0]
     assert answer.receipt_handle == receipt._replace(serial=receipt.serial + 1).to_text(BROKER)
     assert rig.pop.calls == [("change", "group", "orders", receipt, invisible_ms)]
+
+
+async def test_a_change_may_suspend_the_message() -> None:
+    rig, request = Rig(), change_request()
+    request.MergeFromString(b"\x38\x01")  # field 7
+    assert (await rig.answer(request)).status.code == Code.OK
+    assert rig.pop.calls == [("suspend", "group", "orders", RECEIPTS[0], 30_000)]
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(HOURS_12_S, 1_000_000), (-1, 0), (0, -1)])

@@ -166,6 +166,22 @@ async def test_change_to_nothing_brings_it_at_once() -> None:
     assert task.result()[0].attempt == 2
 
 
+async def test_a_suspended_delivery_does_not_count() -> None:
+    rig = PopRig().start()
+    rig.send(b"x")
+    for _ in range(20):  # of more than its group has attempts
+        (one,) = await rig.receive(invisible_ms=60_000)
+        assert one.attempt == 1
+        changed = await rig.pop.change_invisible(GROUP, TOPIC, one.receipt, 5000, suspends=True)
+        assert changed is not None
+        assert not await rig.ack(changed), "nobody has it"
+        await rig.advance(4.8)
+        assert await rig.receive() == []
+        await rig.advance(0.4)
+    (one,) = await rig.receive()
+    assert await rig.ack(one.receipt)
+
+
 async def test_a_renewed_handle_stays_what_it_is() -> None:
     rig = PopRig().start()
     rig.send(b"x")
