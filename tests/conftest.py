@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -25,6 +27,7 @@ from tests.support.amounts import Amounts
 from tests.support.busy import busy_processes
 from tests.support.cpu_report import CpuReport
 from tests.support.patience import LIMIT_S
+from tests.support.scheduling import TogetherPlugin
 
 # How long an example takes says how busy the machine is. A failure prints how to see it again.
 settings.register_profile(
@@ -32,6 +35,8 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+M_MMAP_THRESHOLD: Final = -3
+LARGE: Final = 1 << 20
 INTEROP_FOLDER: Final = Path(__file__).parent / "interop"
 REQUEST_TIMEOUT_S: Final = ClientConfig("any:1").request_timeout
 SEND_TIMEOUT_S: Final = ProducerConfig().send_timeout
@@ -49,8 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _give_large_blocks_back()
     config.pluginmanager.register(Amounts())
+    config.pluginmanager.register(TogetherPlugin())
     config.pluginmanager.register(CpuReport(config, config.getoption("--cpu-limit")))
+
+
+def _give_large_blocks_back() -> None:
+    """Have glibc map what is large by itself: else it keeps what one test frees for later ones."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

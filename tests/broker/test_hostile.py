@@ -118,7 +118,8 @@ async def test_hostile_frames_cost_their_connection_only(tmp_path: Path, count: 
         kept = sizes[-1] - sizes[len(sizes) * 2 // 3]
         assert kept < max(2048 * count // 3, 16 * MIB), f"{kept} bytes were kept"
         assert "Traceback" not in process.tail()
-        assert process.line_count < count // 2, "the log is not limited"
+        # By the clock: of a hundred on a busy machine most may have their line.
+        assert process.line_count < max(count // 2, 100), "the log is not limited"
         await canary.close()
     assert canary.rounds >= count // AT_ONCE
     assert len([name for name in seen if name not in ("answered", "closed", "reset")]) == 16

@@ -21,7 +21,7 @@ from typing import Any, Final
 from skylarkmq.broker.replication.failover.etcd import prefix_of
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.cluster import parse_properties
-from skylarkmq.client.errors import ConnectionFailed, NotFound, RocketMQError
+from skylarkmq.client.errors import ConnectionFailed, IllegalState, NotFound, RocketMQError
 from skylarkmq.protocol.codes import RequestCode
 from tests.failover.network import Host, Loopback, Namespaces
 from tests.failover.processes import ServerProcess
@@ -206,8 +206,8 @@ class Cluster:
                     try:
                         await admin.switch_over(BROKER_NAME)
                         return (await self.led(but=before.master)).master
-                    except (ConnectionFailed, NotFound) as error:  # right behind another one
-                        refused = error
+                    except (ConnectionFailed, IllegalState, NotFound) as error:
+                        refused = error  # right behind another one
                         await asyncio.sleep(LOOK_EVERY_S)
                     except RocketMQError as error:
                         refused = error

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from skylarkmq.spark.requirements import JavaNotFoundError, MissingRequirementError
@@ -28,6 +29,9 @@ from tests.support.patience import LIMIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Its own allocator keeps what is freed: 40 MiB of a worker.
+pa.set_memory_pool(pa.system_memory_pool())
 
 NUMBERS = count(1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import duckdb
-import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -24,6 +22,7 @@ from tests.spark.support.archives import (
 )
 from tests.test_documents import ARCHIVE, PROMISE, SNIPPETS, SPARK_MARK
 
+pytestmark = pytest.mark.slow  # for the memory that polars and DuckDB take
 PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 TOPICS = ("%RETRY%g", "%DLQ%a|b", "007", "null", "orders")
 
@@ -39,10 +38,14 @@ def by_datafusion(path: Path) -> pa.Table:
 
 
 def by_polars(path: Path) -> pa.Table:
+    import polars
+
     return polars.scan_delta(str(path)).select(PLACE).collect().to_arrow()
 
 
 def by_duckdb(path: Path) -> pa.Table:
+    import duckdb
+
     # Its own extension for Delta is loaded from the network: deltalake reads for it here.
     archive = DeltaTable(str(path)).to_pyarrow_dataset()
     with duckdb.connect() as session:
@@ -73,6 +76,8 @@ def test_every_topic(tmp_path: Path, read: Callable[[Path], pa.Table]) -> None:
 @pytest.mark.parametrize("number", range(3))
 def test_filters_pass_files_over(tmp_path: Path, number: int) -> None:
     """Files that the log shows to hold nothing of it are not there any more, and nobody minds."""
+    import polars
+
     table = open_table(tmp_path)
     for day in range(3):
         rows = run_of("%RETRY%g", 0, day * 5, day * 5 + 5, stored_ms=T0_MS + day * DAY_MS)

@@ -8,8 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-import polars
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
@@ -72,6 +70,9 @@ def test_twice_and_read_by_others(
     spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
     """Rows are the source's for a topic that looks a number, by our reader and by others."""
+    import duckdb
+    import polars
+
     table, topics = tmp_path / "table", [topic, "%RETRY%007", "007"]
     broker.create_topic("007", 1)
     broker.create_topic("%RETRY%007", 1)

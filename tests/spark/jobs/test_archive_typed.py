@@ -7,8 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import duckdb
-import polars
 import pytest
 from deltalake import DeltaTable
 
@@ -91,6 +89,9 @@ def test_sample_then_archive_then_a_schema_that_has_grown(
 
 def read_by_all(spark: SparkSession, table: Path) -> None:
     """Spark, DuckDB and polars agree with pyarrow, also on files older than a column."""
+    import duckdb
+    import polars
+
     rows = rows_of(table).sort_by([("queueId", "ascending"), ("queueOffset", "ascending")])
     expected = list(zip(rows["value"].to_pylist(), rows["quarantine"].to_pylist(), strict=True))
     assert len(expected) == 24
