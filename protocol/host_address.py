@@ -65,6 +65,28 @@ class HostAddress(NamedTuple):
         return unpack_host(data)
 
 
+def network_of(host: bytes) -> bytes:
+    """Return what counts as one address where peers share something: of IPv6 a network of 64 bits.
+
+    Args:
+        host: as `HostAddress.pack` has it.
+    """
+    return host[:-4][:8]
+
+
+def network_at(peer: str) -> bytes:
+    """Return the same of a peer's `host:port`; of a host that is no address its text."""
+    return _network_at(peer.rpartition(":")[0])
+
+
+@lru_cache(maxsize=4096)
+def _network_at(host: str) -> bytes:
+    try:
+        return network_of(HostAddress(host.strip("[]"), 0).pack())
+    except LocalProtocolError:
+        return host.encode()
+
+
 @lru_cache(maxsize=4096)
 def unpack_host(data: bytes) -> HostAddress:
     """Return the host of 8 or 20 bytes, remembered: a consumer meets few hosts, in each message."""

@@ -70,6 +70,8 @@ class Call:
         account: whose call it is; None when access control is off, or the address is let in.
         deadline_s: when the client stops waiting, on the clock of peers; None: it does not say.
         metadata: as it was sent, names in lower case.
+        source: `host:port` whose shares and limits count: `peer`, or where another endpoint says
+            that without a proof, that endpoint.
     """
 
     client_id: str
@@ -80,6 +82,10 @@ class Call:
     account: Account | None = None
     deadline_s: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        self.source = self.source or self.peer
 
 
 class RpcRefused(Exception):

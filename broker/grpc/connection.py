@@ -34,8 +34,9 @@ from weakref import WeakValueDictionary
 
 from skylarkmq.broker.grpc.calls import NOT_BUILT
 from skylarkmq.broker.net.connection import Gate
-from skylarkmq.broker.net.peer_connection import PeerConnection, network_of
+from skylarkmq.broker.net.peer_connection import PeerConnection
 from skylarkmq.broker.waiting import Outcome, Rest
+from skylarkmq.protocol.host_address import network_of
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import ErrorCode, header_block
 from skylarkmq.protocol.http2.grpc import (
@@ -349,7 +350,7 @@ class GrpcConnection(PeerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._address_calls = self._open_calls.of_network(network_of(self))
+        self._address_calls = self._open_calls.of_network(network_of(self.host_bytes))
 
     def data_received(self, data: bytes) -> None:
         if self.closed:

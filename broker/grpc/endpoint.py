@@ -155,7 +155,9 @@ class _Method:
             client = client_of(metadata) if access is None else access.client(metadata, peer)
             peer, is_known = client or peer, bool(client)
         call = call_of(metadata, peer, stream.deadline_s)
-        if access is not None:
+        if access is None:  # anybody could say any address
+            call.source = stream.peer.remote_address
+        else:
             name = self._rpc.name
             call.account = access.account(name, metadata, peer, may_be_white=is_known)
         return call

@@ -140,7 +140,7 @@ class Receiving(RpcHandlers):
         """Send messages when there are some."""
         wanted = self._wanted(call, request)
         self._note_receive(call, wanted.group, wanted.topic, request.filter_expression)
-        popped = await self._pop.receive(wanted, call.peer)
+        popped = await self._pop.receive(wanted, call.source)
         try:
             await self._send(wanted, request.message_queue.topic.resource_namespace, popped, send)
         except BaseException:
@@ -184,7 +184,7 @@ class Receiving(RpcHandlers):
     def _wanted(self, call: Call, request: ReceiveMessageRequest) -> PopRequest:
         """Check a receive, and return it as pop consumption understands it."""
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
-        settings, _ = check_read(self._context, group, topic, call.peer)
+        settings, _ = check_read(self._context, group, topic, call.source)
         if len(request.attempt_id) > ATTEMPT_ID_MAX:
             why = f"an attempt id has up to {ATTEMPT_ID_MAX} characters"
             raise RpcRefused(Code.BAD_REQUEST, why)

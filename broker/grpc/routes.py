@@ -195,7 +195,7 @@ class RouteRpcs(RpcHandlers):
         if account is not None and not account.allows(*need_of(Kind.TOPIC, topic, PUB)):
             return None
         return self._topics.create_in_send(
-            topic, AUTO_CREATE_TOPIC_KEY_TOPIC, config.default_topic_queue_nums, call.peer
+            topic, AUTO_CREATE_TOPIC_KEY_TOPIC, config.default_topic_queue_nums, call.source
         )
 
     def _types(self, topic: str) -> list[schema_pb2.MessageType]:

@@ -37,6 +37,7 @@ from skylarkmq.broker.grpc.settings import Wishes, subscription_of, with_subscri
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
+from skylarkmq.protocol.host_address import network_at
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 
@@ -85,8 +86,8 @@ class Sessions:
         self._body_max = body_max
         self._broker_name = broker_name
         self._peers: dict[Key, GrpcPeer] = {}
-        self._hosts: Counter[str] = Counter()  # clients by the host that they came from first
-        self._host_of: dict[GrpcPeer, str] = {}
+        self._hosts: Counter[bytes] = Counter()  # clients by the address that they came from first
+        self._host_of: dict[GrpcPeer, bytes] = {}
         self._size = 0  # of all wishes
         self._timer = IntervalTimer(peer_clock, SCAN_INTERVAL_S, self.scan)
 
@@ -191,9 +192,10 @@ class Sessions:
         return peer
 
     def _add(self, call: Call, wishes: Wishes) -> GrpcPeer:
-        host = call.peer.rpartition(":")[0]
-        if len(self._peers) >= CLIENTS_MAX or self._hosts[host] >= CLIENTS_PER_HOST_MAX:
-            raise _no_room(f"there are {len(self._peers)} clients, {self._hosts[host]} of {host}")
+        host = network_at(call.source)
+        count = self._hosts[host]
+        if len(self._peers) >= CLIENTS_MAX or count >= CLIENTS_PER_HOST_MAX:
+            raise _no_room(f"there are {len(self._peers)} clients, {count} of {call.source}")
         peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max, self._broker_name)
         self._peers[key_of(call.client_id, call.account)] = peer
         self._hosts[host] += 1

@@ -290,11 +290,6 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
             self._transport.abort()
 
 
-def network_of(peer: PeerConnection) -> bytes:
-    """Return where a peer comes from: an IPv4 address, or the half of one of IPv6 that is given."""
-    return peer.host_bytes[:-4][:8]
-
-
 def socket_silence_s(connected: Any) -> float:
     """Return for how long no data has arrived on a TCP socket, s.
 

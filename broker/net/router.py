@@ -36,6 +36,7 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
 from skylarkmq.broker.net.handlers import Handler, Response
+from skylarkmq.broker.net.places import PLACES_MAX
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MESSAGE_BODIES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
+POLLS = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
+"""Their answers wait for messages."""
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
@@ -93,7 +96,8 @@ class Router:
 
         Args:
             access: asked before anything is handled; None: everybody may do everything.
-            waiting_max: requests that may wait for a coroutine at a time.
+            waiting_max: requests that may wait for a coroutine at a time; those that wait for
+                messages are not among them, whose places are shared by address.
             body_max: bytes of a body that is no message; reading a large one takes the loop's time.
         """
         self.audit: Audit | None = None
@@ -111,6 +115,7 @@ class Router:
         self._takes: list[Take] = []
         self.refuse({})
         self._tasks: set[asyncio.Task[None]] = set()
+        self._polls: set[asyncio.Task[None]] = set()
         self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
         self.ignores_signatures = False  # requests of accounts are answered whoever signed them
         self._signed_told: set[tuple[str, str]] = set()  # (account, address)
@@ -312,15 +317,19 @@ class Router:
             result = self._error_reply(request, error)
         if result is None or isinstance(result, RemotingCommand):
             self._answer(connection, request, result, started)
-        elif len(self._tasks) >= self._waiting_max:
+            return
+        tasks, limit = self._tasks, self._waiting_max
+        if request.code in POLLS:  # they wait for messages, and keep nobody from the loop
+            tasks, limit = self._polls, limit + PLACES_MAX
+        if len(tasks) >= limit:
             result.close()
-            why = f"{OVERLOAD}, {self._waiting_max} requests wait; queryThreadPoolQueueCapacity"
+            why = f"{OVERLOAD}, {limit} requests wait; queryThreadPoolQueueCapacity"
             full = refusal(self._stats, KINDS.get(request.code, "other"), "queue_full", why)
             self._answer(connection, request, self._error_reply(request, full), started)
         else:
             task = asyncio.ensure_future(self._wait(result, connection, request, started))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     async def _wait(
         self,
@@ -368,9 +377,10 @@ class Router:
 
     async def stop(self, *, limit_s: float = STOP_LIMIT_S) -> None:
         """Let the requests that still wait be answered; end those that take longer."""
-        if not self._tasks:
+        tasks = self._tasks | self._polls
+        if not tasks:
             return
-        _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+        _, late = await asyncio.wait(tasks, timeout=limit_s)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

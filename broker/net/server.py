@@ -18,10 +18,11 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import accept_from
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
-from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection, network_of
+from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.protocol.host_address import network_of
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class PeerServer:
         self.connections.add(connection)
         self._empty.clear()
         self.stats.connections_opened += 1
-        address = network_of(connection)
+        address = network_of(connection.host_bytes)
         self._by_address[address] += 1
         if len(self.connections) > self._limits.connections:
             self._refused_count += 1
@@ -144,7 +145,7 @@ class PeerServer:
         """Forget a connection that has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
-            address = network_of(connection)
+            address = network_of(connection.host_bytes)
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]

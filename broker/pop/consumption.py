@@ -195,10 +195,11 @@ class Consumption:
 class Waiter:
     """A receive that waits."""
 
-    __slots__ = ("following", "is_over", "is_woken", "previous", "request", "woken")
+    __slots__ = ("following", "is_over", "is_woken", "network", "previous", "request", "woken")
 
-    def __init__(self, request: PopRequest) -> None:
+    def __init__(self, request: PopRequest, network: bytes = b"") -> None:
         self.request = request
+        self.network = network  # the address that waits
         self.is_woken = False  # it is its turn
         self.is_over = False  # it is to wait no longer, whatever time it has
         self.woken: asyncio.Future[bool] | None = None
@@ -207,13 +208,18 @@ class Waiter:
 
     async def wait(self) -> bool:
         """Return True when it is its turn, False when its time is over."""
-        if self.is_woken:
-            return True
+        if self.is_woken or self.is_over:
+            return self.is_woken
         self.woken = asyncio.get_running_loop().create_future()
         try:
             return await self.woken
         finally:
             self.woken = None
+
+    def end(self) -> None:
+        """Have it wait no longer, also where it looks for messages just now."""
+        self.is_over = True
+        self.tell(False)
 
     def tell(self, is_turn: bool) -> None:
         """End the wait."""
@@ -239,9 +245,8 @@ class WaitingLine:
         self._is_serving = False
         self._wake_again = False  # something came while one had its turn
 
-    def add(self, request: PopRequest) -> Waiter:
-        """Return the place at the end of the line."""
-        waiter = Waiter(request)
+    def add(self, waiter: Waiter) -> None:
+        """Put a receive at the end of the line."""
         waiter.previous = self._last
         if self._last is None:
             self._first = waiter
@@ -249,7 +254,6 @@ class WaitingLine:
             self._last.following = waiter
         self._last = waiter
         self.count += 1
-        return waiter
 
     def wake(self) -> None:
         """Let the first one look whom what is there may serve."""
@@ -271,8 +275,7 @@ class WaitingLine:
         """Let nobody wait any longer who waits now."""
         waiter = self._first
         while waiter is not None:
-            waiter.is_over = True
-            waiter.tell(False)
+            waiter.end()
             waiter = waiter.following
 
     def pass_on(self, waiter: Waiter) -> None:

@@ -27,6 +27,7 @@ from typing import Final, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import refused
+from skylarkmq.broker.net.places import PLACES_MAX, Places
 from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
@@ -41,6 +42,7 @@ from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.waiting import Outcome, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.host_address import network_at
 from skylarkmq.store.pop.journal_records import (
     UNKNOWN,
     Changed,
@@ -57,7 +59,8 @@ log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 1024
 """Receives that wait for messages of one group and topic."""
-WAITING_IN_ALL_MAX: Final = 100_000
+WAITING_IN_ALL_MAX: Final = PLACES_MAX
+"""The same of all; addresses share it."""
 ID_SIZE_MAX: Final = 255
 REST_MS: Final = 1000
 """After so long a message comes again that was not handed over, or whose client is gone."""
@@ -124,7 +127,7 @@ class PopService:
             stats,
         )
         self.moves = Moves(context.store, context.topics, context.clock, self)
-        self.waiting_count = 0
+        self._places: Places[Waiter] = Places(WAITING_IN_ALL_MAX, Waiter.end)
         self._is_running = False
         self._may_wait = False
         self._has_begun = False
@@ -227,8 +230,8 @@ class PopService:
             None when there was nothing until then.
 
         Raises:
-            RemoteProtocolError: SYSTEM_BUSY when too many wait; or the code for what is wrong with
-                topic, group or permission.
+            RemoteProtocolError: SYSTEM_BUSY when too many wait, of all those addresses have
+                shares; or the code for what is wrong with topic, group or permission.
         """
         consumption = self._open(request, remote_address)
         may_wait = self._may_wait and request.until_s > self._peer_clock.monotonic()
@@ -249,7 +252,7 @@ class PopService:
             return True
         if not self._may_wait or request.until_s <= self._peer_clock.monotonic():
             return False
-        waiter = self._join_line(consumption, request)
+        waiter = self._join_line(consumption, request, remote_address)
         timer = self._peer_clock.call_at(request.until_s, waiter.tell, False)
         try:
             await waiter.wait()
@@ -257,6 +260,11 @@ class PopService:
         finally:
             timer.cancel()
             self._leave_line(consumption, waiter)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many receives wait."""
+        return self._places.count
 
     def waiting(self, group: str, topic: str) -> int:
         """Return how many receives wait for messages of a group and topic."""
@@ -301,21 +309,24 @@ class PopService:
             self._listens = True
             self._store.add_arrival_listener(self._arrived)
 
-    def _join_line(self, consumption: Consumption, request: PopRequest) -> Waiter:
-        if consumption.line.count >= WAITING_MAX or self.waiting_count >= WAITING_IN_ALL_MAX:
+    def _join_line(
+        self, consumption: Consumption, request: PopRequest, remote_address: str
+    ) -> Waiter:
+        waiter = Waiter(request, network_at(remote_address))
+        if consumption.line.count >= WAITING_MAX or not self._places.take(waiter.network, waiter):
             self._stats.rejected("pop", "queue_full")
             raise refused("polling full", ResponseCode.SYSTEM_BUSY)
-        self.waiting_count += 1
-        return consumption.line.add(request)
+        consumption.line.add(waiter)
+        return waiter
 
     def _leave_line(self, consumption: Consumption, waiter: Waiter) -> None:
-        self.waiting_count -= 1
+        self._places.leave(waiter.network, waiter)
         consumption.line.leave(waiter)
 
     async def _wait(
         self, consumption: Consumption, request: PopRequest, remote_address: str
     ) -> list[Popped]:
-        waiter = self._join_line(consumption, request)
+        waiter = self._join_line(consumption, request, remote_address)
         timer = self._peer_clock.call_at(request.until_s, waiter.tell, False)
         try:
             if consumption.has_ready(request):

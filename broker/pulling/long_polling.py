@@ -7,9 +7,9 @@ filter says, which carries a consumer over messages that it does not want; an ex
 answered "nothing new". Waking runs the pull again, from after what was looked at, and it is not
 held a second time.
 
-A held pull belongs to its connection and goes with it. Their number is bounded. Past the bound an
-address with fewer than its share takes the place of the oldest pull of the address that has most,
-which is answered; a pull of another address is answered at once, and comes again at once.
+A held pull belongs to its connection and goes with it. Their number is bounded, and addresses share
+it (`net/places.py`). A pull that gives way is answered; one without a place is answered at once,
+and comes again at once.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../longpolling/PullRequestHoldService.java
 """
@@ -18,18 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.peer_connection import network_of
+from skylarkmq.broker.net.places import PLACES_MAX, Places
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.protocol.host_address import network_of
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.read.message_reader import Filter
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageStatus
 
-HELD_MAX = 100_000
+HELD_MAX = PLACES_MAX
 HELD_OF_CONNECTION_MAX = 20_000  # a consumer holds one pull a queue
 SWEEP_INTERVAL_S = 5.0
 SHORT_SWEEP_INTERVAL_S = 1.0
@@ -40,7 +40,6 @@ LOOK_COST_MAX = 4096  # what filters by properties may spend in one turn; the re
 LOOK_COST = 16  # of one look, beside the filter's own cost
 
 QueueKey = tuple[str, int]
-K = TypeVar("K")
 
 
 class _Looks:
@@ -83,14 +82,18 @@ class PullRequestHoldService:
         self._store = store
         self._clock = clock
         self._held: dict[QueueKey, dict[HeldPull, None]] = {}
-        self._by_network: dict[bytes, dict[HeldPull, None]] = {}  # first the oldest
+        self._places: Places[HeldPull] = Places(HELD_MAX, lambda oldest: self._release([oldest]))
         self._by_connection: dict[Connection, set[HeldPull]] = {}
         self._late: set[QueueKey] = set()  # queues with pulls that were not looked at yet
-        self.count = 0
         interval_s = SWEEP_INTERVAL_S if long_polling else SHORT_SWEEP_INTERVAL_S
         self._sweep_timer = IntervalTimer(clock, interval_s, self.sweep)
         if long_polling:
             store.add_arrival_listener(self._arrived)
+
+    @property
+    def count(self) -> int:
+        """How many pulls wait."""
+        return self._places.count
 
     def start(self) -> None:
         self._sweep_timer.start()
@@ -112,25 +115,10 @@ class PullRequestHoldService:
             connection.add_close_listener(self._closed)
         if len(of_connection) >= HELD_OF_CONNECTION_MAX:
             return False
-        network = network_of(connection)
-        if self.count >= HELD_MAX and not self._make_room(network):
+        if not self._places.take(network_of(connection.host_bytes), held):
             return False
         of_connection.add(held)
         self._held.setdefault((held.topic, held.queue_id), {})[held] = None
-        self._by_network.setdefault(network, {})[held] = None
-        self.count += 1
-        return True
-
-    def _make_room(self, network: bytes) -> bool:
-        """Answer a pull of the address that has most, for one that has less than its share."""
-        own = len(self._by_network.get(network, ()))
-        if own * len(self._by_network) >= HELD_MAX:
-            return False
-        most = max(self._by_network.values(), key=len)
-        if len(most) <= own + 1:
-            return False
-        oldest = next(iter(most))
-        self._release([oldest])
         return True
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int) -> None:
@@ -234,16 +222,12 @@ class PullRequestHoldService:
             self._forget(held)
 
     def _forget(self, held: HeldPull) -> None:
-        self.count -= 1
-        _drop(self._held, (held.topic, held.queue_id), held)
-        _drop(self._by_network, network_of(held.connection), held)
+        self._places.leave(network_of(held.connection.host_bytes), held)
+        key = held.topic, held.queue_id
+        pulls = self._held[key]
+        del pulls[held]
+        if not pulls:
+            del self._held[key]
         of_connection = self._by_connection.get(held.connection)
         if of_connection is not None:
             of_connection.discard(held)
-
-
-def _drop(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
-    pulls = table[key]
-    del pulls[held]
-    if not pulls:
-        del table[key]

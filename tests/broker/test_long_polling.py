@@ -256,7 +256,7 @@ def test_past_the_bound_the_address_with_most_makes_room(monkeypatch: pytest.Mon
     assert rig.service.count == 10
     for peer in (honest, *strangers):
         peer.leave()
-    assert (rig.service.count, rig.service._held, rig.service._by_network) == (0, {}, {})
+    assert (rig.service.count, rig.service._held) == (0, {})
 
 
 def test_the_stop_answers_everything_and_ends_the_sweeps() -> None:

@@ -13,7 +13,7 @@ import pytest
 from skylarkmq.broker.net import router as router_module
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import REMARK_MAX, Router
-from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.frame import BadFrameError, FrameDecoder, RawFrame, SerializeType
@@ -65,13 +65,18 @@ class Rig:
     """A router with one handler, behind a connection of the test's."""
 
     def __init__(
-        self, handler: Callable[..., Any], *, sends: bool = False, waiting_max: int = 100
+        self,
+        handler: Callable[..., Any],
+        *,
+        sends: bool = False,
+        waiting_max: int = 100,
+        code: int = CODE,
     ) -> None:
         self.owner = Owner()
         self.events: list[str] = []
         self.road = SendRoad(self.events)
         self.router = Router(
-            {CODE: handler},
+            {CODE: handler, code: handler},
             self.owner.stats,
             self.owner.clock,
             send=self.road if sends else None,
@@ -237,6 +242,25 @@ async def test_waiting_requests_have_a_limit() -> None:
     assert [(answer.opaque, answer.code) for answer in answers] == [(2, ResponseCode.SYSTEM_BUSY)]
     assert (answers[0].remark or "").startswith("[OVERLOAD]system busy, start flow control")
     assert rig.owner.stats.rejections == {("other", "queue_full"): 1}
+    await rig.router.stop(limit_s=0)
+    assert rig.connection.parked == 0
+
+
+async def test_requests_that_wait_for_messages_are_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They have places of their own, so whoever waits keeps nobody from asking."""
+
+    async def never(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(router_module, "PLACES_MAX", 3)
+    rig = Rig(never, waiting_max=2, code=RequestCode.POP_MESSAGE)
+    answers = rig.read(*(request(RequestCode.POP_MESSAGE, opaque=number) for number in range(6)))
+    assert [answer.opaque for answer in answers] == [5]
+    answers = rig.read(*(request(CODE, opaque=number) for number in range(3)))
+    assert [answer.opaque for answer in answers] == [2]
     await rig.router.stop(limit_s=0)
     assert rig.connection.parked == 0
 

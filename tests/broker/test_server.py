@@ -9,8 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import uvloop
@@ -18,7 +17,6 @@ import uvloop
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
-from skylarkmq.broker.net.peer_connection import network_of
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import (
     DEAF_LIMIT_S,
@@ -28,7 +26,7 @@ from skylarkmq.broker.net.server import (
     RemotingServer,
 )
 from skylarkmq.protocol.command import RemotingCommand
-from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.host_address import HostAddress, network_at, network_of
 from tests.broker import descriptors_child
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S, until
@@ -200,10 +198,11 @@ async def test_one_address_leaves_room_for_others(caplog: pytest.LogCaptureFixtu
 )
 def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
     def network(ip: str) -> bytes:
-        connection: Any = SimpleNamespace(host_bytes=HostAddress(ip, 5).pack())
-        return network_of(connection)
+        assert network_at(f"{ip}:5") == network_of(HostAddress(ip, 5).pack())
+        return network_at(f"{ip}:5")
 
     assert (network(one) == network(other)) is same
+    assert network_at("somewhere:5") == b"somewhere"
 
 
 async def test_the_stop_waits_for_answers_that_peers_still_take() -> None:

@@ -76,6 +76,24 @@ MUTANTS: Final = (
         "broker/test_long_polling.py",
     ),
     Mutant(
+        "broker/net/places.py",
+        "if len(most) <= own + 1:",
+        "if len(most) < own:",
+        "broker/test_long_polling.py broker/pop/test_limits.py",
+    ),
+    Mutant(
+        "broker/net/places.py",
+        "        self._give_way(oldest)\n",
+        "",
+        "broker/test_long_polling.py broker/pop/test_limits.py",
+    ),
+    Mutant(
+        "broker/net/router.py",
+        "tasks, limit = self._polls, limit + PLACES_MAX",
+        "tasks, limit = self._tasks, limit + PLACES_MAX",
+        "broker/test_router.py",
+    ),
+    Mutant(
         "broker/pulling/long_polling.py",
         "elif held.offset < max_offset and self._wants(held, max_offset, looks):",
         "elif self._wants(held, max_offset, looks):",

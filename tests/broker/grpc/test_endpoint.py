@@ -61,6 +61,18 @@ async def test_a_handler_learns_who_calls(rig: Rig, client: Client) -> None:
     assert rig.endpoint.answered == {("Heartbeat", 20000): 1}
 
 
+async def test_an_address_that_nobody_proves_has_no_shares_of_its_own(
+    rig: Rig, client: Client
+) -> None:
+    """Whoever said another one with each call would have the places of all."""
+    for number in (1, 2):
+        said = ("x-skylarkmq-client", f"192.0.2.{number}:5000")
+        await client.call("Heartbeat", metadata=(*METADATA, said))
+    assert [call.peer for call in rig.handlers.calls] == ["192.0.2.1:5000", "192.0.2.2:5000"]
+    (source,) = {call.source for call in rig.handlers.calls}
+    assert source.startswith(("127.0.0.1:", "::1:"))
+
+
 @pytest.mark.parametrize(
     ("word", "language"),
     [

@@ -13,12 +13,14 @@ from skylarkmq.broker.pop import moves, service, taking
 from skylarkmq.broker.pop.consumption import PopGroup, Source
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import Receipt, parse
+from skylarkmq.broker.pop.requests import Popped, pop_filter
 from skylarkmq.broker.tables.persist import TableFile
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.store.read.cold_reads import ColdReads
 from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, message_of
+from tests.support.manual_clock import settle
 
 
 async def test_a_full_queue_waits_for_acknowledgements() -> None:
@@ -90,6 +92,44 @@ async def test_too_many_waiting_receives_are_refused(monkeypatch: pytest.MonkeyP
     await rig.rest()
     assert rig.pop.waiting_count == 0
     assert rig.clock.pending_count <= 10
+
+
+async def test_past_the_bound_the_address_with_most_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By whichever protocol it came, and whatever group it is of."""
+    monkeypatch.setattr(service, "WAITING_IN_ALL_MAX", 10)
+    rig = PopRig().start()
+
+    def begin(address: str, group: str = GROUP) -> asyncio.Task[list[Popped]]:
+        request = rig.request(wait_s=20, group=group)
+        return asyncio.create_task(rig.pop.receive(request, f"{address}:4711"))
+
+    async def is_waiting(task: asyncio.Task[list[Popped]]) -> bool:
+        await rig.rest()
+        return not task.done()
+
+    hosts = ["198.51.100.1", "198.51.100.1", "2001:db8::1"]
+    strangers = [begin(hosts[number % 3], f"g{number % 2}") for number in range(10)]
+    honest: list[asyncio.Task[list[Popped]]] = []
+    for _ in range(3):
+        honest.append(begin("192.0.2.7"))
+        assert await is_waiting(honest[-1])
+    for refused in (begin("192.0.2.7"), begin("2001:db8::ffff"), begin("198.51.100.1")):
+        assert not await is_waiting(refused)
+        with pytest.raises(RemoteProtocolError, match="polling full"):
+            refused.result()
+    over = [number for number, task in enumerate(strangers) if task.done()]
+    assert over == [0, 1, 3], "the oldest of 7"
+    assert [strangers[number].result() for number in over] == [[], [], []]
+    assert rig.pop.waiting_count == 10
+    looking = asyncio.create_task(rig.pop.wait_ready(rig.request(wait_s=20), "192.0.2.8:1"))
+    await rig.rest()
+    assert strangers[4].done()
+    for task in (*strangers, *honest, looking):
+        task.cancel()
+    await rig.rest()
+    assert rig.pop.waiting_count == 0
 
 
 async def test_too_many_queues_make_room_of_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +326,20 @@ async def test_a_receive_that_is_cancelled_while_it_reads_has_nothing() -> None:
     await rig.rest()
     assert task.cancelled()
     assert await rig.bodies() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.usefixtures("_cold")
+async def test_a_receive_that_is_to_wait_no_more_while_it_reads_ends_with_the_read() -> None:
+    rig = PopRig().start()
+    task = rig.begin(matches=pop_filter("TAG", "wanted"))
+    await rig.rest()
+    rig.send(b"x", tag="other")
+    await settle(3)
+    (queue,) = rig.pop.registry.queues()
+    assert queue.is_reading
+    assert rig.pop.end_polls_of({TOPIC}) == 1
+    await rig.rest()
+    assert task.result() == []
 
 
 async def test_wait_ready_takes_nothing() -> None:
