@@ -211,7 +211,7 @@ class BrokerConfig(ServerConfig):
     max_topics: Live[Positive] = 50_000  # ours
     max_groups: Live[Positive] = 50_000  # ours
     max_deduplication_keys: Live[Positive] = 1_000_000  # ours; of all topics' windows together
-    new_names_per_second: Count = 100  # ours; topics and groups made on demand; 0: any number
+    new_names_per_second: Count = 100  # ours; on demand, of one address; 0, or with ACL: any number
     flush_consumer_offset_interval: Interval = 5000  # ms
 
     # Sending and pulling

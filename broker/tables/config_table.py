@@ -18,6 +18,7 @@ from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.host_address import network_at
 from skylarkmq.store.folder import StorePaths
 
 BURST_S: Final = 10
@@ -67,7 +68,8 @@ class ConfigTable(TableFile, Generic[Row]):
         self._config = config
         self._files = files
         self._clock = clock
-        self._new_names = NewNames(clock, config.new_names_per_second)
+        per_s = 0 if config.acl_enable else config.new_names_per_second
+        self._new_names = NewNames(clock, per_s)
         self.row_changed: Callable[[str], None] | None = None
 
     def take_over(self, rows: dict[str, Row], version: DataVersion) -> None:
@@ -105,33 +107,35 @@ class NewNames:
 
     A client that may send, pull or consume makes what it names, each with a line in a table, files
     and series of metrics. An application does so a few times; a loop over random names would do
-    nothing else. Administrators' calls are not counted. Unlike RocketMQ, which makes any number.
+    nothing else. Administrators' calls are not counted, nor anything where access control is on:
+    accounts are known. Unlike RocketMQ, which makes any number.
     """
 
     def __init__(self, clock: Clock, per_s: int) -> None:
         """Allow `per_s` new names a second; 0 allows any number."""
         self._clock = clock
         self._per_s = per_s
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[bytes, Allowance] = {}
 
     def check(self, remote_address: str, name: str) -> None:
         """Count a new name.
 
         Raises:
-            RemoteProtocolError: SYSTEM_BUSY; the address has made too many.
+            RemoteProtocolError: SYSTEM_ERROR; the address has made too many.
         """
         if not self._per_s:
             return
-        host = remote_address.rpartition(":")[0]
-        allowance = self._allowances.get(host)
+        network = network_at(remote_address)
+        allowance = self._allowances.get(network)
         if allowance is None:
             if len(self._allowances) >= ADDRESSES_MAX:
                 self._allowances.clear()
             allowance = Allowance(self._clock, self._per_s * BURST_S, self._per_s)
-            self._allowances[host] = allowance
+            self._allowances[network] = allowance
         if not allowance.take():
             raise RemoteProtocolError(
-                ResponseCode.SYSTEM_BUSY,
-                f"{name} is not made: {host} makes more than newNamesPerSecond={self._per_s} "
-                "topics or groups by using them; try later, or create them beforehand",
+                ResponseCode.SYSTEM_ERROR,
+                f"{name} is not made: {remote_address.rpartition(':')[0]} makes more than "
+                f"newNamesPerSecond={self._per_s} topics or groups by using them; try later, make "
+                "them beforehand as an administrator does, or set newNamesPerSecond higher",
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from skylarkmq.broker.tables.config_table import ADDRESSES_MAX, BURST_S, NewNames
@@ -20,7 +22,7 @@ def test_an_address_may_make_a_burst_and_then_so_many_a_second() -> None:
             try:
                 names.check(address, f"t{number}")
             except RemoteProtocolError as error:
-                assert error.response_code == ResponseCode.SYSTEM_BUSY
+                assert error.response_code == ResponseCode.SYSTEM_ERROR
                 assert "newNamesPerSecond=5" in error.remark
                 return number
         return count
@@ -28,6 +30,8 @@ def test_an_address_may_make_a_burst_and_then_so_many_a_second() -> None:
     assert made(100, "192.0.2.1:1000") == 5 * BURST_S
     assert made(100, "192.0.2.1:1001") == 0, "another connection of the same address"
     assert made(100, "192.0.2.2:1000") == 5 * BURST_S
+    assert made(100, "2001:db8::1:1000") == 5 * BURST_S
+    assert made(100, "2001:db8::ffff:1000") == 0, "whoever has one of a network has all"
     clock.advance(2.0)
     assert made(100, "192.0.2.1:1002") == 10
 
@@ -58,3 +62,13 @@ async def test_topics_and_groups_are_counted_when_peers_make_them() -> None:
     assert rig.groups.find("g1", "192.0.2.1:1") is not None
     rig.groups.find("g")  # an administrator
     rig.topic("t")
+
+
+async def test_accounts_are_not_counted() -> None:
+    rig = GroupRig(new_names_per_second=1, acl_enable=True, rocketmq_home=Path("/"))
+    rig.start()
+    for number in range(3 * BURST_S):
+        rig.topics.create_in_send(f"t{number}", "TBW102", 4, "192.0.2.1:1")
+        rig.groups.find(f"g{number}", "192.0.2.1:1")
+    assert {"t29"} <= rig.topics.table.keys()
+    assert {"g29"} <= rig.groups.table.keys()
