@@ -14,7 +14,9 @@ answer in time, they are 503 and say since when it is silent. READY_LIMIT_S is b
 a Kubernetes probe waits, METRICS_LIMIT_S below the ten of a scrape.
 
 But for /drainz nothing here changes the broker, and nothing touches its disk. A scrape lets the
-loop run between two families, so a broker with many topics does not stall while it is watched.
+loop run between two families, so a broker with many topics does not stall while it is watched. One
+scrape runs at a time: those who ask meanwhile share the next one of their format, so they cost what
+one reader costs, however many they are.
 
 h11 reads one request of a connection, a page answers it, and the connection ends:
 
@@ -369,6 +371,40 @@ class PageServer:
         return await page(request)
 
 
+class _Scrapes:
+    """Runs one scrape at a time. Loop of the pages."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._next: dict[tuple[str, bool], asyncio.Task[bytes | None]] = {}
+
+    def begun(
+        self, form: tuple[str, bool], scrape: Callable[[], Awaitable[bytes]]
+    ) -> asyncio.Task[bytes | None]:
+        """Return the next scrape of a form, which begins when those before it have ended.
+
+        Its result is None where the broker's loop did not answer.
+        """
+        task = self._next.get(form)
+        if task is None:
+            work = self._run(form, scrape)
+            task = self._next[form] = asyncio.get_running_loop().create_task(work, name="scrape")
+        return task
+
+    def has_next(self, task: asyncio.Task[bytes | None]) -> bool:
+        """Return whether a scrape has not begun."""
+        return task in self._next.values()
+
+    async def _run(
+        self, form: tuple[str, bool], scrape: Callable[[], Awaitable[bytes]]
+    ) -> bytes | None:
+        async with self._turn:
+            del self._next[form]  # who asks from now on gets figures of a later moment
+            with contextlib.suppress(TimeoutError):
+                return await scrape()
+            return None
+
+
 class MetricsServer:
     """Serves a broker's pages. `start` and `stop` belong to its loop, all else to the thread.
 
@@ -403,6 +439,7 @@ class MetricsServer:
         self._make_clock = make_clock
         self._prepare = prepare
         self._drain = drain
+        self._scrapes = _Scrapes()
         self._thread: LoopThread | None = None
         self._pages: PageServer | None = None
 
@@ -474,21 +511,28 @@ class MetricsServer:
             self._registry = self._make_registry()
         encode, content_type = choose_format(request.headers.get("accept", ""))
         zipped = text_formats.gzip_accepted(request.headers.get("accept-encoding", ""))
-        work = self._scrape(self._registry, encode, zipped=zipped)
-        try:
-            body = await self._ask_loop(work, METRICS_LIMIT_S)
-        except TimeoutError:
-            why = f"{self._silent(METRICS_LIMIT_S)}\n".encode()
-            return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        scrape = partial(self._scrape, self._registry, encode, zipped=zipped)
+        shared = self._scrapes.begun((content_type, zipped), scrape)
+        body = None
+        with contextlib.suppress(TimeoutError):
+            body = await within(self._clock, METRICS_LIMIT_S, asyncio.shield(shared))
+        if body is None:
+            why = self._silent(METRICS_LIMIT_S)
+            if self._scrapes.has_next(shared):
+                why = f"scrapes before this one took {METRICS_LIMIT_S:.1f} s; scrape less often"
+            return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n".encode())
         headers = [("Vary", "Accept, Accept-Encoding")]
         if zipped:
             headers.append(("Content-Encoding", "gzip"))
         return HttpResponse(HTTPStatus.OK, body, content_type, headers)
 
     async def _scrape(self, registry: CollectorRegistry, encode: Encoder, *, zipped: bool) -> bytes:
-        if self._prepare is not None:
-            await self._prepare()
-        return await exposition(registry, encode, zipped=zipped)
+        async def scrape() -> bytes:
+            if self._prepare is not None:
+                await self._prepare()
+            return await exposition(registry, encode, zipped=zipped)
+
+        return await self._ask_loop(scrape(), METRICS_LIMIT_S)
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
         return verdict(request, run_checks(self._checks.live), "live")

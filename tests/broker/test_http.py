@@ -111,6 +111,63 @@ async def test_what_a_scrape_needs_is_measured_before_it() -> None:
             assert b"measured " + scrapes in body
 
 
+async def test_scrapes_at_the_same_time_cost_what_one_after_the_other_costs() -> None:
+    """Who asks while one is under way shares the next one; a form has its own."""
+    async with Site() as site:
+        site.registry = CollectorRegistry()
+        measured = Gauge("measured", "Scrapes.", registry=site.registry)
+        go_on, running, most = asyncio.Event(), 0, 0
+
+        async def prepare() -> None:
+            nonlocal running, most
+            measured.inc()
+            running += 1
+            most = max(most, running)
+            await go_on.wait()
+            running -= 1
+
+        site.server._prepare = prepare
+        first = asyncio.create_task(site.get("/metrics"))
+        await until(lambda: running == 1)
+        zipped = "Accept-Encoding: gzip"
+        others = [asyncio.create_task(site.get("/metrics")) for _ in range(5)]
+        others += [asyncio.create_task(site.get("/metrics", zipped)) for _ in range(5)]
+        scrapes = site.server._scrapes
+        await until(lambda: len(scrapes._next) == 2)
+        await until(lambda: len(site.server._pages._open) == 11)  # type: ignore[union-attr]
+        assert (await site.get("/livez"))[0] == 200  # those before have been read
+        go_on.set()
+        assert b"measured 1.0" in (await first)[2]
+        answers = [await other for other in others]
+        assert {status for status, _, _ in answers} == {200}
+        assert len({body for _, _, body in answers}) == 2
+        assert (measured._value.get(), most) == (3, 1)
+        assert b"measured 4.0" in (await site.get("/metrics"))[2]
+
+
+async def test_a_scrape_whose_turn_does_not_come_says_so() -> None:
+    async with Site() as site:
+        go_on, begun = asyncio.Event(), asyncio.Event()
+
+        async def prepare() -> None:
+            begun.set()
+            await go_on.wait()
+
+        site.server._prepare = prepare
+        first = asyncio.create_task(site.get("/metrics"))
+        await begun.wait()
+        second = asyncio.create_task(site.get("/metrics"))
+        await until(lambda: bool(site.server._scrapes._next))
+        thread = site.server._thread
+        assert thread is not None
+        thread.loop.call_soon_threadsafe(site.clock.advance, METRICS_LIMIT_S)
+        status, _, body = await second
+        assert (status, body) == (503, b"scrapes before this one took 5.0 s; scrape less often\n")
+        assert (await first)[0] == 503
+        go_on.set()
+        assert (await site.get("/metrics"))[0] == 200
+
+
 async def test_metrics_as_openmetrics_end_with_one_mark() -> None:
     async with Site() as site:
         _, head, body = await site.get(
