@@ -6,6 +6,10 @@ ends at once. The tables live in memory alone; brokers fill them again after a r
 A registration may carry all topics or only those that changed, so a topic that is missing from one
 stays known as long as its broker does. Topics and the cluster are taken from masters (id 0) alone.
 
+A broker that leaves has its queues in a table of its own, so its routes end at once, however many
+it has. Which brokers a topic has is put right afterwards, in turns: many brokers with many topics
+may leave together, as where a network is cut.
+
 Unlike RocketMQ, a registration does not take the place of a broker that answers: `find_rival` finds
 the broker whose place it would take, and the processor asks that one first. The broker in this
 process has no rival: what others say under its name or address changes nothing. A broker that has
@@ -21,12 +25,12 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 namesrv/.../routeinfo/RouteInfoManage
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
-from skylarkmq.common.clock import Clock
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.bodies.route import (
     BrokerData,
@@ -52,10 +56,17 @@ BROKER_EXPIRY_S: Final = 120.0
 SCAN_INTERVAL_S: Final = 10.0
 BROKERS_MAX: Final = 10_000
 TOPICS_MAX: Final = 1_000_000
+BROKER_TOPICS_MAX: Final = 100_000
+"""Topics of one broker."""
 NAME_SIZE_MAX: Final = 255
+ENTRIES_MAX: Final = 4_000_000
+"""Topics of all brokers, a topic counted once for each broker that has it."""
+TURN_TOPICS: Final = 2000
+"""Topics of brokers that have left which one turn of the loop looks at."""
 FILTER_SERVERS_MAX: Final = 64
 """Filter servers of one broker: RocketMQ starts as many as `filterServerNums` says, normally 0."""
 READ_WRITE: Final = PermName.PERM_READ | PermName.PERM_WRITE
+_NO_QUEUES: Final[Mapping[str, QueueData]] = {}
 
 
 class BrokerConnection(Protocol):
@@ -99,11 +110,15 @@ class RouteInfoManager:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Invariant: the addresses in `_live` are those in `_addresses`, each in its broker's.
-        # Invariant: every broker name in `_topics` and in `_clusters` stands in `_addresses`.
+        # Invariant: every broker name in `_queues` and in `_clusters` stands in `_addresses`.
         self._live: dict[str, BrokerLiveInfo] = {}
         self._addresses: dict[str, dict[int, str]] = {}  # broker name -> id -> address
         self._clusters: dict[str, str] = {}  # broker name -> cluster
-        self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> its queues
+        self._queues: dict[str, dict[str, QueueData]] = {}  # broker name -> topic -> its queues
+        # Invariant: a topic of a broker in `_queues` has it here; it may have brokers of `_left`.
+        self._brokers: dict[str, dict[str, None]] = {}  # topic -> broker names
+        self._left: list[tuple[str, dict[str, QueueData]]] = []  # brokers, with what they had
+        self._turn: TimerHandle | None = None  # in which some of that is forgotten
         # Invariant: every broker name in it stands in `_addresses`; terms are positive.
         self._terms: dict[str, int] = {}  # broker name -> the highest term of its masters
         self._scan = IntervalTimer(clock, SCAN_INTERVAL_S, self.drop_silent)
@@ -115,6 +130,9 @@ class RouteInfoManager:
     def stop(self) -> None:
         """Look no more."""
         self._scan.stop()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
 
     def register(
         self,
@@ -262,19 +280,17 @@ class RouteInfoManager:
 
     def topic_route(self, topic: str) -> TopicRouteData | None:
         """Return where a topic lives, None when no broker that is there has it."""
-        queues = self._topics.get(topic)
+        queues = self._queues_of(topic)
         if not queues:
             return None
-        brokers = [self._broker_data(name) for name in queues]
+        brokers = [self._broker_data(queue.broker_name) for queue in queues]
         filters = {
             address: servers
             for broker in brokers
             for address in broker.broker_addrs.values()
             if (servers := self._live[address].filter_servers)
         }
-        return TopicRouteData(
-            broker_datas=brokers, filter_server_table=filters, queue_datas=list(queues.values())
-        )
+        return TopicRouteData(broker_datas=brokers, filter_server_table=filters, queue_datas=queues)
 
     def forget_topic(self, topic: str, broker_names: Collection[str] | None = None) -> None:
         """Forget where a topic lives: on all brokers, or on those named.
@@ -282,11 +298,10 @@ class RouteInfoManager:
         A broker that still has it makes it known again with its next registration of another
         version.
         """
-        queues = self._topics.get(topic, {})
-        for name in list(queues) if broker_names is None else broker_names:
-            queues.pop(name, None)
-        if not queues:
-            self._topics.pop(topic, None)
+        known = list(self._brokers.get(topic, ()))
+        for name in known if broker_names is None else broker_names:
+            self._queues.get(name, {}).pop(topic, None)
+            self._forget_broker(topic, name)
 
     def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
         """Let clients send to a broker's topics, or not; how many topics it has.
@@ -294,14 +309,11 @@ class RouteInfoManager:
         Holds until the broker registers with another version of its topics. Allowing also lets
         them be read.
         """
-        count = 0
-        for queues in self._topics.values():
-            data = queues.get(broker_name)
-            if data is not None:
-                perm = READ_WRITE if allowed else data.perm & ~PermName.PERM_WRITE
-                queues[broker_name] = msgspec.structs.replace(data, perm=perm)
-                count += 1
-        return count
+        queues = self._queues.get(broker_name, {})
+        for topic, data in queues.items():
+            perm = READ_WRITE if allowed else data.perm & ~PermName.PERM_WRITE
+            queues[topic] = msgspec.structs.replace(data, perm=perm)
+        return len(queues)
 
     def brokers_of(self, cluster: str) -> list[str]:
         """Return the names of a cluster's brokers."""
@@ -309,15 +321,15 @@ class RouteInfoManager:
 
     def topics_of(self, cluster: str) -> list[str]:
         """Return the names of the topics that a broker of a cluster has."""
-        brokers = set(self.brokers_of(cluster))
-        return [topic for topic, queues in self._topics.items() if not brokers.isdisjoint(queues)]
+        tables = (self._queues.get(name, _NO_QUEUES) for name in self.brokers_of(cluster))
+        return list(dict.fromkeys(topic for table in tables for topic in table))
 
     def topics_flagged(self, mask: int, flags: int) -> list[str]:
         """Return the names of the topics whose system flags under a mask are these."""
         return [
             topic
-            for topic, queues in self._topics.items()
-            if next(iter(queues.values())).topic_sys_flag & mask == flags
+            for topic in self._brokers
+            if (queues := self._queues_of(topic)) and queues[0].topic_sys_flag & mask == flags
         ]
 
     def first_address(self) -> str | None:
@@ -336,7 +348,17 @@ class RouteInfoManager:
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""
-        return list(self._topics)
+        if self._left:
+            return [topic for topic in self._brokers if self._queues_of(topic)]
+        return list(self._brokers)
+
+    def _queues_of(self, topic: str) -> list[QueueData]:
+        """Return the queues of a topic on each broker that has it."""
+        return [
+            queues
+            for name in self._brokers.get(topic, ())
+            if (queues := self._queues.get(name, _NO_QUEUES).get(topic)) is not None
+        ]
 
     def _holder(self, header: RegisterBrokerRequestHeader) -> BrokerLiveInfo | None:
         """Return the broker that has the name and the id of a registration."""
@@ -421,20 +443,43 @@ class RouteInfoManager:
         log.info("broker %s registered at %s", header.broker_name, address)
 
     def _take_topics(self, broker_name: str, wrapper: TopicConfigSerializeWrapper) -> None:
-        for topic, config in wrapper.topic_config_table.items():
-            queues = self._topics.get(topic)
-            if queues is None:
-                if not 0 < len(topic) <= NAME_SIZE_MAX or len(self._topics) >= TOPICS_MAX:
-                    log.warning("leaving out topic %s of broker %s", shown(topic), broker_name)
-                    continue
-                queues = self._topics[topic] = {}
-            queues[broker_name] = QueueData(
+        told = wrapper.topic_config_table
+        self._forget_some(len(told))  # so that what has left is never more than what was there
+        table = self._queues.setdefault(broker_name, {})
+        count = sum(map(len, self._queues.values()))
+        room = min(BROKER_TOPICS_MAX, len(table) + ENTRIES_MAX - count)
+        left_out: list[str] = []
+        for topic, config in told.items():
+            if topic not in table and (len(table) >= room or not self._has_room(topic)):
+                left_out.append(topic)
+                continue
+            self._brokers.setdefault(topic, {})[broker_name] = None
+            table[topic] = QueueData(
                 broker_name=broker_name,
                 perm=config.perm,
                 read_queue_nums=config.read_queue_nums,
                 topic_sys_flag=config.topic_sys_flag,
                 write_queue_nums=config.write_queue_nums,
             )
+        if left_out:
+            log.warning(
+                "clients do not find %d topics of broker %s, %s for one: a name has 1 to %d "
+                "characters, a broker %d topics, and there are %d names, with the brokers that "
+                "have them %d entries, at most: delete topics that nobody uses, or give clusters "
+                "name servers of their own",
+                len(left_out),
+                broker_name,
+                shown(left_out[0]),
+                NAME_SIZE_MAX,
+                BROKER_TOPICS_MAX,
+                TOPICS_MAX,
+                ENTRIES_MAX,
+            )
+
+    def _has_room(self, topic: str) -> bool:
+        if topic in self._brokers:
+            return True
+        return 0 < len(topic) <= NAME_SIZE_MAX and len(self._brokers) < TOPICS_MAX
 
     def _drop(self, address: str, why: str) -> None:
         info = self._live.pop(address)
@@ -447,11 +492,38 @@ class RouteInfoManager:
         del self._addresses[info.name]
         self._terms.pop(info.name, None)
         self._clusters.pop(info.name, None)
-        for topic in [t for t, queues in self._topics.items() if info.name in queues]:
-            queues = self._topics[topic]
-            del queues[info.name]
+        queues = self._queues.pop(info.name, None)
+        if queues:
+            self._left.append((info.name, queues))
+            self._forget_later()
+
+    def _forget_later(self) -> None:
+        if self._left and self._turn is None:
+            self._turn = self._clock.call_at(self._clock.monotonic(), self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._forget_some(TURN_TOPICS)
+        self._forget_later()
+
+    def _forget_some(self, count: int) -> None:
+        """Forget of so many topics that brokers had them which have left since."""
+        rest = count
+        while self._left and rest > 0:
+            name, queues = self._left[-1]
+            while queues and rest > 0:
+                topic, _ = queues.popitem()
+                rest -= 1
+                if topic not in self._queues.get(name, _NO_QUEUES):  # it has not come back
+                    self._forget_broker(topic, name)
             if not queues:
-                del self._topics[topic]
+                self._left.pop()
+
+    def _forget_broker(self, topic: str, name: str) -> None:
+        brokers = self._brokers.get(topic, {})
+        brokers.pop(name, None)
+        if not brokers:
+            self._brokers.pop(topic, None)
 
 
 def _check_words(*words: str) -> None:

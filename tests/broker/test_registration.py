@@ -220,6 +220,7 @@ async def test_all_topics_go_out_at_every_period(monkeypatch: pytest.MonkeyPatch
     assert len(setup.channel.requests) == 2
     assert len(setup.channel.topics()) == SYSTEM_TOPIC_COUNT
     await setup.service.stop()
+    setup.namesrv.routes.stop()
     assert setup.clock.pending_count == 0
 
 
@@ -436,6 +437,7 @@ async def test_a_name_server_that_does_not_answer_is_tried_more_and_more_rarely(
     await setup.advance(29)
     assert len(setup.channel.requests) <= 1, "from now on at the period alone"
     await setup.service.stop()
+    setup.namesrv.routes.stop()
     assert setup.clock.pending_count == 0
 
 
@@ -668,6 +670,7 @@ async def test_a_replica_registers_as_it_is_told(monkeypatch: pytest.MonkeyPatch
     await settle()
     await setup.service.stop()
     assert _roles(setup.channel)[5:] == [(register, "2", None), (unregister, "2", None)]
+    setup.namesrv.routes.stop()
     assert setup.clock.pending_count == 0
 
 

@@ -307,6 +307,18 @@ MUTANTS: Final = (
         "perm = data.perm | PermName.PERM_WRITE if allowed else data.perm & ~PermName.PERM_WRITE",
         "broker/namesrv/test_admin.py",
     ),
+    Mutant(
+        "broker/namesrv/route_info.py",
+        "if topic not in self._queues.get(name, _NO_QUEUES):  # it has not come back",
+        "if True:",
+        "broker/namesrv/test_route_info.py",
+    ),
+    Mutant(
+        "broker/namesrv/route_info.py",
+        "self._forget_some(TURN_TOPICS)",
+        "self._forget_some(BROKER_TOPICS_MAX)",
+        "broker/namesrv/test_route_info.py",
+    ),
     # Replicas
     Mutant(
         "broker/replication/failover/in_sync.py",

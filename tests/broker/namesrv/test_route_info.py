@@ -18,6 +18,7 @@ from skylarkmq.protocol.headers.route import (
     RegisterBrokerResponseHeader,
 )
 from tests.support.manual_clock import ManualClock
+from tests.support.python_work import counted_lines
 
 
 class _Link:
@@ -55,6 +56,10 @@ def _body(*topics: str, counter: int = 1, queues: int = 4) -> RegisterBrokerBody
             data_version=DataVersion(counter=counter, timestamp=1), topic_config_table=table
         )
     )
+
+
+def _entries(routes: RouteInfoManager) -> list[tuple[str, str]]:
+    return [(name, topic) for name, queues in routes._queues.items() for topic in queues]
 
 
 def _queues(routes: RouteInfoManager, topic: str) -> dict[str, int] | None:
@@ -316,6 +321,86 @@ def test_the_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert routes.cluster_info().cluster_addr_table == {"c": ["broker-a"]}
 
 
+def test_what_a_broker_registers_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its other topics are found, and it stays registered: it may have grown for years."""
+    monkeypatch.setattr(route_info, "BROKER_TOPICS_MAX", 2)
+    monkeypatch.setattr(route_info, "ENTRIES_MAX", 3)
+    routes, link = RouteInfoManager(ManualClock()), _Link()
+    routes.register(_header(), _body("T", "U", "V", "W"), link)
+    assert routes.topics() == ["T", "U"]
+    (record,) = caplog.records
+    assert "2 topics of broker broker-a" in record.getMessage()
+    assert "delete topics that nobody uses" in record.getMessage()
+    routes.register(_header(), _body("T", "V", counter=2, queues=9), link)
+    assert _queues(routes, "T") == {"broker-a": 9}
+    assert routes.topic_route("V") is None
+    routes.register(_header("broker-b", "10.0.0.2:10911"), _body("T", "V"), _Link())
+    assert _queues(routes, "T") == {"broker-a": 9, "broker-b": 4}
+    assert routes.topic_route("V") is None, "of all brokers"
+    routes.forget_topic("U")
+    routes.register(_header(), _body("V", counter=3), link)
+    assert _queues(routes, "V") == {"broker-a": 4}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_brokers_that_leave_together_are_forgotten_in_turns(shared: bool) -> None:
+    clock = ManualClock()
+    routes = RouteInfoManager(clock)
+    links = [_Link() for _ in range(20)]
+    for number, link in enumerate(links):
+        header = _header(f"broker-{number}", f"10.0.0.{number}:10911")
+        topics = (f"T{topic}" if shared else f"T{number}-{topic}" for topic in range(500))
+        routes.register(header, _body("all", *topics), link)
+    with counted_lines() as work:
+        for link in links[1:]:
+            routes.connection_closed(link)
+    assert work.lines < 20 * 200, "some for each broker, not for each of its topics"
+    assert _queues(routes, "all") == {"broker-0": 4}
+    assert len(routes.topics()) == len(routes.topics_of("c")) == 501
+    assert routes.topic_route("T19-7") is None
+    most = 0
+    while (timer := clock.next_timer_s()) is not None:
+        assert timer == clock.monotonic()
+        with counted_lines() as work:
+            run_next(clock)
+        most = max(most, work.lines)
+    assert 0 < most < route_info.TURN_TOPICS * 20
+    assert len(routes.topics()) == 501
+    assert (len(routes._brokers), routes._left) == (501, [])
+
+
+def test_a_broker_that_is_back_before_it_is_forgotten_has_its_topics() -> None:
+    clock, link = ManualClock(), _Link()
+    routes = RouteInfoManager(clock)
+    routes.register(_header(), _body("T", "U", "V"), link)
+    routes.connection_closed(link)
+    routes.register(_header(), _body("T", queues=9), _Link())
+    assert routes.topics() == ["T"]
+    clock.advance(0)
+    assert _queues(routes, "T") == {"broker-a": 9}
+    assert routes.topics() == ["T"]
+    assert routes.topic_route("U") is None
+
+
+def run_next(clock: ManualClock) -> None:
+    """Run what is due next, and nothing that it asks for."""
+    _, _, timer = clock._timers.pop(0)
+    timer.callback(*timer.args)
+
+
+def test_who_comes_and_goes_leaves_no_more_than_was_there() -> None:
+    """Turns of the loop may be few: whoever registers forgets as much as it brings."""
+    routes = RouteInfoManager(ManualClock())
+    for number in range(50):
+        link = _Link()
+        topics = [f"T{number}-{topic}" for topic in range(20)]
+        routes.register(_header(f"broker-{number}"), _body(*topics), link)
+        routes.connection_closed(link)
+        assert sum(len(queues) for _, queues in routes._left) <= 20
+
+
 def _with_filters(*servers: str) -> RegisterBrokerBody:
     return msgspec.structs.replace(_body("T"), filter_server_list=list(servers))
 
@@ -356,6 +441,7 @@ STEPS = st.one_of(
     st.tuples(st.just("close"), BROKERS, st.integers(0, 3), st.just("")),
     st.tuples(st.just("wait"), BROKERS, st.integers(0, 3), st.just("")),
     st.tuples(st.just("forget"), BROKERS, st.integers(0, 3), st.sampled_from("TU")),
+    st.tuples(st.just("turn"), BROKERS, st.just(0), st.just("")),
 )
 
 
@@ -385,9 +471,12 @@ def test_whatever_brokers_do_routes_lead_to_brokers_that_are_there(
         elif step == "wait":
             clock.advance(61)
             routes.drop_silent()
+        elif step == "turn":
+            run_next(clock) if clock.pending_count else None
         else:
             routes.forget_topic(topics)
         table = routes.cluster_info().broker_addr_table
+        assert all(name in routes._brokers[topic] for name, topic in _entries(routes))
         standing = [each for data in table.values() for each in data.broker_addrs.values()]
         assert len(standing) == len(set(standing)), "an address stands once"
         there = {each for each in "1234" if routes.data_version(each) is not None}
@@ -397,6 +486,11 @@ def test_whatever_brokers_do_routes_lead_to_brokers_that_are_there(
             route = routes.topic_route(topic)
             assert route is not None and route.queue_datas
             assert {data.broker_name for data in route.broker_datas} <= set(table)
+    before = routes.topics()
+    clock.advance(0)
+    assert routes.topics() == before
+    assert set(before) == set(routes._brokers)
+    assert all(set(names) <= routes._queues.keys() for names in routes._brokers.values())
 
 
 # Terms
