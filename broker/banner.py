@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from skylarkmq import __version__, kernel
@@ -256,8 +255,8 @@ class StartProgress:
         self._shown = -1  # percent
         self.stopped = False
 
-    def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """End the start at its next step: a handler of signals."""
+    def stop(self) -> None:
+        """End the start at its next step. From a handler of signals, too."""
         self.stopped = True
 
     def __call__(self, what: str, done: int, total: int) -> None:

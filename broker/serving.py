@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from dataclasses import replace
 from functools import partial
@@ -40,6 +39,7 @@ from skylarkmq.broker.process import (
     raise_file_limit,
 )
 from skylarkmq.broker.service_manager import ServiceManager
+from skylarkmq.broker.stop_signals import StopSignals
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension
@@ -57,7 +57,6 @@ log = logging.getLogger("skylarkmq")
 
 KNOWN_LIMIT_S: Final = 3.0
 """For a name server that answers; one that is away does not hold up the start."""
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve_names(
@@ -65,8 +64,8 @@ async def serve_names(
 ) -> int:
     """Run a name server and return the exit code."""
     raise_file_limit()
-    stop = _stop_event()
     clock = SystemClock(asyncio.get_running_loop())
+    stop = StopSignals(clock, has_supervisor=link is not None).install().asked
     manager = service_manager(link)
     controller = NamesrvController(loaded.config, clock)
     await controller.start()
@@ -108,8 +107,8 @@ async def serve_broker(
     started_s = clock.monotonic()
     manager = service_manager(link)
     progress = StartProgress(sys.stderr, manager.starting)
-    for number in STOP_SIGNALS:  # the loop answers none while it loads the store
-        signal.signal(number, progress.stop)
+    signals = StopSignals(clock, progress.stop, has_supervisor=link is not None)
+    stop = signals.install().asked
     if not using_extension():
         log.warning(
             "crcmod was installed without its compiled part: our own small files are slower"
@@ -139,7 +138,6 @@ async def serve_broker(
     _answer_by_loop(link)
     collect_rarely()
     give_memory_back(kept_size=0)  # what reading the store took
-    stop = _stop_event()
     if progress.stopped:
         stop.set()
     elif link is not None:  # who waits for the fleet makes topics then, on all of its brokers
@@ -205,12 +203,3 @@ def _leave_room_for_files(loaded: Loaded[BrokerConfig], servers: int) -> Loaded[
     if "maxConnections" in loaded.settings:  # the default is an upper bound; `--check` tells
         log.warning("maxConnections is %d here: there may be %d open files", possible, limit)
     return replace(loaded, config=replace(config, max_connections=possible))
-
-
-def _stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    return stop
