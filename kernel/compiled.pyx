@@ -58,6 +58,7 @@ cdef const unsigned char* DELAY = b"DELAY\x01"
 cdef const unsigned char* CLUSTER = b"CLUSTER\x01"
 cdef const unsigned char* TRANSACTION = b"TRAN_MSG\x01"
 cdef const unsigned char* TIMER = b"TIMER_"
+cdef const unsigned char* RECEIPT = b"POP_CK\x01"
 cdef enum:
     UNIQUE_SIZE = 9
     KEYS_SIZE = 5
@@ -67,6 +68,7 @@ cdef enum:
     CLUSTER_SIZE = 8
     TRANSACTION_SIZE = 9
     TIMER_SIZE = 6
+    RECEIPT_SIZE = 7
 
 
 cdef inline void store16(unsigned char* at, uint32_t value) noexcept nogil:

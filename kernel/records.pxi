@@ -36,20 +36,36 @@ cdef bint is_plain(const unsigned char* text, Py_ssize_t size) noexcept nogil:
     """Whether nothing in encoded properties asks for more than storing the message."""
     cdef const unsigned char* end = text + size
     while text < end:
-        if text[0] == 0:
+        if text[0] == 0 or asks_for_more(text, end):
             return False
-        if text[0] == c'T':
-            if begins(text, end, TIMER, TIMER_SIZE):
-                return False
-            if begins(text, end, TRANSACTION, TRANSACTION_SIZE):
-                return False
-        elif text[0] == c'D':
-            if begins(text, end, DELAY, DELAY_SIZE):
-                return False
-        elif text[0] == c'C' and begins(text, end, CLUSTER, CLUSTER_SIZE):
+        if text[0] == c'C' and begins(text, end, CLUSTER, CLUSTER_SIZE):
             return False
         text += 1
     return True
+
+
+cdef bint is_plain_part(const unsigned char* at, Py_ssize_t size) noexcept nogil:
+    """The same of a message of a batch, whose CLUSTER does not count."""
+    cdef const unsigned char* end = at + size
+    if memchr(at, 0, size) != NULL:
+        return False
+    while at < end:
+        if asks_for_more(at, end):
+            return False
+        at = <const unsigned char*> memchr(at, PAIR_END, end - at)
+        if at == NULL:
+            return True
+        at += 1
+    return True
+
+
+cdef inline bint asks_for_more(const unsigned char* at, const unsigned char* end) noexcept nogil:
+    """Whether a name begins there that the Python road must look at."""
+    if at[0] == c'T':
+        return begins(at, end, TIMER, TIMER_SIZE) or begins(at, end, TRANSACTION, TRANSACTION_SIZE)
+    if at[0] == c'D':
+        return begins(at, end, DELAY, DELAY_SIZE)
+    return at[0] == c'P' and begins(at, end, RECEIPT, RECEIPT_SIZE)
 
 
 cdef inline bint begins(
@@ -97,16 +113,3 @@ cdef const unsigned char* tag_at(
             tag, tag_size[0] = at + TAGS_SIZE, stop - at - TAGS_SIZE
         at = stop + 1
     return tag
-
-
-cdef bint has_timer(const unsigned char* at, Py_ssize_t size) noexcept nogil:
-    """Whether encoded properties may ask for a time of delivery."""
-    cdef const unsigned char* end = at + size - TIMER_SIZE
-    while at <= end:
-        at = <const unsigned char*> memchr(at, c'T', end - at + 1)
-        if at == NULL:
-            return False
-        if memcmp(at, TIMER, TIMER_SIZE) == 0:
-            return True
-        at += 1
-    return False

@@ -6,7 +6,7 @@ cdef Py_ssize_t store_properties(
     """Write what is stored of a send's properties and return its size.
 
     CLUSTER joins them, and WAIT=true leaves them, but not those of a batch. -1 at a delay, a
-    transaction, a timer, a zero, and a WAIT that says something else.
+    transaction, a timer, a receipt, a zero, and a WAIT that says something else.
     """
     cdef Py_ssize_t size = text.size, pair_size = PyBytes_GET_SIZE(cluster_pair), start, value
     cdef const unsigned char* pair = <const unsigned char*> PyBytes_AS_STRING(cluster_pair)
@@ -264,11 +264,7 @@ cdef bint is_batch_of(bytes body, Py_ssize_t topic_size, Batch* batch) noexcept:
             return False
         own_size = size - ITEM_MIN - body_size
         properties = at + size - own_size
-        if (
-            load16(properties - 2) != own_size
-            or memchr(properties, 0, own_size) != NULL
-            or has_timer(properties, own_size)
-        ):
+        if load16(properties - 2) != own_size or not is_plain_part(properties, own_size):
             return False
         if own_size and properties[own_size - 1] != PAIR_END:
             own_size += 1

@@ -82,6 +82,7 @@ _BEGINS: Final = {
 _DELAY = "DELAY\x01"
 _TRANSACTION = "TRAN_MSG\x01"
 _TIMER = "TIMER_"
+_RECEIPT = "POP_CK\x01"
 _CLUSTER = "CLUSTER\x01"
 TURN_SIZE_MAX = 1 << 20
 """Bytes of records that wait for the end of a turn; more are committed after the read."""
@@ -275,7 +276,7 @@ class SendProcessor:
             len(body) > self._max_body_size
             or (batch is not None and batch != "false")
             or (_DELAY in text or _TRANSACTION in text or _TIMER in text or _CLUSTER in text)
-            or "\0" in text
+            or (_RECEIPT in text or "\0" in text)
         ):
             return False
         properties, wait = take_wait(text.encode())

@@ -4,10 +4,17 @@ What the broker changes: WAIT leaves the stored text and CLUSTER joins it; a del
 WAIT, goes to the schedule topic, and carries its target in REAL_TOPIC and REAL_QID; a dead letter
 is not delayed. The first half of a transaction keeps WAIT, too, and goes to the half topic
 (`transaction/messages.py`). The parts of a batch keep their own text, followed by the batch's.
+POP_CK is never stored: who sends on what he has popped names the receipt that he had, and clients
+that pop would take it for theirs.
+
+Unlike RocketMQ, which looks at no property of a batch's part: it delivers one with a delay level at
+once, and half a transaction, too.
 
 Pure; loop thread.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
-(asyncSendMessage, asyncSendBatchMessage), store/.../CommitLog.java (asyncPutMessage)
+(asyncSendMessage, asyncSendBatchMessage), store/.../CommitLog.java (asyncPutMessage);
+apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/SendMessageProcessor.java
+(clearReservedProperties: POP_CK alone)
 """
 
 from __future__ import annotations
@@ -54,6 +61,8 @@ from skylarkmq.store.timer.rules import (
 _WAIT = b"WAIT\x01"
 _DELAY = b"DELAY\x01"
 _TIMER = b"TIMER_"
+_RECEIPT = b"POP_CK"
+_ASKS_FOR_MORE = (_TIMER, _DELAY, b"TRAN_MSG\x01", _RECEIPT + b"\x01")
 _INVISIBLE = (
     MessageSysFlag.TRANSACTION_PREPARED_TYPE,
     MessageSysFlag.TRANSACTION_ROLLBACK_TYPE,
@@ -121,7 +130,7 @@ class SendMessages:
         """
         self._check_body(body)
         _check_compressed(header.sys_flag, (body,))
-        properties = _encoded(header.properties)
+        properties = without_property(_encoded(header.properties), _RECEIPT)
         if target.to_dlq:
             properties = with_property(properties, b"DELAY", b"0")
         properties, wait = take_wait(properties)
@@ -174,7 +183,7 @@ class SendMessages:
             RemoteProtocolError: as `single`.
         """
         self._check_body(body)
-        batch_level = _encoded(header.properties)
+        batch_level = without_property(_encoded(header.properties), _RECEIPT)
         if is_transactional(batch_level) or transaction_type(header.sys_flag):
             raise _illegal("a batch cannot be transactional")
         if _delay_level(batch_level) or target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
@@ -203,10 +212,12 @@ class SendMessages:
         """
         items = split_batch(body)
         _check_compressed(head.sys_flag, (part_body for _, part_body, _ in items))
+        texts = _PAIR_END.join([text for _, _, text in items])  # looked at once, not one by one
+        asks_for_more = any([texts.find(name) >= 0 for name in _ASKS_FOR_MORE])
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
-            if inner_level.find(_TIMER) >= 0 and asks_for_timer(inner_level):
-                raise _illegal("a message of a batch cannot be delayed")
+            if asks_for_more:
+                inner_level = _plain_part(inner_level)
             properties = join_properties(inner_level, head.properties)
             if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
                 _check_properties(properties)
@@ -267,6 +278,15 @@ def _illegal(why: str) -> RemoteProtocolError:
         ResponseCode.MESSAGE_ILLEGAL,
         f"the message is illegal, maybe msg body or properties length not matched. {why}",
     )
+
+
+def _plain_part(properties: bytes) -> bytes:
+    """Return the properties of a batch's message, which must ask for no more than to be stored."""
+    if asks_for_timer(properties) or _delay_level(properties):
+        raise _illegal("a message of a batch cannot be delayed; send it by itself")
+    if is_transactional(properties):
+        raise _illegal("a message of a batch cannot be transactional; send it by itself")
+    return without_property(properties, _RECEIPT)
 
 
 def _half(inner: MessageInner, level: int) -> MessageInner:

@@ -56,7 +56,7 @@ for name in TOPICS[:5]:
     )
 
 NAMES = st.sampled_from(
-    ["WAIT", "TAGS", "UNIQ_KEY", "a", "", "DELAY", "CLUSTER", "TRAN_MSG", "TIMER_"]
+    ["WAIT", "TAGS", "UNIQ_KEY", "a", "", "DELAY", "CLUSTER", "TRAN_MSG", "TIMER_", "POP_CK"]
 )
 VALUES = st.sampled_from(
     [
@@ -426,7 +426,7 @@ def batch_bodies(draw: st.DrawFn) -> bytes:
 BATCH_LEVELS = (
     "", "WAIT\x01true", "a\x01b\x02WAIT\x01true\x02", "WAIT\x01TRUE", "WAIT\x01false", "a\x01b\x02",
     "WAIT\x01true\x02WAIT\x01true", "DELAY\x011", "CLUSTER\x01x\x02a\x01b", "TRAN_MSG\x01true",
-    "TIMER_DELAY_MS\x011", "\0", "a" * 3000, "TAGS\x01shared", "\u20ac\x01\u20ac",
+    "TIMER_DELAY_MS\x011", "\0", "POP_CK\x011", "a" * 3000, "TAGS\x01shared", "\u20ac\x01\u20ac",
 )  # fmt: skip
 
 
@@ -499,6 +499,19 @@ def test_plain_batches_are_packed(codec: SerializeType, count: int) -> None:
     pieces = [encode_batch_send(codec, items, i=text) for text in ("", "WAIT\x01true")]
     left = check_batches([*pieces, encode_plain(codec)])
     assert left == [], "the plain sends before them made the lanes"
+
+
+@pytest.mark.parametrize(
+    "text", ["DELAY\x011", "TIMER_DELAY_MS\x011", "TRAN_MSG\x01true", "POP_CK\x011"]
+)
+@pytest.mark.parametrize("place", ["{}", "a\x01b\x02{}", "{}\x02a\x01b", "T\x01D\x02P\x01T\x02{}"])
+def test_what_a_message_of_a_batch_asks_for_is_looked_at_in_python(text: str, place: str) -> None:
+    item = BatchItem(0, b"x", place.format(text).encode())
+    plain, asks = [
+        encode_batch_send(CODECS[0], [BatchItem(7, b"y", b"a\x01b"), each])
+        for each in (BatchItem(7, b"y", place.format("a\x01DELAY").encode()), item)
+    ]
+    assert check_batches([plain, asks]) == [4, 6], "of each pair the second, both times"
 
 
 @pytest.mark.parametrize("codec", CODECS)

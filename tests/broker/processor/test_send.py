@@ -94,6 +94,7 @@ ROADS = [
         ({"i": "DELAY\x01x"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x010"}, ResponseCode.SUCCESS),
         ({"i": "CLUSTER\x01mine"}, ResponseCode.SUCCESS),
+        ({"i": "a\x01b\x02POP_CK\x011 2 3"}, ResponseCode.SUCCESS),
         ({"m": "true"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
     ],
@@ -115,6 +116,7 @@ async def test_every_road_says_the_same(
         queue_id = int(answer.ext_fields["queueId"])
         stored = (await read(client, "T", queue_id))[-1]
         assert stored.properties["CLUSTER"] == "DefaultCluster"
+        assert "POP_CK" not in stored.properties
 
 
 async def test_one_read_with_all_kinds_of_sends_keeps_their_order(client: RawClient) -> None:

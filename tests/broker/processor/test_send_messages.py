@@ -387,6 +387,45 @@ def test_a_batch_is_neither_delayed_nor_a_retry(properties: str, topic: str, wor
     assert caught.value.response_code == ILLEGAL
 
 
+@pytest.mark.parametrize(
+    ("properties", "word"),
+    [
+        ("DELAY\x011", "delayed"),
+        ("DELAY\x01x", "DELAY is 'x', not the number"),
+        ("TIMER_DELAY_MS\x015", "delayed"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01pg", "transactional"),
+    ],
+)
+def test_a_message_of_a_batch_asks_for_no_more_than_to_be_stored(
+    properties: str, word: str
+) -> None:
+    """It was delivered at once, whatever delay level it named, transaction or not."""
+    part = BatchItem(0, b"x", f"a\x01b\x02{properties}".encode())
+    with pytest.raises(RemoteProtocolError, match=word) as caught:
+        split(encode_batch([Message("T", b"ok"), part]), header(batch=True), target())
+    assert caught.value.response_code == ILLEGAL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"DELAY\x010", b"DELAY\x01-1", b"XDELAY\x011", b"DELAY\x01\x02a\x01b", b"TRAN_MSG\x01false"],
+)
+def test_what_asks_for_nothing_is_taken_in_a_batch(text: bytes) -> None:
+    _, parts = split(encode_batch([BatchItem(0, b"x", text)]), header(batch=True), target())
+    assert parts[0][1].startswith(text)
+
+
+def test_a_receipt_that_a_sender_names_is_not_stored() -> None:
+    """Who forwards a message that it has popped names the receipt that it had for it."""
+    receipt = "POP_CK\x010 1 60000 0 0 broker-a 2 7"
+    for text in (receipt, f"a\x01b\x02{receipt}\x02c\x01d", f"{receipt}\x02{receipt}"):
+        assert "POP_CK" not in stored(text)
+    item = BatchItem(0, b"x", f"a\x01b\x02{receipt}".encode())
+    _, parts = split(encode_batch([item]), header(receipt, batch=True), target())
+    assert decode_properties(parts[0][1].decode()) == {"a": "b", "CLUSTER": "C1"}
+    assert stored("a\x01POP_CK\x02XPOP_CK\x011") == {"a": "POP_CK", "XPOP_CK": "1", "CLUSTER": "C1"}
+
+
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\1", b"\0\0\0\x20" + bytes(10), b"\xff" * 40])
 def test_a_body_that_is_no_batch_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
