@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
 from contextlib import closing
@@ -66,6 +67,7 @@ from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.broker.waiting import result_of, synced
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.remoting.waiting import sleep, wait_event
@@ -76,7 +78,7 @@ from skylarkmq.store.progress import Progress
 log = logging.getLogger(__name__)
 
 EXIT_FAILED: Final = 1
-LEAD_RETRY_S: Final = 0.5
+RETRY_S: Final = 0.5
 MakeLife = Callable[[BrokerConfig], BrokerController]
 
 
@@ -399,7 +401,7 @@ class ReplicaBroker:
         if self._stage is Stage.FOLLOWING:
             if not anew and offset == self._store.commit_log.wrote_offset:
                 await self._synced()
-                await asyncio.to_thread(self._terms.keep, lineage)
+                await self._kept(partial(self._terms.keep, lineage), self._goes_on)
                 return self.lineage()
             await self._next_life()
         if anew and has_log:
@@ -407,9 +409,42 @@ class ReplicaBroker:
         elif not anew and offset < self._store.commit_log.wrote_offset:
             self._store.cut_back(offset)
             self._recovered_end = offset
-        await asyncio.to_thread(self._terms.keep, lineage)
-        await self._follow()
+        if await self._kept(partial(self._terms.keep, lineage), self._goes_on):
+            await self._follow()
         return self.lineage()
+
+    def _goes_on(self) -> bool:
+        return not self._is_stopping
+
+    async def _kept(
+        self, write: Callable[[], None], is_wanted: Callable[[], bool], limit_s: float = math.inf
+    ) -> bool:
+        """Have rows on the disk, or wait until the machine has what that takes.
+
+        Returns False when they are no longer wanted before.
+
+        Raises:
+            OSError: the disk has failed, or refuses for `limit_s`.
+        """
+        clock, told = self.life.peer_clock, False
+        until_s = clock.monotonic() + limit_s
+        while True:
+            try:
+                await asyncio.to_thread(write)
+                return True
+            except OSError as error:
+                refused = refusal(error)
+                if refused is None or clock.monotonic() >= until_s:
+                    raise
+                if not told:
+                    told = True
+                    log.error(
+                        "this replica cannot write the terms of its log and waits: %s; %s",
+                        *refused,
+                    )
+            await sleep(clock, RETRY_S)
+            if not is_wanted():
+                return False
 
     async def _begin_anew(self) -> None:
         """Put the store aside: its log is no part of the master's, or too old to go on with."""
@@ -459,6 +494,8 @@ class ReplicaBroker:
             await asyncio.to_thread(self._terms.append, row)
 
     def append(self, offset: int, data: bytes) -> None:
+        if self._terms.is_behind:
+            raise StoreError("the row of its term is not on the disk")
         self._store.take_records(offset, data)
 
     def forget_part(self) -> None:
@@ -482,7 +519,9 @@ class ReplicaBroker:
             raise StoreError(f"the store has failed: {error}") from error
 
     async def begin_term(self, row: TermStart) -> Lineage:
-        await asyncio.to_thread(self._terms.append, row)
+        # Another replica may lead where this one cannot for so long.
+        write, limit_s = partial(self._terms.append, row), self.driver.rules.lease_s
+        await self._kept(write, lambda: self._may_begin(row.term), limit_s)
         return self.lineage()
 
     async def lead(self, term: int) -> None:
@@ -505,7 +544,7 @@ class ReplicaBroker:
                 if parts.metadata.failure is not None or self.failed:
                     raise
                 log.warning("this replica does not lead yet: %s; trying again", error)
-            await sleep(life.peer_clock, LEAD_RETRY_S)
+            await sleep(life.peer_clock, RETRY_S)
         # What is read once at their start, such as the ends of transactions, must be shown by then.
         while self._may_begin(term) and parts.store.writer.published_offset < end:
             self._shown.clear()

@@ -15,6 +15,7 @@ try (log, queue files, key index, the journal's frames), is final: `MessageStore
     run of timed messages        its messages stay in memory                   after 10 s
     merge of runs                the runs stay as they are                     after 10 s
     table                        the request is refused, the old file stays    by who wants it
+    terms of a replica's log     it stores nothing                              every half second
     removal of a topic           the request is refused                        by who wants it
     removal of expired files     they stay                                     with the next round
     the lock, made anew          the old one is held                           with the next check
@@ -22,7 +23,7 @@ try (log, queue files, key index, the journal's frames), is final: `MessageStore
 
 Who ends: a start that has no descriptor or no memory; without room it goes on, so that cleaning can
 make some. A stop, which then is not clean. The log's own write, for its blocks were there before. A
-replica that cannot keep where a term begins, for another one may lead.
+replica that cannot keep for a whole lease where its own term begins, for another one may lead.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from skylarkmq.broker.replication.failover.coordination import (
 from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
+from skylarkmq.common.refusal import refusal
 from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ async def join_set(
         try:
             if await _is_known(coordination, config, file, alive):
                 return
-        except (CoordinationError, CoordinatedStateError) as error:
+        except (CoordinationError, CoordinatedStateError, OSError) as error:
+            if isinstance(error, OSError) and refusal(error) is None:
+                raise
             if str(error) != told or clock.monotonic() >= until_s:
                 told, until_s = str(error), clock.monotonic() + TOLD_INTERVAL_S
                 log.warning("this replica cannot take part yet: %s", error)

@@ -76,6 +76,7 @@ from skylarkmq.broker.replication.failover.replica_state import ReplicaState
 from skylarkmq.broker.replication.failover.terms import Lineage, TermStart
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.remoting.waiting import sleep
 
@@ -111,7 +112,11 @@ class ReplicaHome(Protocol):
         ...
 
     async def keep_rows(self, rows: Lineage) -> None:
-        """Write rows of the master behind those that are there, durably."""
+        """Write rows of the master behind those that are there, durably.
+
+        Raises:
+            OSError: the machine refuses it now; `append` refuses until `cut_back` has written them.
+        """
 
     def append(self, offset: int, data: bytes) -> None:
         """Store bytes of the master's log.
@@ -475,7 +480,13 @@ class ReplicaDriver:
 
     async def _append(self, action: Append) -> None:
         if action.rows:
-            await self._home.keep_rows(action.rows)
+            try:
+                await self._home.keep_rows(action.rows)
+            except OSError as error:
+                if refusal(error) is None:
+                    raise
+                self._not_stored(error)
+                return
         self._store(action)
 
     def _store(self, action: Append) -> None:
@@ -484,8 +495,12 @@ class ReplicaDriver:
         try:
             self._home.append(action.offset, data)
         except (StoreError, OSError) as error:
-            self._tell("append", f"what the master {self._hello_to} sends is not stored: {error}")
-            self._end_session()
+            self._not_stored(error)
+
+    def _not_stored(self, error: Exception) -> None:
+        """Ask for it again, in another session."""
+        self._tell("append", f"what the master {self._hello_to} sends is not stored: {error}")
+        self._end_session()
 
     def _do_cut_back(self, action: CutBack) -> None:
         async def cut() -> None:

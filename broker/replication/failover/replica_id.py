@@ -23,6 +23,7 @@ from pathlib import Path
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import is_no_space
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class ReplicaFile:
     def load(self, *, keeps_all: bool) -> None:
         """Read the file, or make a new id where this replica may have lost something.
 
+        A full disk does not hold up the start of one that is who it was.
+
         Args:
             keeps_all: nothing of the store can be lost with the machine: it was stopped cleanly,
                 or each record is synced before it counts.
@@ -77,17 +80,23 @@ class ReplicaFile:
                     "the machine has gone down without a clean stop, and ASYNC_FLUSH may have lost "
                     "the last messages: this replica counts as a new one until it has all again"
                 )
+        is_new = not self.id
         self.id = self.id or secrets.token_hex(8)
-        self._write()
+        try:
+            self._write(self.set_id)
+        except OSError as error:
+            # With another boot in it this one counts as new after the next crash, and no sooner.
+            if is_new or not is_no_space(error):
+                raise
 
     def join(self, set_id: str) -> None:
         """Note that the log belongs to a set."""
         if self.set_id != set_id:
+            self._write(set_id)
             self.set_id = set_id
-            self._write()
 
-    def _write(self) -> None:
+    def _write(self, set_id: str) -> None:
         self._files.make_folder(self._path.parent)
-        content = {"id": self.id, "set": self.set_id, "boot": self._boot}
+        content = {"id": self.id, "set": set_id, "boot": self._boot}
         data = encode_sidecar(Kind.REPLICA, content)
         self._files.replace(self._path, data, backup=False)

@@ -17,7 +17,8 @@ replaced as a whole, so a crash leaves the old rows or the new ones.
     the log is cut back      the log, then the rows                    rows behind the log's end
 
 Rows behind the log's end are dropped at the next start. The other orders would leave records that
-count as those of an earlier term, and a log that differs from its master's where it must not.
+count as those of an earlier term, and a log that differs from its master's where it must not. So
+nothing may be stored while the file is *behind*: while the disk may have other rows than these.
 
 As Kafka's leader epochs (KIP-101, KIP-279) do, without their questions back and forth: a follower
 sends all its rows.
@@ -31,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import is_no_space
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 
 ROWS_MAX: Final = 4096
@@ -122,12 +124,17 @@ def _end_of(lineage: Lineage, place: int, log_end: int) -> int:
 
 
 class TermsFile:
-    """The rows of this replica's log, on the disk. All calls but `rows` block; one thread."""
+    """The rows of this replica's log, on the disk. All calls but `rows` block; one thread.
+
+    Attributes:
+        is_behind: a write has failed, so the file may have other rows; the next write has all.
+    """
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
         self._rows: Lineage = ()
+        self.is_behind = False
 
     @property
     def rows(self) -> Lineage:
@@ -136,6 +143,8 @@ class TermsFile:
 
     def load(self, log_end: int) -> Lineage:
         """Read the rows, without those behind the log's end, and return them.
+
+        A full disk does not hold up the start: the file is behind then.
 
         Raises:
             CorruptFileError: the file is damaged. The replica must then start anew, as one whose
@@ -151,7 +160,12 @@ class TermsFile:
                 self._rows = lineage_of(rows)  # pyright: ignore[reportUnknownArgumentType]
             except LineageError as error:
                 raise CorruptFileError(self._path, 0, str(error)) from error
-        self.cut(log_end)
+        try:
+            self.cut(log_end)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._rows = rows_up_to(self._rows, log_end)
         return self._rows
 
     def append(self, row: TermStart) -> None:
@@ -163,6 +177,7 @@ class TermsFile:
             LineageError: the row cannot follow those before it.
         """
         if self._rows and self._rows[-1] == row:
+            self.keep(self._rows)
             return
         self._replace(lineage_of((*self._rows, row)[-ROWS_MAX:]))
 
@@ -172,11 +187,12 @@ class TermsFile:
 
     def keep(self, rows: Lineage) -> None:
         """Replace the rows: after a cut by those that are shared with the master."""
-        if rows != self._rows:
+        if rows != self._rows or self.is_behind:
             self._replace(lineage_of(rows))
 
     def _replace(self, rows: Lineage) -> None:
+        self.is_behind = True  # also where only the folder's sync fails: the new rows are there
         self._files.make_folder(self._path.parent)
         content = {"rows": [list(row) for row in rows]}
         self._files.replace(self._path, encode_sidecar(Kind.TERMS, content), backup=False)
-        self._rows = rows
+        self._rows, self.is_behind = rows, False

@@ -15,6 +15,7 @@ from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.replica_broker import ReplicaBroker
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.client import Producer
+from skylarkmq.common.files import Files
 from skylarkmq.store.config import StoreConfig
 from tests.support.patience import LIMIT_S, until
 from tests.support.ports import free_ports
@@ -65,14 +66,15 @@ class ReplicaSet:
             **broker,
         )
 
-    async def start(self, number: int, **more: Any) -> ReplicaBroker:
+    async def start(self, number: int, *, files: Files | None = None, **more: Any) -> ReplicaBroker:
+        """Start a replica; `files` has what it keeps of the set, such as its terms."""
         config = self.config(number, **more)
         way = self.ways[number] = SimulatedCoordination(self.engine, NAME, self.clock)
 
         def make(config: BrokerConfig) -> BrokerController:
             return BrokerController(config, metrics=self._metrics)
 
-        replica = self.replicas[number] = ReplicaBroker(config, make, coordination=way)
+        replica = self.replicas[number] = ReplicaBroker(config, make, files=files, coordination=way)
         await replica.start()
         return replica
 

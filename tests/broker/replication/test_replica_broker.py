@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -32,6 +33,7 @@ from skylarkmq.client import (
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.replication.replica_rig import producing, replica_set
+from tests.support.failing_files import ALWAYS, FailingFiles
 from tests.support.patience import LIMIT_S, until
 
 pytestmark = pytest.mark.timing
@@ -388,11 +390,55 @@ async def test_a_failed_disk_lets_another_one_lead_at_once(tmp_path: Path) -> No
 async def test_a_disk_that_fails_while_it_joins_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReplicaFile, "join", Mock(side_effect=OSError(28, "no space left")))
+    monkeypatch.setattr(ReplicaFile, "join", Mock(side_effect=OSError(5, "input/output error")))
     async with replica_set(tmp_path) as replicas:
         alone = await replicas.start(1)
         assert alone.ended is not None
         assert await asyncio.wait_for(alone.ended, LIMIT_S) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
+async def test_terms_that_the_machine_refuses_are_written_later(
+    tmp_path: Path, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one that begins to lead, and of one that begins to follow: their processes ended."""
+    async with replica_set(tmp_path) as replicas:
+        for number in (1, 2):
+            files = FailingFiles()
+            files.fail("open", path="skylarkmq/terms", times=2, error=error)
+            await replicas.start(number, files=files)
+            if number == 1:
+                await replicas.led()
+            await until(lambda files=files: files.has_failed, "a refusal")
+        await replicas.in_sync(1, 2)
+        async with producing(replicas) as sends:
+            await sends.send(Message("T", b"x"))
+        await replicas.same_logs()
+        assert all(each.ended and not each.ended.done() for each in replicas.replicas.values())
+    assert caplog.text.count("cannot write the terms of its log and waits") == 2
+
+
+@pytest.mark.slow
+async def test_one_that_cannot_write_its_term_for_a_lease_lets_another_one_lead(
+    tmp_path: Path,
+) -> None:
+    async with replica_set(tmp_path) as replicas:
+        files = FailingFiles()
+        files.fail("open", path="skylarkmq/terms", times=ALWAYS, error=errno.EMFILE)
+        alone = await replicas.start(1, files=files)
+        assert alone.ended is not None
+        assert await asyncio.wait_for(alone.ended, LIMIT_S) == 1
+
+
+async def test_a_stop_does_not_wait_for_terms_that_the_machine_refuses(tmp_path: Path) -> None:
+    async with replica_set(tmp_path) as replicas:
+        files = FailingFiles()
+        files.fail("open", path="skylarkmq/terms", times=ALWAYS, error=errno.ENOSPC)
+        alone = await replicas.start(1, files=files)
+        await until(lambda: files.has_failed, "a refusal")
+        await asyncio.wait_for(replicas.stop(1), LIMIT_S)
+        assert alone.ended is not None and not alone.ended.done()
 
 
 @pytest.mark.slow

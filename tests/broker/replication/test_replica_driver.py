@@ -225,6 +225,38 @@ async def test_what_cannot_be_stored_is_asked_for_again(error: Exception) -> Non
     await rig.stop()
 
 
+async def test_a_row_that_the_machine_refuses_is_asked_for_again() -> None:
+    """Where the master's next term begins could not be written, and the process ended."""
+    rig = await led_by_b()
+    rig.home.gate.set()
+    session = welcome(rig)
+    await settle()
+    rig.home.rows, refused = (), [OSError(24, "too many open files")]
+    keep_rows = rig.home.keep_rows
+
+    async def keep(rows: Lineage) -> None:
+        if refused:
+            raise refused.pop()
+        await keep_rows(rows)
+
+    rig.home.keep_rows = keep  # type: ignore[method-assign]
+    rig.driver.state._lineage = ()
+    before = rig.links.count(Hello)
+    rig.driver.heard("b", Part(1, session, 0, b"one", 0))
+    await rig.advance(1)
+    assert not rig.home.failures and rig.home.data == b""
+    assert rig.links.count(Hello) > before
+    refused.append(OSError(5, "input/output error"))
+    rig.driver.state._lineage = ()
+    again = welcome(rig, CommonPoint(1, 0))
+    await settle()
+    rig.driver.state._lineage = ()
+    rig.driver.heard("b", Part(1, again, 0, b"one", 0))
+    await rig.advance(1)
+    assert [str(error) for error in rig.home.failures] == ["[Errno 5] input/output error"]
+    await rig.stop()
+
+
 async def test_a_lost_connection_is_made_again_and_the_rest_of_a_record_dropped() -> None:
     rig = await led_by_b()
     rig.home.gate.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,20 @@ def test_what_is_synced_or_stopped_cleanly_outlives_the_machine() -> None:
 def test_where_no_boot_is_known_every_unclean_stop_counts() -> None:
     disk = CrashDisk()
     assert loaded(disk, "").id != loaded(disk, "").id
+
+
+def test_a_full_disk_holds_up_only_who_is_new() -> None:
+    disk = CrashDisk()
+    first = loaded(disk)
+    disk.fail("pwrite", error=errno.ENOSPC, times=3)
+    again = loaded(disk, NEXT_BOOT, keeps_all=True)
+    assert again.id == first.id
+    with pytest.raises(OSError, match="No space"):
+        loaded(disk, NEXT_BOOT)  # who it was would come back with its next start
+    with pytest.raises(OSError, match="No space"):
+        again.join("set-1")
+    again.join("set-1")
+    assert loaded(disk, NEXT_BOOT).set_id == "set-1", "the second one was not written"
 
 
 def test_a_damaged_file_is_named() -> None:

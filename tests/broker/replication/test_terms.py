@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -153,6 +154,35 @@ def test_any_crash_leaves_the_rows_of_before_or_after(seed: int) -> None:
         allowed = {after} if number == len(points) else {before, after}
         for state in point.crash_states(rng, 6):
             assert loaded(point.crash(state, rng), 5000).rows in allowed
+
+
+@pytest.mark.parametrize("op", ["open", "pwrite", "sync_folder"])
+def test_a_refused_write_is_made_up_for_by_the_next_one(op: str) -> None:
+    """Also where the rows to be kept are those in memory, for the disk may have others."""
+    disk = CrashDisk()
+    file = loaded(disk)
+    file.append(TermStart(1, 0))
+    disk.fail(op, error=errno.ENOSPC, path="" if op == "sync_folder" else "terms")
+    with pytest.raises(OSError, match="No space"):
+        file.append(TermStart(4, 900))
+    assert file.is_behind and file.rows == rows((1, 0))
+    file.append(TermStart(1, 0))
+    assert not file.is_behind
+    assert loaded(disk).rows == rows((1, 0))
+
+
+def test_a_full_disk_does_not_hold_up_a_start() -> None:
+    disk = CrashDisk()
+    for row in rows((1, 0), (4, 900), (5, 1200)):
+        loaded(disk, 2000).append(row)
+    disk.fail("pwrite", error=errno.ENOSPC)
+    file = loaded(disk, 1000)
+    assert file.is_behind and file.rows == rows((1, 0), (4, 900))
+    file.keep(file.rows)
+    assert loaded(disk, 2000).rows == rows((1, 0), (4, 900)), "else the row speaks of what is new"
+    disk.fail("pwrite", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        loaded(disk, 500)
 
 
 @pytest.mark.parametrize("content", [{}, {"rows": 5}, {"rows": [[2, 0], [1, 0]]}, {"rows": ["ab"]}])
