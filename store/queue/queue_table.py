@@ -36,6 +36,7 @@ from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import (
     EXT_UNIT_MAX,
     LONG_MIN,
+    PRE_BLANK,
     PRE_BLANK_SIZE,
     TAIL_WRITE_COUNT,
     UNIT,
@@ -47,6 +48,7 @@ from skylarkmq.store.queue.consume_queue import (
     first_unit_at,
     is_address,
     queue_runs,
+    search_messages,
     unit_size_at,
     with_tags_codes,
 )
@@ -578,20 +580,20 @@ class QueueTable:
         self._trim_extension(queue)
 
     def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
-        """Return the queue offset after the last unit of a record below `physical_offset`."""
-        # Invariant: units below `low` stay, units from `high` on go.
+        """Return the queue offset of the first unit that no record below `physical_offset` has."""
+
+        def has_to_go(number: int, data: bytes) -> bool:
+            unit = ConsumeQueueUnit(*UNIT.unpack(data))
+            return unit.commit_offset >= physical_offset or not is_sound(queue, number, unit)
+
+        def read(number: int, count: int) -> bytes:
+            return self.stored_units(queue, number, count)
+
         low, high = queue.first_offset, queue.max_offset
-        middle = high - 1  # mostly nothing has to go
-        while low < high:
-            unit = ConsumeQueueUnit(*UNIT.unpack(self.stored_units(queue, middle, 1)))
-            if unit.record_size == PRE_BLANK_SIZE or (
-                unit.commit_offset < physical_offset and is_sound(queue, middle, unit)
-            ):
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return low
+        last = read(high - 1, 1) if low < high else PRE_BLANK
+        if last != PRE_BLANK and not has_to_go(high - 1, last):
+            return high  # mostly nothing has to go
+        return search_messages(read, low, high, has_to_go)[1]
 
     def rebuild_unit(
         self,

@@ -313,6 +313,25 @@ class HastyFiles(DiskFiles):
         pass
 
 
+@pytest.mark.parametrize("layout", ["mm", "mmPPPm", "PPmm", "mPPPPmm", "mmP", "mPPmP", "mPmPPPmPPP"])
+def test_a_cut_removes_each_unit_behind_it_wherever_padding_lies(layout: str) -> None:
+    """Padding behind the cut was taken for units that stay, and all before it stayed as well."""
+    places = [place for place, kind in enumerate(layout) if kind == "m"]
+    for kept in range(len(places) + 1):
+        rig = Rig()
+        queue = rig.table.open("T", 0)
+        for kind in layout:
+            if kind == "m":
+                rig.publish()
+            else:
+                rig.table.pad(queue, queue.max_offset + 1)
+        rig.turn()
+        rig.table.cut(kept * RECORD, lambda *_: True)
+        left = rig.table.get("T", 0)
+        end = 0 if left is None else left.max_offset
+        assert end == (len(layout) if kept == len(places) else places[kept])
+
+
 @pytest.mark.parametrize("count", [300, slow(10_000)])
 def test_many_queues_cost_kilobytes_each(tmp_path: Path, count: int) -> None:
     rig = Rig(HastyFiles(), tmp_path, file_size=6_000_000)
