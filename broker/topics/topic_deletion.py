@@ -155,8 +155,14 @@ class TopicDeletion:
         try:
             await journal.begun(topic)
         except Exception as error:
-            log.error("topic %s is gone, but not for the other replicas: %s", topic, error)
+            log.error(
+                "topic %s is gone, but not for the other replicas, trying again in %d s: %s",
+                topic,
+                RETRY_S,
+                error,
+            )
             del self._under_way[topic]
+            self._clock.call_at(self._clock.monotonic() + RETRY_S, self._try_again, topic)
             return error
         removed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         end_offset = self._store.commit_log.wrote_offset
@@ -166,8 +172,11 @@ class TopicDeletion:
         return await self._finished(topic, removed if is_removing else None)
 
     def _try_again(self, topic: str) -> None:
-        is_held = topic in self._store.queues.held
-        if is_held and topic not in self._under_way and self._store.state is StoreState.RUNNING:
+        if topic in self._under_way or self._store.state is not StoreState.RUNNING:
+            return
+        if topic in self.begun and self.journal is not None:
+            self.delete(topic)
+        elif topic in self._store.queues.held:
             removed: asyncio.Future[BaseException | None]
             removed = asyncio.get_running_loop().create_future()
             self._store.removal.resume(topic, removed.set_result)

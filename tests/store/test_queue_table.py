@@ -313,7 +313,9 @@ class HastyFiles(DiskFiles):
         pass
 
 
-@pytest.mark.parametrize("layout", ["mm", "mmPPPm", "PPmm", "mPPPPmm", "mmP", "mPPmP", "mPmPPPmPPP"])
+@pytest.mark.parametrize(
+    "layout", ["mm", "mmPPPm", "PPmm", "mPPPPmm", "mmP", "mPPmP", "mPmPPPmPPP"]
+)
 def test_a_cut_removes_each_unit_behind_it_wherever_padding_lies(layout: str) -> None:
     """Padding behind the cut was taken for units that stay, and all before it stayed as well."""
     places = [place for place, kind in enumerate(layout) if kind == "m"]

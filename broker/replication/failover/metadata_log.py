@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -148,7 +148,9 @@ class MetadataLog:
         # As a master
         self._term: int | None = None
         self._host = b""
-        self._owed: dict[tuple[str, str], None] = {}  # rows whose record was refused
+        # Rows that no record has yet, or one that was refused, by table and key. Those of no table
+        # are given; others are as they are when they are written.
+        self._owed: dict[tuple[str, str], Change | None] = {}
         self._planned = False  # the next turn of the loop writes
         self._begun = 0  # records of changes that were written
         self._ended = 0  # of those, with an outcome
@@ -407,7 +409,8 @@ class MetadataLog:
         """See `DeletionJournal`."""
         if self._term is not None:
             self._deleting.begun(topic)  # no longer
-            self._write_changes((Change(REMOVED, topic, encode_value(end_offset)),), name="")
+            self._owed[REMOVED, topic] = Change(REMOVED, topic, encode_value(end_offset))
+            self._write_now()
 
     def _wake(self) -> None:
         if not self._planned:
@@ -417,30 +420,40 @@ class MetadataLog:
     def _write_planned(self) -> None:
         self._planned = False
         if self._term is not None:
-            self._write_changes(name="")
+            self._write_now()
 
-    def _write_changes(
-        self, more: Iterable[Change] = (), *, name: str | None = None, even_none: bool = False
-    ) -> int:
+    def _write_now(self, *, even_none: bool = False) -> None:
+        """Write what was touched; what fails is owed, and goes with the next record."""
+        try:
+            self._write_changes(name="", even_none=even_none)
+        except StoreError as error:
+            log.error("%s; trying again", error, exc_info=error)
+
+    def _write_changes(self, *, name: str | None = None, even_none: bool = False) -> int:
         """Write what was touched; return the number of the last record of changes.
 
         Args:
             name: as for `written`; empty: no table in particular.
+
+        Raises:
+            StoreError: they could not be written; they are owed.
         """
+        try:
+            return self._put_changes(name, even_none)
+        except Exception as error:
+            raise StoreError(f"the tables' changes are not in the log: {error!r}") from error
+
+    def _put_changes(self, name: str | None, even_none: bool) -> int:
         left_out = self._at_intervals - {name} if name is not None else set[str]()
-        touched = [
-            (table.name, key)
-            for table in self._tables.values()
-            if table.name not in left_out
-            for key in table.touched()
-        ]
-        keys = dict.fromkeys([*self._owed, *touched])
-        rows = [*(self._row(*key) for key in keys), *more]
+        for table in self._tables.values():
+            if table.name not in left_out:
+                for key in table.touched():
+                    self._owed.setdefault((table.name, key))
+        owed = self._owed.copy()
+        rows = [self._row(*key) if row is None else row for key, row in owed.items()]
         if not rows and not even_none:
             return self._begun
-        self._owed.clear()
-        self._begun += 1
-        log_begin = self._told_begin = self._store.commit_log.min_offset
+        log_begin = self._store.commit_log.min_offset
         assert self._term is not None
         records = [
             MetadataRecord(
@@ -454,7 +467,15 @@ class MetadataLog:
         ]
         inners = [self._inner(record) for record in records]
         self._changes_size += sum(len(inner.body) for inner in inners)
-        self._put(inners, partial(self._changes_ended, self._term, self._begun, keys))
+        self._told_begin = log_begin
+        self._owed.clear()
+        self._begun += 1
+        ended = partial(self._changes_ended, self._term, self._begun, owed)
+        try:
+            self._put(inners, lambda results: ended(_refusal_of(results)))
+        except Exception as error:
+            ended(StoreError(repr(error)))
+            raise
         return self._begun
 
     def _row(self, name: str, key: str) -> Change:
@@ -472,14 +493,14 @@ class MetadataLog:
         self,
         term: int,
         number: int,
-        keys: Iterable[tuple[str, str]],
-        results: list[PutMessageResult],
+        owed: Mapping[tuple[str, str], Change | None],
+        refusal: StoreError | None,
     ) -> None:
         if term != self._term:
             return
-        self._ended, self._refusal = number, _refusal_of(results)
-        if self._refusal is not None:
-            self._owed.update(dict.fromkeys(keys))
+        self._ended, self._refusal = number, refusal
+        if refusal is not None:
+            self._owed = {**owed, **self._owed}
         served = [waiter for upto, waiter in self._waiters if upto <= number]
         self._waiters = [item for item in self._waiters if item[0] > number]
         for waiter in served:
@@ -508,7 +529,7 @@ class MetadataLog:
         """Do what is due, each second."""
         is_behind = self._owed or self._told_begin != self._store.commit_log.min_offset
         if is_behind and self._ended == self._begun:
-            self._write_changes(name="", even_none=True)
+            self._write_now(even_none=True)
         if self._writing is None and self._is_due:
             self._begin_snapshot()
 

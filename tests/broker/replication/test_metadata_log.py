@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
+from skylarkmq.broker.replication.failover import metadata_log
+from skylarkmq.broker.topics.topic_deletion import RETRY_S
+from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
+from skylarkmq.store.results import PutMessageResult, PutMessageStatus
 from tests.broker.group_rig import FakeConnection, begin, request
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.store.support import confirm_alone
@@ -146,6 +151,96 @@ async def test_a_record_that_was_refused_is_owed(
     again = asyncio.ensure_future(master.parts.topics.durable())
     await master.rest()
     await again
+
+
+@pytest.mark.parametrize("broken", ["encode_value", "encode_metadata"])
+async def test_what_an_error_keeps_from_the_log_is_owed(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It was forgotten, and who waited for it waited for ever."""
+    master, follower = await pair(clock)
+    await master.advance(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_log, broken, Mock(side_effect=ValueError("cannot be encoded")))
+        master.topic("T")
+        master.group("cg")
+        answered = asyncio.ensure_future(master.parts.topics.durable())
+        await master.rest()
+        with pytest.raises(StoreError, match="cannot be encoded"):
+            await answered
+        await master.advance(2)
+    await master.advance(2)
+    copy(master, follower)
+    assert "T" in follower.parts.topics.table and "cg" in follower.parts.groups.table
+    again = asyncio.ensure_future(master.parts.topics.durable())
+    await master.rest()
+    await again
+
+
+async def test_an_error_at_the_store_is_an_outcome(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, follower = await pair(clock)
+    await master.advance(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(master.store.writer, "put_messages", Mock(side_effect=RuntimeError("hm")))
+        master.topic("T")
+        await master.rest()
+    await master.advance(2)
+    copy(master, follower)
+    assert "T" in follower.parts.topics.table
+
+
+async def test_a_removal_whose_record_was_refused_is_owed(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a follower keeps the queues, and gives the new topic's messages no place in them."""
+    master, follower = await pair(clock)
+    master.topic("T")
+    master.put("T", 0, b"old")
+    await master.advance(2)
+    copy(master, follower)
+    journal = master.parts.metadata
+    removed = journal.removed
+
+    def refused(topic: str, end_offset: int) -> None:
+        answer = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, why="no descriptor")
+        with monkeypatch.context() as patch:
+            patch.setattr(master.store.writer, "put_messages", lambda _, done: done([answer]))
+            removed(topic, end_offset)
+
+    monkeypatch.setattr(journal, "removed", refused)
+    deleting = master.parts.deletion.delete("T")
+    await master.rest()
+    await deleting
+    await master.advance(10)
+    master.topic("T")
+    master.put("T", 0, b"new")
+    await master.advance(2)
+    copy(master, follower)
+    await follower.rest()
+    assert follower.bodies("T") == master.bodies("T") == [b"new"]
+
+
+async def test_a_deletion_that_the_others_could_not_be_told_goes_on(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was gone, and could not be made again before somebody deleted it once more."""
+    master, follower = await pair(clock)
+    master.topic("T")
+    master.put("T", 0, b"old")
+    await master.advance(2)
+    answer = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, why="no descriptor")
+    with monkeypatch.context() as patch:
+        patch.setattr(master.store.writer, "put_messages", lambda _, done: done([answer]))
+        deleting = master.parts.deletion.delete("T")
+        await master.rest()
+        assert "no descriptor" in str(await deleting)
+    await master.advance(RETRY_S + 1)
+    assert "T" not in master.parts.topics.deleting
+    copy(master, follower)
+    await follower.rest()
+    assert master.bodies("T") == follower.bodies("T") == []
 
 
 async def test_behind_a_gate_a_change_that_is_not_confirmed_is_no_success(
