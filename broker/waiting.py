@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from skylarkmq.common.clock import Clock, TimerHandle
@@ -86,8 +87,12 @@ def put(store: MessageStore, messages: Sequence[MessageInner]) -> Begin[list[Put
 
 
 def records(store: MessageStore, physical_offsets: list[int]) -> Begin[list[bytes | None]]:
-    """Read the records at places in the log off the loop; None where there is none."""
-    return lambda done: store.read_records(physical_offsets, lambda found: done(found, None))
+    """Read the records at places in the log off the loop; None where there is none.
+
+    Raises:
+        OSError, MemoryError: the machine refuses it now.
+    """
+    return partial(store.read_records, physical_offsets)
 
 
 def synced(store: MessageStore, *, at_once: bool = True) -> Begin[None]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from skylarkmq.broker.waiting import records, result_of
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 NO_TIME: Final = -1
 
@@ -29,7 +32,11 @@ class EarliestMessage:
         """Return the time, ms since the epoch; it is read off the loop unless it is known."""
         offset = self._store.commit_log.min_offset
         if offset != self._offset:
-            (record,) = await result_of(records(self._store, [offset]))
+            try:
+                (record,) = await result_of(records(self._store, [offset]))
+            except (OSError, MemoryError) as error:
+                log.warning("the log's first message cannot be read now: %s", error)
+                return NO_TIME
             if record is None:
                 return NO_TIME
             self.stored_ms = read_record(record, 0, check_crc=False).store_timestamp

@@ -15,11 +15,13 @@ checkInDiskByCommitOffset)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.worker import Done, run_job, start
 from skylarkmq.protocol.record import (
     FIXED_IPV6,
@@ -54,8 +56,10 @@ from skylarkmq.store.read.message_reader import (
 )
 from skylarkmq.store.results import GetMessageResult
 
+log = logging.getLogger(__name__)
+
 GotMessages = Done[GetMessageResult]
-GotRecords = Callable[[list[bytes | None]], None]
+GotRecords = Done[list[bytes | None]]
 GotOffset = Callable[[int, BaseException | None], None]
 
 RECORD_SIZE_MAX = 1 << 30
@@ -218,7 +222,11 @@ class ColdReads:
     # Records by their place in the log
 
     def read_records(self, physical_offsets: list[int], done: GotRecords) -> None:
-        """Read whole records by where they start; None where no sound, visible one starts."""
+        """Read whole records by where they start; None where no sound, visible one starts.
+
+        What a bad sector takes is its own record's. `done` gets an error when the machine refuses
+        the read: nothing is known then of any of them.
+        """
         end_offset = self._reader.visible_end
         found: list[tuple[MappedFile, int, int] | None] = []
         for physical_offset in physical_offsets:
@@ -231,10 +239,7 @@ class ColdReads:
             limit = min(mapped.committed_position, end_offset - mapped.start_offset)
             found.append((mapped, position, limit))
 
-        def finished(records: list[bytes | None] | None, _: BaseException | None) -> None:
-            done([None] * len(found) if records is None else records)
-
-        start(self._read_found(found), finished)
+        start(self._read_found(found), done)
 
     async def _read_found(
         self, found: list[tuple[MappedFile, int, int] | None]
@@ -398,6 +403,16 @@ def _read_places(places: list[Place], owner: tuple[int, bytes] | None) -> list[b
 
 
 def _read_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
+    try:
+        return _whole_record(mapped, position, limit)
+    except OSError as error:
+        if refusal(error) is not None:
+            raise
+        log.error("the record at %d of %s cannot be read: %s", position, mapped.file.path, error)
+        return None
+
+
+def _whole_record(mapped: MappedFile, position: int, limit: int) -> bytes | None:
     size = int.from_bytes(mapped.file.pread(4, position), "big")
     if not SYS_FLAG_POSITION < size <= min(RECORD_SIZE_MAX, limit - position):
         return None

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from skylarkmq.broker.delay.delay_offsets import FILE_NAME
-from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
+from skylarkmq.broker.delay.schedule_service import ERROR_RETRY_S, UNITS_PER_TURN
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
@@ -252,6 +252,27 @@ async def test_a_message_that_is_refused_waits_and_repeats_nothing(
     refuse_bodies(monkeypatch, 10_000)
     await rig.advance(2)
     assert rig.bodies() == [b"first", b"x" * 5000, b"last"]
+
+
+async def test_a_bad_sector_costs_its_own_message_alone() -> None:
+    rig = Rig().start()
+    for body in (b"first", b"second", b"third"):
+        rig.park(1, body)
+    rig.files.fail("pread", at=3, path="commitlog")
+    await rig.advance(2)
+    is_cold = rig.service.skipped_count == 1
+    assert rig.bodies() == [b"first", *([] if is_cold else [b"second"]), b"third"]
+
+
+async def test_messages_that_the_machine_does_not_let_be_read_are_delivered_later() -> None:
+    """They were taken for damaged, and passed over."""
+    rig = Rig().start()
+    rig.park(1, b"first")
+    rig.park(1, b"second")
+    rig.files.fail("pread", at=1, error=errno.ENOMEM, path="commitlog")
+    await rig.advance(2 + ERROR_RETRY_S)
+    assert rig.bodies() == [b"first", b"second"]
+    assert rig.service.skipped_count == 0
 
 
 @pytest.mark.parametrize(

@@ -192,12 +192,34 @@ def test_records_by_place_are_whole_and_sound_or_none() -> None:
     found: list[bytes | None] = []
     end = rig.store.commit_log.max_offset
     asked = [places[0], places[3], places[1] + 4, -1, end, end - 1, 10**15, places[19]]
-    rig.store.read_records(asked, found.extend)
+    rig.store.read_records(asked, lambda got, _: found.extend(got or ()))
     assert found == []
     rig.workers.reads.run_all()
     assert [record is not None for record in found] == [True, *[False] * 6, True]
     assert found[0] is not None and numbers_of(found[0]) == 0
     assert found[7] is not None and numbers_of(found[7]) == 19
+
+
+def test_a_bad_sector_takes_its_own_record_alone() -> None:
+    """All that was asked for at once was taken for damaged: delayed messages were passed over."""
+    rig = filled(5, 300)
+    places = [unit.commit_offset for unit in rig.store.queue_units("T", 0, 0, 5)]
+    found: list[bytes | None] = []
+    rig.files.fail("pread", at=4)  # two for each: its size, and all of it
+    rig.store.read_records(places, lambda got, _: found.extend(got or ()))
+    rig.workers.reads.run_all()
+    assert [record is not None for record in found] == [True, False, True, True, True]
+
+
+def test_a_read_that_the_machine_refuses_says_nothing_of_records() -> None:
+    rig = filled(3, 300)
+    errors: list[object] = []
+    rig.files.fail("pread", at=3, error=errno.ENOMEM)
+    rig.store.read_records([0], lambda got, error: errors.append(error))
+    rig.store.read_records([0], lambda got, error: errors.append(error))
+    rig.workers.reads.run_all()
+    assert errors[0] is None
+    assert isinstance(errors[1], OSError)
 
 
 def numbers_of(record: bytes) -> int:
@@ -209,11 +231,11 @@ def test_under_sync_flush_a_record_by_place_is_seen_once_it_is_durable() -> None
     rig = StoreRig(flush_disk_type="SYNC_FLUSH").start()
     rig.put("T", 0, b"000000")
     found: list[bytes | None] = []
-    rig.store.read_records([0], found.extend)
+    rig.store.read_records([0], lambda got, _: found.extend(got or ()))
     rig.workers.reads.run_all()
     assert found == [None]
     rig.workers.flush.run_all()
-    rig.store.read_records([0], found.extend)
+    rig.store.read_records([0], lambda got, _: found.extend(got or ()))
     rig.workers.reads.run_all()
     assert found[1] is not None
 

@@ -76,7 +76,7 @@ class GateRig(StoreRig):
     def read_at(self, physical_offset: int) -> tuple[bool, bool]:
         """Whether the two reads by physical offset find something."""
         found: list[bytes | None] = []
-        self.store.read_records([physical_offset], found.extend)
+        self.store.read_records([physical_offset], lambda got, _: found.extend(got or ()))
         self.workers.reads.run_all()
         return self.store.look_message(physical_offset) is not None, found[0] is not None
 

@@ -139,7 +139,7 @@ class DiskStore:
     def look(self, physical_offset: int) -> Fields:
         """The message at a place of the log, without its tags code."""
         found: list[bytes | None] = []
-        self.store.read_records([physical_offset], found.extend)
+        self.store.read_records([physical_offset], lambda got, _: found.extend(got or ()))
         self.workers.run_all()
         assert found[0] is not None
         return from_ours(decode_message(found[0]), None)

@@ -71,7 +71,9 @@ class Rig(CallsRig):
         count = self.store.max_offset(topic, 0)
         units = self.store.queue_units(topic, 0, 0, count) if count else []
         found: list[bytes | None] = []
-        self.store.read_records([unit.commit_offset for unit in units], found.extend)
+        self.store.read_records(
+            [unit.commit_offset for unit in units], lambda got, _: found.extend(got or ())
+        )
         self.workers.run_all()
         return [decode_message(record) for record in found if record is not None]
 
