@@ -98,14 +98,21 @@ class Deliveries:
         """
         cancels = self._state.cancels
         if cancels.hand and due_of(cancels.hand[0].entry) < due_ms:
-            cancels.confirm(len(cancels.hand))
+            self._forget_hand()
             self._timed.forget_cancels()
         if cancels.hand:
             return False
         cancels.take(key(due_ms, 0), DELIVER_COUNT, 1 << 62)
+        return self._forget_hand() > 0
+
+    def _forget_hand(self) -> int:
+        """Be done with what takes messages back and is in hand, and return how much it is."""
+        cancels = self._state.cancels
         count = len(cancels.hand)
+        if count:
+            self._state.forgot(due_of(cancels.hand[-1].entry))
         cancels.confirm(count)
-        return count > 0
+        return count
 
     async def _take_cancels(self, due_ms: int) -> None:
         cancels = self._state.cancels

@@ -33,7 +33,7 @@ from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import MessageInner
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
-from skylarkmq.store.timer.run_file import ENTRY
+from skylarkmq.store.timer.run_file import DUE_SIZE, ENTRY
 
 if TYPE_CHECKING:
     import hashlib
@@ -43,7 +43,6 @@ else:  # by the first message that takes another back
 log = logging.getLogger(__name__)
 
 DIGEST_SIZE: Final = 16
-DUE_SIZE: Final = 8  # bytes of an entry's due time, which it begins with
 _REAL_TOPIC: Final = names.REAL_TOPIC.encode() + b"\x01"
 _UNIQ_KEY: Final = names.UNIQ_KEY.encode() + b"\x01"
 _ROLL_TIMES: Final = names.TIMER_ROLL_TIMES.encode() + b"\x01"

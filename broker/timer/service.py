@@ -16,8 +16,8 @@ One thing at a time, in turns that are bounded, so the loop is never held:
 A message is delivered when the wall clock has reached its due time, never before, whatever steps
 the clock makes in between. Delivered at least once: the checkpoint follows within
 `timerFlushIntervalMs`, so a crash repeats the deliveries of that time; if the wall clock went back
-before, also those that it repeated. What is lost or damaged beside the log is built again from the
-queue (`store/timer/checkpoint.py`).
+before, also those that it repeated. What was taken back stays so. What is lost or damaged beside
+the log is built again from the queue (`store/timer/checkpoint.py`).
 
 Source: apache/rocketmq@rocketmq-all-5.3.3 store/.../timer/TimerMessageStore.java
 """

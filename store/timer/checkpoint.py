@@ -7,6 +7,9 @@
     void_below     messages whose records lie below this place of the log were stored again
     rolling_below  the same is going on up to this place, as far as the runs say; 0 for no
     next_number    of a run
+    forgotten      [due time ms, queue offset]: what takes messages back was forgotten up to that
+                   time while messages below that offset were read; none is needed for a message
+                   that sorts before its position
     messages, cancels
         base       units from here on may be in no run: reading begins again here
         position   [due time ms, queue offset]: what sorts before it and has a queue offset below
@@ -19,6 +22,9 @@ Everything here is derived from the timer topic's queue. Without runs, or with a
 queue is read again from its start, and `queue_offset` and `position` tell what is delivered. An
 older checkpoint says less, but nothing wrong. Without any, everything in the queue counts as not
 delivered: repeated rather than lost.
+
+A message may come back: one that was delivered counts as not delivered when the clock went back and
+one of an earlier time came. What takes it back then comes back with it.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.store.timer.index import Run, TimerIndex, key
-from skylarkmq.store.timer.run_file import ENTRY, check_run, run_path
+from skylarkmq.store.timer.run_file import DUE_SIZE, ENTRY, check_run, run_path
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +45,8 @@ CHECKPOINT_NAME: Final = "checkpoint"
 BACKUP: Final = ".bak"
 MARGIN_MS: Final = 60_000
 """How late a copy may have been stored that a cut of the log took."""
+
+_UNTOLD_MS: Final = 0x7FFFFFFFFFFFFFFF  # up to which time another broker has forgotten something
 
 State = dict[str, Any]
 
@@ -70,6 +78,10 @@ class TimerState:
         self.known_below = 0
         self.known_positions = (b"", b"")  # of messages, of cancels
         self.known_bases = (0, 0)  # what is below is in the runs
+        # What takes messages back is forgotten up to a due time; messages from a queue offset on
+        # have not been there then.
+        self._forgotten_ms = 0
+        self._forgotten_below = 0
 
     @property
     def indexes(self) -> tuple[TimerIndex, TimerIndex]:
@@ -117,6 +129,7 @@ class TimerState:
                 "void_below": self.void_below,
                 "rolling_below": self.rolling_below,
                 "next_number": self.next_number,
+                "forgotten": [self._forgotten_ms, self._forgotten_below],
                 "messages": self.messages.state(),
                 "cancels": self.cancels.state(),
             },
@@ -163,6 +176,8 @@ class TimerState:
                 self._forget_copies(log_end, newest_ms)
                 why = f"it knows {self.known_below} messages, the queue has {queue_end}"
                 raise CorruptFileError(path, 0, why)
+            if self._lacks_cancels:
+                raise CorruptFileError(path, 0, "the clock went back before it was written")
             for run in self.runs:
                 check_run(files, run_path(folder, run.number), run.count)
         except (CorruptFileError, OSError) as error:
@@ -188,7 +203,8 @@ class TimerState:
         self.messages.load(state["messages"])
         self.cancels.load(state["cancels"])
         self.rolling_below = rolling_below
-        self.known_positions = (_position(state["messages"]), _position(state["cancels"]))
+        self.known_positions = _known(_position(state["messages"]), _position(state["cancels"]))
+        self._forgotten_ms, self._forgotten_below = state.get("forgotten", (0, 0))
         self.known_bases = (self.messages.base, self.cancels.base)
         self.queue_offset = min(self.known_bases)
 
@@ -209,7 +225,8 @@ class TimerState:
 
     def progress(self) -> TimerProgress:
         """Return how far everything is; while the queue is read again, how far it was before."""
-        offset, positions = self.queue_offset, (self.messages.position, self.cancels.position)
+        offset = self.queue_offset
+        positions = _known(self.messages.position, self.cancels.position)
         if self.is_rereading:
             offset, positions = self.known_below, self.known_positions
         messages, cancels = (
@@ -222,14 +239,36 @@ class TimerState:
         self.rebuild()
         self.known_below = min(progress.queue_offset, queue_end)
         self.void_below = progress.void_below
-        messages, cancels = progress.messages, progress.cancels
-        self.known_positions = key(*messages), key(*cancels)
+        self.known_positions = _known(key(*progress.messages), key(*progress.cancels))
+        self._forgotten_ms, self._forgotten_below = _UNTOLD_MS, self.known_below
 
     def know_positions(self) -> None:
         """Note what is delivered by now, before everything is read again."""
         if self.queue_offset >= self.known_below:
             self.known_below = self.queue_offset
-            self.known_positions = (self.messages.position, self.cancels.position)
+            self.known_positions = _known(self.messages.position, self.cancels.position)
+
+    def forgot(self, due_ms: int) -> None:
+        """Note that what takes messages of a due time back is forgotten: none waits any more."""
+        if self.messages.base >= self._forgotten_below:
+            self._forgotten_ms = 0
+        self._forgotten_ms = max(self._forgotten_ms, due_ms)
+        self._forgotten_below = self.queue_offset
+
+    @property
+    def _lacks_cancels(self) -> bool:
+        """Whether a message may be read again that was taken back by what is forgotten."""
+        due_ms = int.from_bytes(self.known_positions[0][:DUE_SIZE], "big")
+        is_past = self.known_bases[0] < self._forgotten_below and due_ms <= self._forgotten_ms
+        return is_past and any(self.known_bases)  # else all is read
+
+
+def _known(messages: bytes, cancels: bytes) -> tuple[bytes, bytes]:
+    """Return before what everything is done with, by the positions of messages and cancels.
+
+    What takes messages back is needed again with the messages of its due time.
+    """
+    return messages, min(cancels, messages[:DUE_SIZE])
 
 
 def encode_progress(progress: TimerProgress) -> bytes:
@@ -242,6 +281,7 @@ def encode_progress(progress: TimerProgress) -> bytes:
             "void_below": progress.void_below,
             "rolling_below": 0,
             "next_number": 1,
+            "forgotten": [_UNTOLD_MS, progress.queue_offset],
             "messages": {**empty, "position": progress.messages},
             "cancels": {**empty, "position": progress.cancels},
         },

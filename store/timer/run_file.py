@@ -38,6 +38,7 @@ from skylarkmq.common.files import Files, StoreFile
 ENTRY: Final = struct.Struct(">qqqi")
 ENTRY_SIZE: Final = 28
 KEY_SIZE: Final = 16  # of the part that orders them
+DUE_SIZE: Final = 8  # of the due time, which it begins with
 HEAD: Final = struct.Struct(">4sHHqq")
 CRC: Final = struct.Struct(">I")
 MAGIC: Final = b"SKTR"

@@ -263,3 +263,57 @@ async def test_what_takes_back_keeps_no_message_from_waiting_once() -> None:
     killed = reopened(rig.files.snapshot()).start()
     await killed.advance(2)
     assert killed.bodies() == [b"%d" % number for number in range(60)]
+
+
+async def test_a_clock_that_went_back_does_not_undo_a_cancellation(flush: str) -> None:
+    """A message that is due earlier than one that was taken back already, and then a kill."""
+    rig = await taken_back_and_clock_back(flush)
+    killed = reopened(rig.files.snapshot(), flush).start()
+    await killed.advance(2)
+    assert killed.bodies() == [b"earlier"]
+
+
+async def test_nor_does_it_where_the_runs_are_lost(flush: str) -> None:
+    rig = await taken_back_and_clock_back(flush)
+    rig.service._rebuild(OSError("a run is damaged"))
+    await rig.advance(12)
+    assert rig.bodies() == [b"earlier"]
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_nor_does_one_kill_after_another(number: int) -> None:
+    rig = await taken_back_and_clock_back("ASYNC_FLUSH")
+    for _ in range(number):
+        now_ms, rig = rig.clock.now_ms(), TimerRig(rig.files.snapshot())
+        rig.clock.step_wall((now_ms - rig.clock.now_ms()) / 1000)
+        rig.start()
+        await rig.advance(1)
+        rig.at(rig.clock.now_ms() + 2000, b"earlier")
+        await rig.advance(1)
+    killed = reopened(rig.files.snapshot()).start()
+    await killed.advance(2)
+    assert set(killed.bodies()) == {b"earlier"}
+
+
+async def test_what_was_forgotten_long_since_makes_nobody_read_again() -> None:
+    """A clean stop has everything in runs, whatever the clock did before."""
+    rig = await taken_back_and_clock_back("ASYNC_FLUSH")
+    await rig.stop_all()
+    again = reopened(rig.files, later_s=0.0).start()
+    await again.catch_up()
+    assert again.service.read_count == 0
+    await again.advance(30)
+    assert again.bodies() == [b"earlier"]
+
+
+async def taken_back_and_clock_back(flush: str) -> TimerRig:
+    """A rig that has forgotten what took a message back, and has a message of before that time."""
+    rig = TimerRig(flush_disk_type=flush, timer_flush_interval_ms=100).start()
+    rig.at(rig.clock.now_ms() + 10_000, b"taken back", b"\x02UNIQ_KEY\x01K")
+    rig.cancel(rig.clock.now_ms() + 10_000, b"K")
+    await rig.advance(12)
+    assert (rig.bodies(), rig.service.cancelled_count) == ([], 1)
+    rig.clock.step_wall(-12)
+    rig.at(rig.clock.now_ms() + 5000, b"earlier")
+    await rig.advance(1.5)
+    return rig

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from skylarkmq.store.timer.checkpoint import encode_progress
 from tests.broker.timer.timer_rig import TimerRig
 
 
@@ -72,3 +75,54 @@ async def test_who_does_not_deliver_tells_nothing_and_who_reads_again_what_it_kn
     assert rig.service.progress() == before
     await rig.advance(1)
     assert rig.service.progress() == before
+
+
+async def test_a_cancellation_goes_over_where_the_clock_went_back() -> None:
+    """What was taken back counts as not delivered, for a message of an earlier time came."""
+    master, slave = TimerRig().start(), Slave()
+    master.at(master.clock.now_ms() + 10_000, b"taken back", b"\x02UNIQ_KEY\x01K")
+    master.cancel(master.clock.now_ms() + 10_000, b"K")
+    await master.advance(12)
+    master.clock.step_wall(-12)
+    master.at(master.clock.now_ms() + 5000, b"earlier")
+    await master.advance(1)
+    progress = master.service.progress()
+    assert progress is not None
+    slave.take_log_of(master)
+    slave.service.keep_progress(progress)
+    await slave.advance(2)
+    await slave.stop_all()
+
+    again = _promoted(slave, master)
+    await again.advance(10)
+    assert again.bodies() == [b"earlier"]
+
+
+@pytest.mark.parametrize("road", ["a start", "in place"])
+async def test_a_successor_whose_clock_goes_back_keeps_it_through_a_kill(road: str) -> None:
+    """How far the master had come is all that it knows of what was forgotten there."""
+    master = TimerRig().start()
+    master.at(master.clock.now_ms() + 10_000, b"taken back", b"\x02UNIQ_KEY\x01K")
+    master.cancel(master.clock.now_ms() + 10_000, b"K")
+    await master.advance(12)
+    progress = master.service.progress()
+    assert progress is not None
+
+    again = TimerRig(master.files.snapshot())  # its clock is where the master's began
+    if road == "a start":
+        path = again.store.paths.timer / "checkpoint"
+        again.files.replace(path, encode_progress(progress), backup=False)
+        again.start()
+    else:
+        again.store.load()
+        again.service.load()
+        again.service.take_over(progress)
+        again.store.start()
+        again.service.start()
+    again.at(again.clock.now_ms() + 5000, b"earlier")
+    await again.advance(3)
+    killed = TimerRig(again.files.snapshot())
+    killed.clock.step_wall(60)
+    killed.start()
+    await killed.advance(2)
+    assert killed.bodies() == [b"earlier"]
