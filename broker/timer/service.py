@@ -44,6 +44,7 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 from skylarkmq.store.timer.checkpoint import (
     CHECKPOINT_NAME,
+    NO_PROGRESS,
     TimerProgress,
     TimerState,
     encode_progress,
@@ -57,7 +58,6 @@ log = logging.getLogger(__name__)
 READ_COUNT: Final = 256
 READ_BYTES: Final = 1 << 20
 ERROR_RETRY_S: Final = 10.0
-NO_PROGRESS: Final = TimerProgress(0, 0, [0, 0], [0, 0])
 
 
 class _Taken(NamedTuple):
@@ -96,7 +96,7 @@ class TimerMessageService:
         self.follows = store.config.is_slave
         self._taken: _Taken | None = None  # on its way to the disk
         self._on_disk = b""  # the checkpoint, as far as this run knows
-        self._followed = b""  # of a slave: the checkpoint that tells how far its master is
+        self._followed: TimerProgress | None = None  # of a slave: how far its master is
         self._useless: list[int] = []  # runs of an earlier life
         self.read_count = 0  # messages, without what takes others back
         self._target = 0  # queue offset up to which is read before something is delivered
@@ -120,10 +120,8 @@ class TimerMessageService:
         """
         if not self._store.config.timer_wheel_enable:
             return
-        log = self._store.commit_log
-        self._useless = self.state.load(
-            self._files, self._folder, self._queue_end, log.max_offset, log.store_timestamp
-        )
+        log_end = self._store.commit_log.wrote_offset
+        self._useless = self.state.load(self._files, self._folder, self._queue_end, log_end)
         self._rolling.resume()
 
     def start(self) -> None:
@@ -191,9 +189,8 @@ class TimerMessageService:
         """
         if not self._store.config.timer_wheel_enable:
             return
-        text = encode_progress(master)
-        if text != self._followed:
-            self._followed = text
+        if master != self._followed:
+            self._followed = master
             self._checkpoint.changed()
 
     # What others want to know
@@ -387,13 +384,13 @@ class TimerMessageService:
     # The checkpoint, and log files that are to go
 
     def _take(self) -> Text | None:
-        self._taken = None
-        if self._followed:
-            text = self._followed
+        self._taken, log_end = None, self._store.commit_log.wrote_offset
+        if self._followed is not None:
+            text = encode_progress(self._followed, log_end)
             return lambda: text
         if self.state.is_rereading:
             return None
-        data = self.state.encode()
+        data = self.state.encode(log_end)
         if data == self._on_disk:
             return None
         garbage = [number for index in self.state.indexes for number in index.garbage]

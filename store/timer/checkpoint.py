@@ -7,6 +7,9 @@
     void_below     messages whose records lie below this place of the log were stored again
     rolling_below  the same is going on up to this place, as far as the runs say; 0 for no
     next_number    of a run
+    log_end        what is said here holds while the log reaches to this place: copies lie below it
+    earlier        [log_end, queue_offset, void_below, position of messages, of cancels]: what was
+                   said before, for a log that was cut since; sparser with its distance
     forgotten      [due time ms, queue offset]: what takes messages back was forgotten up to that
                    time while messages below that offset were read; none is needed for a message
                    that sorts before its position
@@ -23,6 +26,9 @@ queue is read again from its start, and `queue_offset` and `position` tell what 
 older checkpoint says less, but nothing wrong. Without any, everything in the queue counts as not
 delivered: repeated rather than lost.
 
+A log that is shorter than `log_end` has lost copies of delivered messages, and has what waited
+still. What was said of a log that long counts then, and what was delivered after comes again.
+
 A message may come back: one that was delivered counts as not delivered when the clock went back and
 one of an earlier time came. What takes it back then comes back with it.
 """
@@ -30,11 +36,13 @@ one of an earlier time came. What takes it back then comes back with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.store.timer.index import Run, TimerIndex, key
 from skylarkmq.store.timer.run_file import DUE_SIZE, ENTRY, check_run, run_path
@@ -43,8 +51,8 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "checkpoint"
 BACKUP: Final = ".bak"
-MARGIN_MS: Final = 60_000
-"""How late a copy may have been stored that a cut of the log took."""
+EARLIER_MAX: Final = 32
+"""Of what a checkpoint has said before."""
 
 _UNTOLD_MS: Final = 0x7FFFFFFFFFFFFFFF  # up to which time another broker has forgotten something
 
@@ -65,6 +73,20 @@ class TimerProgress(NamedTuple):
     cancels: list[int]
 
 
+NO_PROGRESS: Final = TimerProgress(0, 0, [0, 0], [0, 0])
+
+
+class Said(NamedTuple):
+    """What a checkpoint has said, and how long the log must be for it to hold."""
+
+    log_end: int
+    progress: TimerProgress
+
+    def state(self) -> list[Any]:
+        """Return it in plain values."""
+        return [self.log_end, *self.progress]
+
+
 class TimerState:
     """The timed messages of a store as far as a checkpoint knows them. Loop thread."""
 
@@ -82,6 +104,9 @@ class TimerState:
         # have not been there then.
         self._forgotten_ms = 0
         self._forgotten_below = 0
+        self._said: Said | None = None  # by the last checkpoint
+        self._said_state: State = {}
+        self._earlier: list[Said] = []  # each of a longer log than the one before
 
     @property
     def indexes(self) -> tuple[TimerIndex, TimerIndex]:
@@ -120,36 +145,47 @@ class TimerState:
         self.next_number += 1
         return self.next_number - 1
 
-    def encode(self) -> bytes:
-        """Return the checkpoint's bytes. Only when nothing is being read again."""
-        return encode_sidecar(
-            Kind.TIMER_CHECKPOINT,
-            {
-                "queue_offset": self.queue_offset,
-                "void_below": self.void_below,
-                "rolling_below": self.rolling_below,
-                "next_number": self.next_number,
-                "forgotten": [self._forgotten_ms, self._forgotten_below],
-                "messages": self.messages.state(),
-                "cancels": self.cancels.state(),
-            },
-        )
+    def encode(self, log_end: int) -> bytes:
+        """Return the checkpoint's bytes. Only when nothing is being read again.
 
-    def load(
-        self, files: Files, folder: Path, queue_end: int, log_end: int, newest_ms: int
-    ) -> list[int]:
+        They are those of the call before when nothing has happened but that the log has grown.
+
+        Args:
+            log_end: where the log ends now. It must reach there on the disk before this does.
+        """
+        state = {
+            "queue_offset": self.queue_offset,
+            "void_below": self.void_below,
+            "rolling_below": self.rolling_below,
+            "next_number": self.next_number,
+            "forgotten": [self._forgotten_ms, self._forgotten_below],
+            "messages": self.messages.state(),
+            "cancels": self.cancels.state(),
+        }
+        if self._said is None or state != self._said_state:
+            self._say(Said(log_end, self.progress()))
+            self._said_state = state
+        return _encode(state, self._said, self._earlier)
+
+    def _say(self, said: Said) -> None:
+        if self._said is not None:
+            self._earlier.append(self._said)
+        self._said = said
+        if len(self._earlier) > EARLIER_MAX:
+            del self._earlier[1 : EARLIER_MAX // 2 : 2]
+
+    def load(self, files: Files, folder: Path, queue_end: int, log_end: int) -> list[int]:
         """Take over what is in the folder. Blocks; before the loop serves.
-
-        A log that was cut since has lost delivered copies, too. A copy is never older than its
-        time, so what is due after the newest record is delivered again.
 
         Args:
             queue_end: the queue offset after the last message of the timer topic.
             log_end: the place in the log after its last record.
-            newest_ms: that record's store time.
 
         Returns:
             The numbers of files that are of no use.
+
+        Raises:
+            OSError: the disk failed.
         """
         files.make_folder(folder)
         path = folder / CHECKPOINT_NAME
@@ -169,31 +205,50 @@ class TimerState:
                 )
             return numbers
         self.take_over(state)
+        if self.known_below > queue_end or (self._said and self._said.log_end > log_end):
+            self._go_back(files, path, queue_end, log_end)
+            return numbers
         try:
             if not is_newest:
                 raise CorruptFileError(path, 0, "it cannot be read, the one before it is used")
-            if self.known_below > queue_end:
-                self._forget_copies(log_end, newest_ms)
-                why = f"it knows {self.known_below} messages, the queue has {queue_end}"
-                raise CorruptFileError(path, 0, why)
             if self._lacks_cancels:
                 raise CorruptFileError(path, 0, "the clock went back before it was written")
             for run in self.runs:
                 check_run(files, run_path(folder, run.number), run.count)
         except (CorruptFileError, OSError) as error:
             log.warning("timed messages are read again from their queue: %s", error)
-            self.known_below = min(self.known_below, queue_end)
             self.rebuild()
         used = {run.number for run in self.runs}
         return [number for number in numbers if number not in used]
 
-    def _forget_copies(self, log_end: int, newest_ms: int) -> None:
-        """Let nothing count as done that the log was cut before."""
-        last = key(max(0, newest_ms - MARGIN_MS), 0)
-        messages, cancels = self.known_positions
-        self.known_positions = min(messages, last), min(cancels, last)
-        if self.void_below > log_end:
-            self.void_below = 0
+    def _go_back(self, files: Files, path: Path, queue_end: int, log_end: int) -> None:
+        """Go on with what was said of a log that was as short as it is now."""
+        kept = [
+            said
+            for said in self._earlier
+            if said.log_end <= log_end and said.progress.queue_offset <= queue_end
+        ]
+        said = kept.pop() if kept else Said(0, NO_PROGRESS)
+        log.warning(
+            "the log was cut to %d since %s was written: timed messages whose copies may have gone "
+            "are delivered again, from what was known when the log ended at %d",
+            log_end,
+            path,
+            said.log_end,
+        )
+        self.go_on(said.progress, queue_end)
+        self._said, self._earlier = said, kept
+        # The log may be longer again when the next one is written. Without any, all comes again.
+        for old in (path, path.with_name(CHECKPOINT_NAME + BACKUP)):
+            if files.exists(old):
+                files.unlink(old)
+        files.sync_folder(path.parent)
+        try:
+            files.replace(path, encode_progress(said.progress, said.log_end, kept), backup=False)
+        except OSError as error:
+            if refusal(error) is None:
+                raise
+            log.warning("%s is not there until the next one is written: %s", path, error)
 
     def take_over(self, state: State) -> None:
         """Know what the map of a checkpoint says."""
@@ -207,6 +262,8 @@ class TimerState:
         self._forgotten_ms, self._forgotten_below = state.get("forgotten", (0, 0))
         self.known_bases = (self.messages.base, self.cancels.base)
         self.queue_offset = min(self.known_bases)
+        self._said = Said(state["log_end"], self.progress()) if "log_end" in state else None
+        self._earlier = [_said(*row) for row in state.get("earlier", ())]
 
     def rebuild(self) -> None:
         """Forget all runs; the queue is to be read again from its start."""
@@ -241,6 +298,7 @@ class TimerState:
         self.void_below = progress.void_below
         self.known_positions = _known(key(*progress.messages), key(*progress.cancels))
         self._forgotten_ms, self._forgotten_below = _UNTOLD_MS, self.known_below
+        self._said, self._earlier = None, []
 
     def know_positions(self) -> None:
         """Note what is delivered by now, before everything is read again."""
@@ -271,21 +329,28 @@ def _known(messages: bytes, cancels: bytes) -> tuple[bytes, bytes]:
     return messages, min(cancels, messages[:DUE_SIZE])
 
 
-def encode_progress(progress: TimerProgress) -> bytes:
-    """Return a checkpoint without runs: what it knows is how far another broker has delivered."""
+def encode_progress(progress: TimerProgress, log_end: int, earlier: Sequence[Said] = ()) -> bytes:
+    """Return a checkpoint without runs, of how far this or another broker has delivered.
+
+    Args:
+        log_end: as in `TimerState.encode`.
+    """
     empty: State = {"base": 0, "voided": 0, "runs": []}
-    return encode_sidecar(
-        Kind.TIMER_CHECKPOINT,
-        {
-            "queue_offset": progress.queue_offset,
-            "void_below": progress.void_below,
-            "rolling_below": 0,
-            "next_number": 1,
-            "forgotten": [_UNTOLD_MS, progress.queue_offset],
-            "messages": {**empty, "position": progress.messages},
-            "cancels": {**empty, "position": progress.cancels},
-        },
-    )
+    state: State = {
+        "queue_offset": progress.queue_offset,
+        "void_below": progress.void_below,
+        "rolling_below": 0,
+        "next_number": 1,
+        "forgotten": [_UNTOLD_MS, progress.queue_offset],
+        "messages": {**empty, "position": progress.messages},
+        "cancels": {**empty, "position": progress.cancels},
+    }
+    return _encode(state, Said(log_end, progress), earlier)
+
+
+def _encode(state: State, said: Said, earlier: Sequence[Said]) -> bytes:
+    more = {"log_end": said.log_end, "earlier": [each.state() for each in earlier]}
+    return encode_sidecar(Kind.TIMER_CHECKPOINT, {**state, **more})
 
 
 def read_checkpoint(files: Files, path: Path) -> State | None:
@@ -311,10 +376,14 @@ def _check(path: Path, state: State) -> None:
         for name in ("queue_offset", "void_below", "rolling_below", "next_number"):
             if state[name] < 0:
                 raise ValueError(name)
-        for kind in ("messages", "cancels"):
-            TimerIndex().load(state[kind])
+        TimerState().take_over(state)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(path, 0, f"the map is not a checkpoint's: {error!r}") from error
+
+
+def _said(log_end: int, queue_offset: int, void_below: int, *positions: list[int]) -> Said:
+    messages, cancels = positions
+    return Said(log_end, TimerProgress(queue_offset, void_below, messages, cancels))
 
 
 def _position(state: State) -> bytes:
