@@ -162,15 +162,16 @@ class TimerState:
             "messages": self.messages.state(),
             "cancels": self.cancels.state(),
         }
-        if self._said is None or state != self._said_state:
-            self._say(Said(log_end, self.progress()))
+        said = self._said
+        if said is None or state != self._said_state:
+            if said is not None:
+                self._keep(said)
+            said = self._said = Said(log_end, self.progress())
             self._said_state = state
-        return _encode(state, self._said, self._earlier)
+        return _encode(state, said, self._earlier)
 
-    def _say(self, said: Said) -> None:
-        if self._said is not None:
-            self._earlier.append(self._said)
-        self._said = said
+    def _keep(self, said: Said) -> None:
+        self._earlier.append(said)
         if len(self._earlier) > EARLIER_MAX:
             del self._earlier[1 : EARLIER_MAX // 2 : 2]
 
