@@ -495,7 +495,8 @@ class BrokerController:
         """End as a killed process does: nothing is answered or written any more. For tests.
 
         What was written stays, and so does the mark of an unclean stop. Timers of services are
-        left: the caller owns the clocks, and forgets what is planned on them.
+        left: the caller owns the clocks, and forgets what is planned on them. Whatever came due
+        would find no log: "no sound record is where it should be".
         """
         parts = self.parts
         self._contexts.stop()

@@ -17,6 +17,7 @@ from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.client import Producer
 from skylarkmq.common.files import Files
 from skylarkmq.store.config import StoreConfig
+from tests.support.life_clock import LifeClock
 from tests.support.patience import LIMIT_S, until
 from tests.support.ports import free_ports
 from tests.support.simulated_coordination import Engine, SimulatedCoordination
@@ -33,6 +34,7 @@ class ReplicaSet:
         self.namesrv_addr = namesrv_addr
         self.replicas: dict[int, ReplicaBroker] = {}
         self.ways: dict[int, SimulatedCoordination] = {}
+        self._clocks: dict[int, LifeClock] = {}
         self._folder = folder
         self._metrics: Any = config.pop("metrics", "none")  # pages, as a controller takes it
         self._config = config
@@ -71,8 +73,10 @@ class ReplicaSet:
         config = self.config(number, **more)
         way = self.ways[number] = SimulatedCoordination(self.engine, NAME, self.clock)
 
+        clock = self._clocks[number] = LifeClock(self.clock)
+
         def make(config: BrokerConfig) -> BrokerController:
-            return BrokerController(config, metrics=self._metrics)
+            return BrokerController(config, clock=clock, metrics=self._metrics)
 
         replica = self.replicas[number] = ReplicaBroker(config, make, files=files, coordination=way)
         await replica.start()
@@ -82,6 +86,7 @@ class ReplicaSet:
         """Kill a replica; the engine notices at once, which takes a lease elsewhere."""
         replica = self.replicas.pop(number)
         await replica.kill()
+        self._clocks[number].end()
         self.engine.revoke(replica.driver._lease)
 
     async def stop(self, number: int) -> None:

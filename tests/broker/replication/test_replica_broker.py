@@ -498,6 +498,28 @@ async def test_what_is_beside_the_messages_goes_over(tmp_path: Path) -> None:
             await asyncio.gather(handling, return_exceptions=True)
 
 
+async def test_a_killed_replica_delivers_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process it would find its log closed, and call what waits undeliverable."""
+    async with replica_set(tmp_path) as replicas:
+        first = await replicas.start(1)
+        await replicas.led()
+        async with producing(replicas) as sends:
+            await sends.send(Message("T", b"by time", delay=timedelta(hours=1)))
+            await sends.send(Message("T", b"by level", delay_level=18))
+        timer, schedule = first.life.parts.timer, first.life.parts.schedule
+        await until(lambda: timer.waiting_count == 1 and not timer.unread_count, "it is read")
+        await replicas.kill(1)
+        later_ms = replicas.clock.now_ms() + 3 * 3_600_000
+        monkeypatch.setattr(replicas.clock, "now_ms", lambda: later_ms)
+        timer._pause.wake()
+        schedule._levels[18].pause.wake()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (timer.skipped_count, schedule.skipped_count) == (0, 0)
+
+
 @pytest.mark.slow
 async def test_a_rolling_restart_costs_no_send(tmp_path: Path) -> None:
     """As docs/operations/failover.md describes an upgrade: followers first, the master last."""
