@@ -14,6 +14,7 @@ try (log, queue files, key index, the journal's frames), is final: `MessageStore
     journal of pop consumption   receives are refused                          at its next interval
     run of timed messages        its messages stay in memory                   after 10 s
     merge of runs                the runs stay as they are                     after 10 s
+    read of delayed messages     they wait, they are not damaged               after 10 s
     table                        the request is refused, the old file stays    by who wants it
     terms of a replica's log     it stores nothing                              every half second
     removal of a topic           the request is refused                        by who wants it

@@ -286,7 +286,8 @@ class TimerMessageService:
                 wait_s = await self._turn()
             except Exception:
                 log.exception("timed messages stand still, next attempt in %d s", ERROR_RETRY_S)
-                self.state.messages.give_back()
+                for index in self.state.indexes:  # what takes back is to be read again
+                    index.give_back()
                 wait_s = ERROR_RETRY_S
             self._in_turn = False
             if not self._running:

@@ -409,3 +409,33 @@ async def test_a_run_that_no_descriptor_opens_is_read_later(
     await rig.advance(60)
     assert rig.bodies() == [b"%d" % number for number in range(40)]
     assert not any("read again" in text for text in caplog.messages), "the run is sound"
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_what_no_memory_is_there_to_read_is_delivered_later(at: int) -> None:
+    """A read that the machine refuses says nothing of the record; that of a cancellation, too."""
+    rig = TimerRig().start()
+    due_ms = rig.clock.now_ms() + 5000
+    for number in range(4):
+        rig.at(due_ms, b"%d" % number, b"\x02UNIQ_KEY\x01K%d" % number)
+    rig.cancel(due_ms, b"K0")
+    rig.cancel(due_ms, b"K3")
+    await rig.advance(4)
+    rig.files.fail("pread", at=at, error=errno.ENOMEM, path="commitlog")
+    await rig.advance(30)
+    assert rig.bodies() == [b"1", b"2"]
+    assert (rig.service.skipped_count, rig.service.waiting_count) == (0, 0)
+
+
+async def test_a_sector_that_cannot_be_read_takes_its_own_message_alone(
+    request: pytest.FixtureRequest,
+) -> None:
+    rig = TimerRig().start()
+    for number in range(4):
+        rig.after(5000, b"%d" % number)
+    await rig.advance(4)
+    rig.files.fail("pread", at=3, error=errno.EIO, path="commitlog")
+    await rig.advance(30)
+    lost = [] if "warm" in request.node.name else [b"1"]
+    assert rig.bodies() == [each for each in (b"0", b"1", b"2", b"3") if each not in lost]
+    assert rig.service.skipped_count == len(lost)
