@@ -14,7 +14,8 @@ old checkpoint makes recovery longer, never wrong. No checksum: 24 bytes lie wit
 Ours, `skylarkmq/recovery-point`, speaks in bytes. With it a recovery need not begin at the start of
 a log file, and the index need not be dropped. It carries a copy of the three times. Where they are
 not those of `checkpoint`, another broker has run on the store, or a crash came between the two
-files; then the recovery point counts for nothing.
+files; then the recovery point counts for nothing. Its places at which store times go back
+(`log/clock_steps.py`) are right all the same.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreCheckpoint.java
 """
@@ -31,6 +32,7 @@ from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.store.log.clock_steps import ClockStep
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Marks(NamedTuple):
     # Of the queues with units of those records: how many, and the sum of their ends.
     queue_count: int = UNKNOWN
     unit_count: int = UNKNOWN
+    clock_steps: tuple[ClockStep, ...] = ()
 
     @property
     def min_timestamp(self) -> int:
@@ -155,6 +158,8 @@ def point_content(marks: Marks) -> dict[str, Any]:
     content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
     if marks.unit_count != UNKNOWN:
         content["queues"] = marks.queue_count, marks.unit_count
+    if marks.clock_steps:
+        content["clock_steps"] = marks.clock_steps
     if marks.index_point is not None:
         content["index"] = astuple(marks.index_point)
     return content
@@ -162,6 +167,11 @@ def point_content(marks: Marks) -> dict[str, Any]:
 
 def with_point(marks: Marks, content: dict[str, Any]) -> Marks:
     """Add the recovery point's places to the times that it belongs to."""
+    match content.get("clock_steps"):
+        case [*rows]:
+            marks = marks._replace(clock_steps=tuple(filter(None, map(_step, rows))))
+        case _:
+            pass
     match content:
         case {"times": [*times], "offset": int(offset)} if tuple(times) == marks.times:
             marks = marks._replace(commit_log_offset=offset)
@@ -177,6 +187,14 @@ def with_point(marks: Marks, content: dict[str, Any]) -> Marks:
             return marks._replace(index_point=IndexPoint(name, count, end_offset, end_timestamp))
         case _:
             return marks
+
+
+def _step(row: object) -> ClockStep | None:
+    match row:
+        case [int(place), int(time_ms), int(before_ms)]:
+            return ClockStep(place, time_ms, before_ms)
+        case _:
+            return None
 
 
 class Point(NamedTuple):

@@ -330,6 +330,7 @@ class MessageStore:
             broken_folder=self.paths.own,
         )
         started = self._clock.monotonic()
+        self.commit_log.clock_steps.load(marks.clock_steps, marks.physic_timestamp)
         try:
             report = self.recovery = recovery.run(unclean=unclean)
         except (CorruptFileError, StartEnded):
@@ -463,6 +464,7 @@ class MessageStore:
             index.full_timestamp,
             UNKNOWN,
             index.point,
+            clock_steps=self.commit_log.clock_steps.rows,
         )
         if held_from is not None:  # what is kept in memory is not covered
             covered = self.queues.covered or Marks()

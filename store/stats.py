@@ -37,6 +37,7 @@ class StoreStats:
         self.group_commit_size = Histogram(GROUP_COMMIT_BOUNDS)  # messages made durable by one sync
         self.fsync_commit_log = Histogram()  # s
         self.fsync_index = Histogram()  # s, the key index before a checkpoint
+        self.clock_steps = 0  # times that store times went back with the clock
         self.fsync_errors = 0
         self.write_errors = 0
         self.index_entries = 0  # keys put into the index

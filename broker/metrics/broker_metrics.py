@@ -412,6 +412,11 @@ class BrokerCollector:
             [(("write",), stats.write_errors), (("fsync",), stats.fsync_errors)],
         )
         yield ours.counter(
+            "skylarkmq_store_clock_steps",
+            "How often the clock was a minute behind the newest message: store times went back.",
+            stats.clock_steps,
+        )
+        yield ours.counter(
             "skylarkmq_store_cold_reads",
             "Reads of what memory is not taken to hold, done off the event loop.",
             stats.cold_reads,

@@ -35,6 +35,7 @@ config/MessageStoreConfig.java
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Literal, NamedTuple
 
@@ -44,10 +45,13 @@ from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.log.append import AppendBatch, DueTime
+from skylarkmq.store.log.clock_steps import BACK_MAX_MS, ClockSteps
 from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.log.memory import TransientStorePool, WarmUp
+
+log = logging.getLogger(__name__)
 
 WriteRoad = Literal["pwrite", "mapped", "pool"]
 PAGE_SIZE = 4096  # what the keys that count dirty pages mean by one
@@ -113,7 +117,8 @@ class CommitLog:
         self._ahead: list[MappedFile] = []  # that the open batch rolled into, not of the log yet
         self._first_offset = 0  # where a log without files begins
         self.flushed_offset = 0
-        self.store_timestamp = 0  # of the newest record; never goes back within a run
+        self.store_timestamp = 0  # of the newest record
+        self.clock_steps = ClockSteps()  # where it went back
         # Batches that left the loop, in order; while there are any, what follows leaves it too.
         self.later: deque[Piece] = deque()
         self._committed_offset = 0  # pool road
@@ -147,7 +152,7 @@ class CommitLog:
         return last.start_offset + last.wrote_position if last else 0
 
     def begin(self, newest_ms: int | None = None) -> AppendBatch:
-        """Start a batch. The store time is taken here, once, and is monotonic.
+        """Start a batch. The store time is taken here, once; see `clock_steps.py` if it goes back.
 
         Args:
             newest_ms: the newest store time of records that another broker has laid out; None: the
@@ -155,10 +160,27 @@ class CommitLog:
         """
         now_ms = self._clock.now_ms() if newest_ms is None else newest_ms
         if now_ms > self.store_timestamp:
+            if now_ms > self.clock_steps.open_ms:
+                self.clock_steps.rise(self.store_timestamp, now_ms)
             self.store_timestamp = now_ms
+        elif self.store_timestamp - now_ms > BACK_MAX_MS:
+            self._go_back(now_ms, is_own=newest_ms is None)
         last = self.mapped_files.last if self._unready is None else None
         self.batch.begin(last, self.store_timestamp)
         return self.batch
+
+    def _go_back(self, now_ms: int, *, is_own: bool) -> None:
+        before_ms, self.store_timestamp = self.store_timestamp, now_ms
+        self.clock_steps.add(self.wrote_offset, now_ms, before_ms)
+        if is_own:
+            self._stats.clock_steps += 1
+            log.warning(
+                "the clock is %d s behind the newest message: it was ahead before, or is behind "
+                "now. Messages from offset %d of the log on get its time; for searches by time "
+                "those before were stored now at the latest. Look at the machine's time service",
+                (before_ms - now_ms) // 1000,
+                self.wrote_offset,
+            )
 
     # Files to write to
 
@@ -353,7 +375,7 @@ class CommitLog:
             buffer = mapped.unstage()
             if buffer is not None and self.pool is not None:
                 self.pool.give_back(buffer)
-        self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
+        self._committed_timestamp = request.store_timestamp
         if self.pool is not None:
             self._advance()
 
@@ -406,7 +428,7 @@ class CommitLog:
             end = min(request.end_offset - mapped.start_offset, mapped.size)
             mapped.flushed_position = max(mapped.flushed_position, end)
         self.flushed_offset = request.end_offset
-        self._committed_timestamp = max(self._committed_timestamp, request.store_timestamp)
+        self._committed_timestamp = request.store_timestamp
 
     def durable_end(self) -> int:
         """Return where the synced part ended, as our last run noted it; -1 is unknown. Blocks."""

@@ -23,6 +23,7 @@ from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
 from skylarkmq.protocol.tags_code import cached_tags_code
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import TRANSACTION_BITS, TRANSACTION_COMMIT
+from skylarkmq.store.log.clock_steps import BACK_MAX_MS, ClockSteps
 from skylarkmq.store.log.log_walk import WalkedRecord
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from skylarkmq.store.queue.queue_table import QueueTable
@@ -45,7 +46,7 @@ class UnitRebuild:
     Attributes:
         records: how many were walked.
         rebuilt: how many of them have a unit in a queue.
-        store_timestamp: the newest of the records, ms.
+        store_timestamp: the newest of the records, since the times went back last, ms.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class UnitRebuild:
         queues: QueueTable,
         delay_levels: DelayLevels,
         removed: Mapping[bytes, int] = _NOTHING_REMOVED,
+        clock_steps: ClockSteps | None = None,
     ) -> None:
         """Take the queues.
 
         Args:
+            clock_steps: gets the places at which the store times go back.
             removed: topic -> place of the log below which its records have no units anymore.
         """
         self._queues = queues
@@ -69,6 +72,7 @@ class UnitRebuild:
         self.records = 0
         self.rebuilt = 0
         self.store_timestamp = 0
+        self._clock_steps = ClockSteps() if clock_steps is None else clock_steps
 
     def run(
         self,
@@ -81,11 +85,16 @@ class UnitRebuild:
         Args:
             check: gets the records before that offset.
         """
-        newest = count = built = appended = 0
-        plain, tags_of = self._plain, cached_tags_code
+        newest, count, built, appended = self.store_timestamp, 0, 0, 0
+        plain, tags_of, steps = self._plain, cached_tags_code, self._clock_steps
         for offset, size, queue_id, queue_offset, flag, timestamp, topic, properties in records:
             count += 1
             if timestamp > newest:
+                if newest and timestamp > steps.open_ms:
+                    steps.rise(newest, timestamp)
+                newest = timestamp
+            elif newest - timestamp > BACK_MAX_MS:
+                steps.add(offset, timestamp, newest)
                 newest = timestamp
             if flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT):
                 continue
@@ -116,7 +125,7 @@ class UnitRebuild:
         check.finish()
         self.records += count
         self.rebuilt += built
-        self.store_timestamp = max(self.store_timestamp, newest)
+        self.store_timestamp = newest
 
     def _rebuild(
         self,

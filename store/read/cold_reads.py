@@ -284,7 +284,7 @@ class ColdReads:
             queue = None
 
         def find(times: _Times) -> int:
-            return nearest_in_time(times.units, times.low, times.high, timestamp_ms, times.of)
+            return nearest_in_time(times.units, times.low, times.high, timestamp_ms, times.rising)
 
         start(self._search(queue, find), lambda found, error: done(found or 0, error))
 
@@ -354,6 +354,7 @@ class _Times:
         self._tail = queue.tail_units(queue.tail_start, queue.max_offset - queue.tail_start)
         self._units = QueueReader(files, queues.units_per_file * UNIT_SIZE, handle_limit=4)
         self._log_file_size = commit_log.file_size
+        self._steps = commit_log.clock_steps
         self._first = commit_log.min_offset
         self._held = list(commit_log.mapped_files.mapped)
         for mapped in self._held:
@@ -386,6 +387,10 @@ class _Times:
         mapped = self._held[index]
         head = mapped.file.pread(FIXED_IPV6.size, commit_offset - mapped.start_offset)
         return store_timestamp_at(head, 0)
+
+    def rising(self, unit: bytes) -> int:
+        """Return the same as `ClockSteps.bounded` has it. Blocks."""
+        return self._steps.bounded(UNIT.unpack(unit)[0], self.of(unit))
 
 
 def _read_places(places: list[Place], owner: tuple[int, bytes] | None) -> list[bytes | None]:

@@ -7,7 +7,7 @@ What is too old to be in memory is read by `cold_reads.py`, which shares the wal
 Unlike RocketMQ, the checksum of a record that comes from the disk is checked before the record is
 handed out: a damaged one is passed over, counted and logged. And a search by time goes over all
 units of the queue, not over the one file whose modification time fits, so copied files do not
-mislead it.
+mislead it, and takes what a clock that was ahead has stamped as stored when the clock was set.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage,
 isTheBatchFull), ConsumeQueue.java (getOffsetInQueueByTime)
@@ -428,8 +428,12 @@ class MessageReader:
             queue.min_offset,
             queue.max_offset,
             timestamp_ms,
-            self._time_of,
+            self._rising_time_of,
         )
+
+    def _rising_time_of(self, unit: bytes) -> int:
+        commit_offset, _, _ = UNIT.unpack(unit)
+        return self._log.clock_steps.bounded(commit_offset, self._time_of(unit))
 
     @property
     def visible_end(self) -> int:

@@ -134,6 +134,7 @@ class Recovery:
         if report is None:
             report = self._run_unclean()
         self._log.rewind(report.end_offset, report.store_timestamp)
+        self._log.clock_steps.keep(self._log.min_offset, report.end_offset)
         self._queues.correct_min_offsets(self._log.min_offset)
         return report
 
@@ -345,7 +346,9 @@ class Recovery:
             what="recovering the log",
             progress=self._progress,
         )
-        rebuild = UnitRebuild(self._queues, self._delay_levels, self._removed)
+        rebuild = UnitRebuild(
+            self._queues, self._delay_levels, self._removed, self._log.clock_steps
+        )
         check_to = max(check_to, self._point or 0)
         check = UnitCheck(self._queues, check_to, self._removed)
         rebuild.run(walk.records(begin), dispatch_from, check)
@@ -354,9 +357,10 @@ class Recovery:
         report.end_offset = walk.end_offset
         report.records += rebuild.records
         report.rebuilt += rebuild.rebuilt
-        report.store_timestamp = max(
-            report.store_timestamp, rebuild.store_timestamp, self._timestamp_before(begin)
-        )
+        if rebuild.records:
+            report.store_timestamp = rebuild.store_timestamp
+        else:
+            report.store_timestamp = max(report.store_timestamp, self._timestamp_before(begin))
         self._refuse_durable_damage(walk)
         return walk.stop is None or walk.stop.status is RecordStatus.UNWRITTEN
 

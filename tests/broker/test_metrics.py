@@ -326,6 +326,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_store_appended_bytes_total",
         "skylarkmq_store_late_allocations_total",
         "skylarkmq_store_errors_total",
+        "skylarkmq_store_clock_steps_total",
         "skylarkmq_store_cold_reads_total",
         "skylarkmq_store_corrupt_records_total",
         "skylarkmq_filter_records_total",
