@@ -260,7 +260,9 @@ class Deduplication:
             record = self._log.read(physical_offset)
             digest = None if record is None else digest_of(record.properties)
             if record is not None and digest is not None:
-                newest_ms = max(newest_ms, record.store_timestamp)
+                # A clock that was ahead keeps no key of the time after it.
+                stored_ms = self._log.clock_steps.bounded(physical_offset, record.store_timestamp)
+                newest_ms = max(newest_ms, stored_ms)
                 window.note(digest, newest_ms, queue_id, queue_offset, physical_offset)
             if not number % PAGE_COUNT:
                 yield

@@ -217,8 +217,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store/deduplication.py",
-        "newest_ms = max(newest_ms, record.store_timestamp)",
-        "newest_ms = record.store_timestamp",
+        "newest_ms = max(newest_ms, stored_ms)",
+        "newest_ms = stored_ms",
         "store/test_deduplication.py",
     ),
     Mutant(

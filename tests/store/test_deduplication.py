@@ -372,3 +372,16 @@ def test_store_times_that_go_back_forget_no_key_too_early() -> None:
     if window.look(second, now_ms + 15_000) is None:
         window.note(second, now_ms + 15_000, 0, 2, 500)
     assert window.look(first, now_ms + 16_000) is not None
+
+
+def test_a_clock_that_was_ahead_keeps_no_key_longer_in_the_next_life() -> None:
+    rig = StoreRig().start()
+    rig.clock.step_wall(86_400)
+    put(rig, "ahead")
+    rig.clock.step_wall(-86_400)
+    put(rig, "after")
+    window, now_ms = rebuilt(rig, DeduplicationWindow(60)), rig.clock.now_ms()
+    after = digest_of(b"UNIQ_KEY\x01after")
+    assert after is not None
+    assert window.look(after, now_ms + 59_000) is not None
+    assert window.look(after, now_ms + 61_000) is None
