@@ -222,6 +222,30 @@ MUTANTS: Final = (
         "store/test_deduplication.py",
     ),
     Mutant(
+        "store/timer/checkpoint.py",
+        "return messages, min(cancels, messages[:DUE_SIZE])",
+        "return messages, cancels",
+        "broker/timer/test_crash.py",
+    ),
+    Mutant(
+        "store/timer/checkpoint.py",
+        "if said.log_end <= log_end and said.progress",
+        "if said.progress",
+        "broker/timer/test_cut.py",
+    ),
+    Mutant(
+        "store/log/commit_log.py",
+        "elif self.store_timestamp - now_ms > BACK_MAX_MS:",
+        "elif False:",
+        "store/test_clock_steps.py",
+    ),
+    Mutant(
+        "store/read/cold_reads.py",
+        "        if refusal(error) is not None:\n            raise\n",
+        "",
+        "store/test_cold_reads.py",
+    ),
+    Mutant(
         "store/timer/rules.py",
         "due_ms = -(-deliver_ms // self._precision_ms) * self._precision_ms",
         "due_ms = deliver_ms // self._precision_ms * self._precision_ms",
