@@ -40,6 +40,7 @@ from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.common.worker import Call, Worker, start
 from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.record import PLACE, record_properties
+from skylarkmq.store.log_history import LogHistory
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 from skylarkmq.store.timer.checkpoint import (
@@ -387,7 +388,7 @@ class TimerMessageService:
     def _take(self) -> Text | None:
         self._taken, log_end = None, self._store.commit_log.wrote_offset
         if self._followed is not None:
-            text = encode_progress(self._followed, log_end)
+            text = encode_progress(self._followed, LogHistory([(log_end, self._followed)]))
             return lambda: text
         if self.state.is_rereading:
             return None

@@ -7,9 +7,8 @@
     void_below     messages whose records lie below this place of the log were stored again
     rolling_below  the same is going on up to this place, as far as the runs say; 0 for no
     next_number    of a run
-    log_end        what is said here holds while the log reaches to this place: copies lie below it
-    earlier        [log_end, queue_offset, void_below, position of messages, of cancels]: what was
-                   said before, for a log that was cut since; sparser with its distance
+    history        [end of the log, queue_offset, void_below, position of messages, of cancels]:
+                   what was said here and before, and how long the log was (`log_history.py`)
     forgotten      [due time ms, queue offset]: what takes messages back was forgotten up to that
                    time while messages below that offset were read; none is needed for a message
                    that sorts before its position
@@ -26,8 +25,8 @@ queue is read again from its start, and `queue_offset` and `position` tell what 
 older checkpoint says less, but nothing wrong. Without any, everything in the queue counts as not
 delivered: repeated rather than lost.
 
-A log that is shorter than `log_end` has lost copies of delivered messages, and has what waited
-still. What was said of a log that long counts then, and what was delivered after comes again.
+A shorter log has lost copies of delivered messages, and has what waited still. What was said of a
+log that long counts then, and what was delivered after comes again.
 
 A message may come back: one that was delivered counts as not delivered when the clock went back and
 one of an earlier time came. What takes it back then comes back with it.
@@ -36,7 +35,6 @@ one of an earlier time came. What takes it back then comes back with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +42,7 @@ from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
 from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.store.log_history import LogHistory
 from skylarkmq.store.timer.index import Run, TimerIndex, key
 from skylarkmq.store.timer.run_file import DUE_SIZE, ENTRY, check_run, run_path
 
@@ -51,8 +50,6 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "checkpoint"
 BACKUP: Final = ".bak"
-EARLIER_MAX: Final = 32
-"""Of what a checkpoint has said before."""
 
 _UNTOLD_MS: Final = 0x7FFFFFFFFFFFFFFF  # up to which time another broker has forgotten something
 
@@ -76,17 +73,6 @@ class TimerProgress(NamedTuple):
 NO_PROGRESS: Final = TimerProgress(0, 0, [0, 0], [0, 0])
 
 
-class Said(NamedTuple):
-    """What a checkpoint has said, and how long the log must be for it to hold."""
-
-    log_end: int
-    progress: TimerProgress
-
-    def state(self) -> list[Any]:
-        """Return it in plain values."""
-        return [self.log_end, *self.progress]
-
-
 class TimerState:
     """The timed messages of a store as far as a checkpoint knows them. Loop thread."""
 
@@ -104,9 +90,8 @@ class TimerState:
         # have not been there then.
         self._forgotten_ms = 0
         self._forgotten_below = 0
-        self._said: Said | None = None  # by the last checkpoint
-        self._said_state: State = {}
-        self._earlier: list[Said] = []  # each of a longer log than the one before
+        self._history = LogHistory[TimerProgress]()
+        self._said: State = {}  # last
 
     @property
     def indexes(self) -> tuple[TimerIndex, TimerIndex]:
@@ -162,18 +147,10 @@ class TimerState:
             "messages": self.messages.state(),
             "cancels": self.cancels.state(),
         }
-        said = self._said
-        if said is None or state != self._said_state:
-            if said is not None:
-                self._keep(said)
-            said = self._said = Said(log_end, self.progress())
-            self._said_state = state
-        return _encode(state, said, self._earlier)
-
-    def _keep(self, said: Said) -> None:
-        self._earlier.append(said)
-        if len(self._earlier) > EARLIER_MAX:
-            del self._earlier[1 : EARLIER_MAX // 2 : 2]
+        if state != self._said:
+            self._history.say(log_end, self.progress())
+            self._said = state
+        return _encode(state, self._history)
 
     def load(self, files: Files, folder: Path, queue_end: int, log_end: int) -> list[int]:
         """Take over what is in the folder. Blocks; before the loop serves.
@@ -206,7 +183,7 @@ class TimerState:
                 )
             return numbers
         self.take_over(state)
-        if self.known_below > queue_end or (self._said and self._said.log_end > log_end):
+        if self.known_below > queue_end or self._history.log_end > log_end:
             self._go_back(files, path, queue_end, log_end)
             return numbers
         try:
@@ -224,28 +201,25 @@ class TimerState:
 
     def _go_back(self, files: Files, path: Path, queue_end: int, log_end: int) -> None:
         """Go on with what was said of a log that was as short as it is now."""
-        kept = [
-            said
-            for said in self._earlier
-            if said.log_end <= log_end and said.progress.queue_offset <= queue_end
-        ]
-        said = kept.pop() if kept else Said(0, NO_PROGRESS)
+        history = self._history
+        progress = history.go_back(log_end, lambda said: said.queue_offset <= queue_end)
         log.warning(
             "the log was cut to %d since %s was written: timed messages whose copies may have gone "
             "are delivered again, from what was known when the log ended at %d",
             log_end,
             path,
-            said.log_end,
+            history.log_end,
         )
-        self.go_on(said.progress, queue_end)
-        self._said, self._earlier = said, kept
+        self.go_on(progress or NO_PROGRESS, queue_end)
+        self._history = history
         # The log may be longer again when the next one is written. Without any, all comes again.
         for old in (path, path.with_name(CHECKPOINT_NAME + BACKUP)):
             if files.exists(old):
                 files.unlink(old)
         files.sync_folder(path.parent)
         try:
-            files.replace(path, encode_progress(said.progress, said.log_end, kept), backup=False)
+            data = encode_progress(progress or NO_PROGRESS, history)
+            files.replace(path, data, backup=False)
         except OSError as error:
             if refusal(error) is None:
                 raise
@@ -263,8 +237,7 @@ class TimerState:
         self._forgotten_ms, self._forgotten_below = state.get("forgotten", (0, 0))
         self.known_bases = (self.messages.base, self.cancels.base)
         self.queue_offset = min(self.known_bases)
-        self._said = Said(state["log_end"], self.progress()) if "log_end" in state else None
-        self._earlier = [_said(*row) for row in state.get("earlier", ())]
+        self._history = LogHistory[TimerProgress](_said(*row) for row in state.get("history", ()))
 
     def rebuild(self) -> None:
         """Forget all runs; the queue is to be read again from its start."""
@@ -299,7 +272,7 @@ class TimerState:
         self.void_below = progress.void_below
         self.known_positions = _known(key(*progress.messages), key(*progress.cancels))
         self._forgotten_ms, self._forgotten_below = _UNTOLD_MS, self.known_below
-        self._said, self._earlier = None, []
+        self._history = LogHistory[TimerProgress]()
 
     def know_positions(self) -> None:
         """Note what is delivered by now, before everything is read again."""
@@ -330,12 +303,8 @@ def _known(messages: bytes, cancels: bytes) -> tuple[bytes, bytes]:
     return messages, min(cancels, messages[:DUE_SIZE])
 
 
-def encode_progress(progress: TimerProgress, log_end: int, earlier: Sequence[Said] = ()) -> bytes:
-    """Return a checkpoint without runs, of how far this or another broker has delivered.
-
-    Args:
-        log_end: as in `TimerState.encode`.
-    """
+def encode_progress(progress: TimerProgress, history: LogHistory[TimerProgress]) -> bytes:
+    """Return a checkpoint without runs, of how far this or another broker has delivered."""
     empty: State = {"base": 0, "voided": 0, "runs": []}
     state: State = {
         "queue_offset": progress.queue_offset,
@@ -346,12 +315,12 @@ def encode_progress(progress: TimerProgress, log_end: int, earlier: Sequence[Sai
         "messages": {**empty, "position": progress.messages},
         "cancels": {**empty, "position": progress.cancels},
     }
-    return _encode(state, Said(log_end, progress), earlier)
+    return _encode(state, history)
 
 
-def _encode(state: State, said: Said, earlier: Sequence[Said]) -> bytes:
-    more = {"log_end": said.log_end, "earlier": [each.state() for each in earlier]}
-    return encode_sidecar(Kind.TIMER_CHECKPOINT, {**state, **more})
+def _encode(state: State, history: LogHistory[TimerProgress]) -> bytes:
+    rows = [[log_end, *progress] for log_end, progress in history.rows]
+    return encode_sidecar(Kind.TIMER_CHECKPOINT, {**state, "history": rows})
 
 
 def read_checkpoint(files: Files, path: Path) -> State | None:
@@ -382,9 +351,10 @@ def _check(path: Path, state: State) -> None:
         raise CorruptFileError(path, 0, f"the map is not a checkpoint's: {error!r}") from error
 
 
-def _said(log_end: int, queue_offset: int, void_below: int, *positions: list[int]) -> Said:
-    messages, cancels = positions
-    return Said(log_end, TimerProgress(queue_offset, void_below, messages, cancels))
+def _said(
+    log_end: int, queue_offset: int, void_below: int, messages: list[int], cancels: list[int]
+) -> tuple[int, TimerProgress]:
+    return log_end, TimerProgress(queue_offset, void_below, messages, cancels)
 
 
 def _position(state: State) -> bytes:

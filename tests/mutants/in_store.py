@@ -228,9 +228,9 @@ MUTANTS: Final = (
         "broker/timer/test_crash.py",
     ),
     Mutant(
-        "store/timer/checkpoint.py",
-        "if said.log_end <= log_end and said.progress",
-        "if said.progress",
+        "store/log_history.py",
+        "if end <= log_end and holds(said)",
+        "if holds(said)",
         "broker/timer/test_cut.py",
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from skylarkmq.store.log_history import LogHistory
 from skylarkmq.store.timer.checkpoint import encode_progress
 from tests.broker.timer.timer_rig import TimerRig
 
@@ -111,7 +112,7 @@ async def test_a_successor_whose_clock_goes_back_keeps_it_through_a_kill(road: s
     again = TimerRig(master.files.snapshot())  # its clock is where the master's began
     if road == "a start":
         path = again.store.paths.timer / "checkpoint"
-        again.files.replace(path, encode_progress(progress, 0), backup=False)
+        again.files.replace(path, encode_progress(progress, LogHistory()), backup=False)
         again.start()
     else:
         again.store.load()
