@@ -11,6 +11,7 @@
       BrokerError            the peer answered with an error code
         SystemBusy TopicNotExist NoPermission MessageIllegal ServiceNotAvailable
         SubscriptionNotExist OffsetIllegal FilterRefused AuthError ReceiptExpired
+        NotConfirmed         of ServiceNotAvailable: sent to replicas, stored or not
       RouteNotFound          nobody serves this topic
       MessageTooLarge        over the size limit of the producer
       NotDurableError        stored, but flush or replica not confirmed (only with strict=True)
@@ -123,6 +124,10 @@ class ServiceNotAvailable(BrokerError):
     """The broker cannot store now: disk full, shutting down, or a slave."""
 
 
+class NotConfirmed(ServiceNotAvailable):
+    """The master of a set of replicas could not have a message confirmed: it is stored, or not."""
+
+
 class SubscriptionNotExist(BrokerError):
     """The broker has no subscription of this group to this topic."""
 
@@ -177,7 +182,12 @@ class MessageTooLarge(RocketMQError):
 
 
 class NotDurableError(RocketMQError):
-    """The message is stored, but the broker could not confirm its flush or replica in time."""
+    """The message is stored, but the broker could not confirm its flush or replica in time.
+
+    To send it again later may be acknowledged, and stores a second copy.
+    """
+
+    retryable = True
 
     def __init__(self, result: object, status_name: str) -> None:
         super().__init__(f"stored, durability not confirmed: {status_name}")

@@ -95,7 +95,7 @@ class StoreConfig:
     flush_consume_queue_least_pages: Count = 2  # pages of 4 KiB
     flush_consume_queue_thorough_interval: Interval = 60_000  # ms
     sync_flush_timeout: OfSyncFlush[Interval] = 5000  # ms until FLUSH_DISK_TIMEOUT
-    slave_timeout: OfSyncMaster[Interval] = 3000  # ms until FLUSH_SLAVE_TIMEOUT
+    slave_timeout: Interval = 3000  # ms until FLUSH_SLAVE_TIMEOUT; of elected masters a refusal
 
     # Ways to write the log
     transient_store_pool_enable: bool = False

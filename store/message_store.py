@@ -270,19 +270,15 @@ class MessageStore:
         """Show and answer nothing above what `confirm` is told; before `start`.
 
         For a replica under a controller: what all replicas in sync have survives a failover, so
-        nothing else is shown to consumers or acknowledged. A waiter gets FLUSH_SLAVE_TIMEOUT when
-        that takes longer than slaveTimeout; its message is stored all the same, and shown when it
-        is confirmed. WAIT=false is answered when it is written.
+        nothing else is shown to consumers or acknowledged. A waiter gets UNCONFIRMED when that
+        takes longer than slaveTimeout, or the sync before it longer than syncFlushTimeout; its
+        message is in the log all the same, and shown when it is confirmed. WAIT=false is answered
+        when it is written.
 
         What recovery has found counts as shown: who reads asks first whether it is confirmed.
         """
         self.writer.gate()
         self._reader.shown_end = lambda: self.writer.published_offset
-
-    @property
-    def is_gated(self) -> bool:
-        """True when nothing is shown and answered that is not confirmed."""
-        return self.writer.gated
 
     def confirm(self, offset: int) -> None:
         """Show and answer, in this turn, what is durable here and ends at or below `offset`.
@@ -299,7 +295,7 @@ class MessageStore:
         return self.writer.confirmed
 
     def give_up_waiting(self) -> None:
-        """Answer all who wait for a confirmation with FLUSH_SLAVE_TIMEOUT: this leads no more.
+        """Answer all who wait for a confirmation with UNCONFIRMED: this leads no more.
 
         Whether their messages survive is not known. What is not confirmed is shown when it is.
         """

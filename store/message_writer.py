@@ -372,8 +372,8 @@ class MessageWriter:
 
         Args:
             done: called with PUT_OK once the batch is durable under the flush mode, and behind a
-                gate confirmed, which may be before this returns; with FLUSH_DISK_TIMEOUT or
-                FLUSH_SLAVE_TIMEOUT when that takes too long; with SERVICE_NOT_AVAILABLE when it
+                gate confirmed, which may be before this returns; with FLUSH_DISK_TIMEOUT, behind
+                a gate UNCONFIRMED, when that takes too long; with SERVICE_NOT_AVAILABLE when it
                 failed. A SYNC_MASTER's `replicas` have their own time and statuses. None: no one
                 waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).

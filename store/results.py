@@ -15,19 +15,22 @@ class PutMessageStatus(Enum):
     """Outcome of a put.
 
     FLUSH_DISK_TIMEOUT means stored, durability not known yet; FLUSH_SLAVE_TIMEOUT and
-    SLAVE_NOT_AVAILABLE that it is stored on this broker, and on a slave perhaps later.
+    SLAVE_NOT_AVAILABLE that it is stored on this broker, and on a slave perhaps later. UNCONFIRMED
+    is what a gate makes of the first two: it is in this broker's log, and a failover may take it
+    back, so nobody may count on it.
     """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    UNCONFIRMED = "UNCONFIRMED"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
 
 
-STORED = frozenset(
+TAKEN = frozenset(
     {
         PutMessageStatus.PUT_OK,
         PutMessageStatus.FLUSH_DISK_TIMEOUT,
@@ -35,6 +38,9 @@ STORED = frozenset(
         PutMessageStatus.SLAVE_NOT_AVAILABLE,
     }
 )
+"""Whose sender may let go of the message."""
+STORED = TAKEN | {PutMessageStatus.UNCONFIRMED}
+"""What is in this broker's log."""
 
 
 class GetMessageStatus(Enum):

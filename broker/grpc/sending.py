@@ -65,7 +65,7 @@ from skylarkmq.protocol.v5.schema_pb2 import (
     SendResultEntry,
     Status,
 )
-from skylarkmq.store.results import STORED, PutMessageStatus
+from skylarkmq.store.results import TAKEN, PutMessageStatus
 
 _LATE: Final = (
     "the message is stored, but not as safely as the broker promises within its time; to send it "
@@ -213,7 +213,7 @@ class SendHandlers(RpcHandlers):
 
     def _entry(self, checked: Checked, placed: Placed, told: Told) -> SendResultEntry:
         put, why = told
-        if put not in STORED:
+        if put not in TAKEN:
             return SendResultEntry(status=status(status_code(CODES[put]), why))
         entry = SendResultEntry(
             status=OK if put is PutMessageStatus.PUT_OK else status(status_code(CODES[put]), _LATE),

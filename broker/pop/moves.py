@@ -49,7 +49,7 @@ from skylarkmq.protocol.properties import (
 from skylarkmq.protocol.record import HEAD
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import (
-    STORED,
+    TAKEN,
     MessageInner,
     PutMessageResult,
     PutMessageStatus,
@@ -213,7 +213,7 @@ class Moves:
         while current:
             results = await result_of(put(self._store, [inner for _, inner in current]))
             kept = next(
-                (at for at, result in enumerate(results) if not self._is_kept(result.status)),
+                (at for at, result in enumerate(results) if result.status not in TAKEN),
                 len(results),
             )
             self._stored([move for move, _ in current[:kept]], results)
@@ -329,12 +329,6 @@ class Moves:
         inner = copy_to(parked, move.target, 0, text)
         inner.reconsume_times = min(delivery.attempt, INT_MAX)
         return inner
-
-    def _is_kept(self, status: PutMessageStatus) -> bool:
-        """Return whether a copy is there for good; behind a gate that is what is confirmed."""
-        if self._store.is_gated:
-            return status is PutMessageStatus.PUT_OK
-        return status in STORED
 
     def _stored(self, moves: list[_Move], results: list[PutMessageResult]) -> None:
         """Go on with messages whose copies are stored."""

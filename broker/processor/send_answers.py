@@ -28,15 +28,18 @@ from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
 from skylarkmq.store.log.group_commit import Committed
-from skylarkmq.store.results import PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import TAKEN, PutMessageResult, PutMessageStatus
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    # Unlike RocketMQ 5, whose controller mode answers 12: clients take that for stored.
+    PutMessageStatus.UNCONFIRMED: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 _CODECS = {
@@ -45,6 +48,10 @@ _CODECS = {
     int(SerializeType.MSGPACK): header_msgpack,
 }
 _REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
+_UNCONFIRMED = (
+    "not acknowledged: not all replicas in sync confirmed it in time, or this broker does not lead "
+    "any more; the message may be stored, send it again"
+)
 _TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
 _MSG_ID = "msgId"
 _QUEUE_ID = "queueId"
@@ -112,22 +119,27 @@ class SendTurn:
         """Answer: the batch is durable, late, or lost."""
         waiting, self._waiting = self._waiting, []
         tells, self._tells = self._tells, []
-        self._release(waiting, status)
-        self._tell(tells, status)
+        why = _UNCONFIRMED if status is PutMessageStatus.UNCONFIRMED else _REFUSED
+        self._release(waiting, status, why)
+        self._tell(tells, status, why)
         if self._fresh or self._tells_fresh:
             if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
-                self._release_fresh(status)
+                self._release_fresh(status, why)
             else:
-                self._answers.topics.persisted(lambda error: self._topics_written(status, error))
+                self._answers.topics.persisted(
+                    lambda error: self._topics_written(status, why, error)
+                )
 
-    def _topics_written(self, status: PutMessageStatus, error: BaseException | None) -> None:
+    def _topics_written(
+        self, status: PutMessageStatus, why: str, error: BaseException | None
+    ) -> None:
         if error is None:
-            self._release_fresh(status)
+            self._release_fresh(status, why)
         else:
             why = f"{_TOPIC_NOT_DURABLE}{error}"
             self._release_fresh(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
-    def _release_fresh(self, status: PutMessageStatus, why: str = _REFUSED) -> None:
+    def _release_fresh(self, status: PutMessageStatus, why: str) -> None:
         fresh, self._fresh = self._fresh, []
         tells, self._tells_fresh = self._tells_fresh, []
         self._release(fresh, status, why)
@@ -141,12 +153,12 @@ class SendTurn:
     def _written(self, status: PutMessageStatus) -> None:
         self._send(self._unwaited, status, _REFUSED)
 
-    def _release(self, entries: list[Sent], status: PutMessageStatus, why: str = _REFUSED) -> None:
+    def _release(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
         if self._is_committed:
             self._park(entries, -1)
         self._send(entries, status, why)
 
-    def _tell(self, tells: list[Tell], status: PutMessageStatus, why: str = _REFUSED) -> None:
+    def _tell(self, tells: list[Tell], status: PutMessageStatus, why: str) -> None:
         if self._is_committed:
             self._answers.waiting_count -= len(tells)
         for tell in tells:
@@ -335,9 +347,11 @@ def _with_status(frames: bytes, status: PutMessageStatus, why: str) -> bytes:
     for frame in FrameDecoder(len(frames)).feed(frames):
         answer = decode_command(frame)
         answer.code = CODES[status]
-        if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
+        if status not in TAKEN:
             answer.remark = why
             for name in (_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET):
                 del answer.ext_fields[name]
+        if status is PutMessageStatus.UNCONFIRMED:
+            answer.ext_fields[UNCONFIRMED_FIELD] = "true"
         out.append(encode_command(answer))
     return b"".join(out)

@@ -52,7 +52,7 @@ from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.results import STORED, MessageInner, PutMessageStatus
+from skylarkmq.store.results import TAKEN, MessageInner
 
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of a message's first return, unless the consumer names one; each more adds one."""
@@ -143,7 +143,9 @@ class SendBackProcessor(Processor):
         is_last: bool,
     ) -> RemotingCommand:
         result = await self._put(inner)
-        if not self._is_kept(result.status):
+        # When a failover may take the copy back, the consumer keeps the message: the worst that
+        # comes of that is a second copy.
+        if result.status not in TAKEN:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark_of(result))
         counter = self._stats.topic_back(*origin)
         counter.count += 1
@@ -154,16 +156,6 @@ class SendBackProcessor(Processor):
             counter.bytes += len(inner.body)
         await durable(self._groups, self._topics)
         return request.reply(ResponseCode.SUCCESS)
-
-    def _is_kept(self, status: PutMessageStatus) -> bool:
-        """Return whether the consumer may take the message for given back, and go on behind it.
-
-        Where a failover may take back what is not confirmed, it keeps the message: the worst that
-        comes of that is a second copy.
-        """
-        if self._store.is_gated:
-            return status is PutMessageStatus.PUT_OK
-        return status in STORED
 
 
 def _copy(message: MessageExt, topic: str, queue_id: int, level: int) -> MessageInner:

@@ -12,13 +12,15 @@ their queue stand in its line, and the next one leaves when the first has ended.
 
 What ends a try, and what follows:
 
-    answer 0, 10, 11, 12      stored: the result
+    answer 0, 10, 11, 12      stored: the result. Replicas that elect their master answer 0 alone:
+                              what they cannot confirm they refuse, as perhaps stored
     answer 14 in `retry_on`   the broker stores nothing now, as one that does not lead any more:
                               tried again until the time is up, unless `retries` is 0
     other one in `retry_on`   not stored: tried again, at most `retries` times
     another answer            the error of that code, at once; so is a refusal of access control
-    no answer                 outcome unknown: tried again, at most `retries` times, and counted in
-                              `unknown_tries`, because each may have stored a copy
+    such a refusal            outcome unknown, as of a try without an answer: tried again, at most
+    no answer                 `retries` times, and counted in `unknown_tries`, because each may have
+                              stored a copy
     no connection, no master  nothing was sent: tried again until the time is up
 
 Before a try at the same broker the route is looked at again, so that a send finds the master that
@@ -46,13 +48,13 @@ from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
     IllegalState,
+    NotConfirmed,
     NotDurableError,
     NotSupported,
     ProtocolError,
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
-    broker_error,
 )
 from skylarkmq.client.observe.hooks import SendContext, each
 from skylarkmq.client.producer.in_flight import InFlight
@@ -61,7 +63,7 @@ from skylarkmq.client.producer.lines import Lines
 from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.producer.waiting_sends import STOPPED, WaitingSends
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, send_refusal, stored_answer
 from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.message import MessageQueue
@@ -124,7 +126,7 @@ class Send(msgspec.Struct, eq=False):
     def answered(self, answer: RemotingCommand) -> None:
         """The broker's answer to the last try, in its general form."""
         if answer.code not in STORED_CODES:
-            self._refused(answer.code, answer.remark)
+            self._refused(answer)
             return
         try:
             stored = stored_answer(answer)
@@ -138,7 +140,7 @@ class Send(msgspec.Struct, eq=False):
         _, code, msg_id, queue_id, queue_offset, transaction_id, region_id, trace_on = answer
         status = STORED_CODES.get(code)
         if status is None:
-            self._refused(code, None)
+            self._refused(RemotingCommand(code=code))
             return
         queue = self.queue
         assert queue is not None, "a send has a queue once it is on the wire"
@@ -162,11 +164,11 @@ class Send(msgspec.Struct, eq=False):
         reached = not isinstance(error, ConnectionFailed) or error.reached
         self.owner.try_ended(self, error, unknown=reached)
 
-    def _refused(self, code: int, remark: str | None) -> None:
+    def _refused(self, answer: RemotingCommand) -> None:
         connection = self.connection
         assert connection is not None, "a send has a connection while it is on the wire"
-        error = broker_error(code, remark, connection.address)
-        self.owner.try_ended(self, error, unknown=False)
+        error = send_refusal(answer, connection.address)
+        self.owner.try_ended(self, error, unknown=isinstance(error, NotConfirmed))
 
 
 class SendPipeline:
@@ -370,7 +372,10 @@ class SendPipeline:
         if self._faults is not None:
             self._note_try(send, failed=True)
         is_away = (
-            self._config.retries > 0 and isinstance(error, BrokerError) and error.code in AWAY_CODES
+            self._config.retries > 0
+            and isinstance(error, BrokerError)
+            and error.code in AWAY_CODES
+            and not unknown
         )
         send.try_count += not is_away
         if send.future.done():

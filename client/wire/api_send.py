@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.client.errors import ProtocolError
+from skylarkmq.client.errors import BrokerError, NotConfirmed, ProtocolError, broker_error
 from skylarkmq.client.wire.ask import ask
 from skylarkmq.client.wire.send_head import (
     json_parts,
@@ -28,6 +28,7 @@ from skylarkmq.protocol.flags import AUTO_CREATE_TOPIC_KEY_TOPIC
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.fields import decode_fields
 from skylarkmq.protocol.headers.send import (
+    UNCONFIRMED_FIELD,
     ConsumerSendMsgBackRequestHeader,
     SendMessageRequestHeader,
     SendMessageResponseHeader,
@@ -119,6 +120,13 @@ class SendTemplate:
         code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
         fields = encode_send_header_v2(header)
         return RemotingCommand.request(code, fields, request.body, oneway=oneway)
+
+
+def send_refusal(answer: RemotingCommand, broker_addr: str) -> BrokerError:
+    """Return the error that stands for an answer that does not say stored."""
+    if UNCONFIRMED_FIELD in answer.ext_fields:
+        return NotConfirmed(answer.code, answer.remark or "", broker_addr)
+    return broker_error(answer.code, answer.remark, broker_addr)
 
 
 def stored_answer(answer: RemotingCommand) -> StoredAnswer:

@@ -24,6 +24,9 @@ from skylarkmq.protocol.headers.fields import (
     plan_of,
 )
 
+UNCONFIRMED_FIELD: Final = "skylarkmq.unconfirmed"
+"""In the refusal of a send by a broker that may have stored it all the same."""
+
 
 class SendMessageRequestHeader(Header, kw_only=True, frozen=True):
     """What is sent where; fields in the order of the letters a to n.

@@ -34,13 +34,13 @@ from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
     MessageIllegal,
+    NotConfirmed,
     ProtocolError,
     RocketMQError,
     TlsError,
-    broker_error,
 )
 from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
-from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, stored_answer
+from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, send_refusal, stored_answer
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -294,7 +294,7 @@ class SendWindow:
             answer = client.wait(pending, client.deadline_s())
             status = STORED_CODES.get(answer.code)
             if status is None:
-                raise broker_error(answer.code, answer.remark, pending.address)
+                raise send_refusal(answer, pending.address)
             if status not in self._accepted:
                 request.unconfirmed += 1
                 raise SendFailed(
@@ -340,6 +340,8 @@ class SendWindow:
             request.resent += 1
         if isinstance(error, BrokerError) and error.code in ELSEWHERE_CODES:
             request.refused += 1
+        if isinstance(error, NotConfirmed):
+            request.unconfirmed += 1
         tried_s = now_s - request.failed_s
         if (
             not _passes(error)
@@ -398,4 +400,4 @@ def _may_be_stored(error: RocketMQError) -> bool:
     """Return whether the try that ended so may have been stored, or is known to be."""
     if isinstance(error, ConnectionFailed):
         return error.reached
-    return not isinstance(error, BrokerError)
+    return isinstance(error, NotConfirmed) or not isinstance(error, BrokerError)

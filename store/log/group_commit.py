@@ -18,9 +18,11 @@ too: all replicas in sync have it. Log order and the rule of one loop turn stay.
 
     parked -> stored      durable here by the flush mode: who asked for that alone is told
     stored -> confirmed   published, PUT_OK
-    stored -> late        slaveTimeout after the append the waiter gets FLUSH_SLAVE_TIMEOUT; the
-                          units are published when they are confirmed after all
-    given up              every waiter gets FLUSH_SLAVE_TIMEOUT: whether it survives is not known
+    stored -> late        slaveTimeout after the append the waiter gets UNCONFIRMED; the units are
+                          published when they are confirmed after all
+    given up              every waiter gets UNCONFIRMED: whether it survives is not known
+
+There a sync that is late is no more than that, either: its waiter gets UNCONFIRMED, too.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (GroupCommitService)
 """
@@ -146,6 +148,7 @@ class GroupCommitService:
             publish: parks and releases nothing, unlike `arrived`.
         """
         self._clock = clock
+        self._timeout_s = timeout_s
         self._stats = stats
         self._publish = publish
         self._arrived = arrived
@@ -212,13 +215,14 @@ class GroupCommitService:
     # Behind a gate
 
     def gate(self, limit: int, timeout_s: float) -> None:
-        """From now on release nothing above `limit`, which `confirm` raises.
+        """From now on release nothing above `limit`, which `confirm` raises; before the first one.
 
         Args:
             timeout_s: how long after its commit a waiter waits for the confirmation.
         """
         self._limit = limit
-        self._unconfirmed = _Deadlines(self._clock, timeout_s, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+        self._unconfirmed = _Deadlines(self._clock, timeout_s, PutMessageStatus.UNCONFIRMED)
+        self._late = _Deadlines(self._clock, self._timeout_s, PutMessageStatus.UNCONFIRMED)
 
     def begin_at(self, offset: int) -> None:
         """Note where the log ends at the start; all of it counts as confirmed."""
@@ -237,7 +241,7 @@ class GroupCommitService:
         for parked in list(self._parked):
             done, parked.done = parked.done, None
             if done is not None:
-                done(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+                done(PutMessageStatus.UNCONFIRMED)
         self._forget_answered()
 
     def publish_rest(self) -> None:

@@ -273,10 +273,10 @@ def test_keys_of_java_alone_and_old_spellings_are_taken() -> None:
         ),
         (["flushCommitLogThoroughInterval=5000", "flushCommitLogLeastPages=4"], []),
         (
-            ["enableCalcFilterBitMap=true", "slaveTimeout=5"],
+            ["enableCalcFilterBitMap=true", "haSlaveFallbehindMax=5"],
             [
                 "enableCalcFilterBitMap (needs enableConsumeQueueExt=true)",
-                "slaveTimeout (needs brokerRole=SYNC_MASTER)",
+                "haSlaveFallbehindMax (needs brokerRole=SYNC_MASTER)",
             ],
         ),
     ],

@@ -11,6 +11,7 @@ import pytest
 from skylarkmq.broker.clock import SystemClock
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.store.message_store import MessageStore, StoreState
 from tests.support.live_broker import broker_config
 from tests.support.manual_clock import ManualClock, advance_async
@@ -95,7 +96,10 @@ async def test_a_stop_answers_what_nobody_confirms_and_the_next_start_has_it(
         await until(lambda: store.writer.waiting == 2)  # the stop, too
         assert not stopping.done()
         clock.advance(store.config.slave_timeout / 1000)
-    assert (await client.answer(sending)).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    answer = await client.answer(sending)
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert UNCONFIRMED_FIELD in answer.ext_fields
+    assert "not acknowledged" in (answer.remark or "")
     async with asyncio.timeout(LIMIT_S):
         await stopping
     await client.close()

@@ -12,14 +12,17 @@ from skylarkmq.client import (
     Message,
     MessageIllegal,
     MessageTooLarge,
+    NotConfirmed,
     RequestTimeout,
     RouteNotFound,
+    SendResult,
     SendStatus,
     SystemBusy,
     TooManyInFlight,
 )
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.remoting.connection import UNSENT_MAX
 from tests.client.support import Setting
 from tests.support.manual_clock import advance_async, settle
@@ -85,6 +88,37 @@ async def test_busy_is_tried_again_after_a_pause_and_given_up_after_the_retries(
         assert caught.value.retryable
         assert caught.value.remark == "refused by the test"
         assert len(broker.of_code(SEND)) == 6
+
+
+async def test_what_replicas_cannot_confirm_is_sent_again_and_counted_as_a_doubt() -> None:
+    """It may be stored, and a failover may take it back: no acknowledgement, and no plain refusal.
+
+    A refusal of a broker that does not lead is waited out; such a one may leave a copy each time,
+    so it counts against the retries.
+    """
+    async with Setting(retries=2) as it:
+        broker = it.cluster.broker("broker-a", {"orders": 1})
+        broker.refusal_fields = {UNCONFIRMED_FIELD: "true"}
+        for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+
+            async def send(code: RequestCode = code) -> SendResult:
+                if code == SEND:
+                    return await it.producer.send(Message("orders", b"x"))
+                return (await it.producer.send_batch([Message("orders", b"x")] * 2))[0]
+
+            broker.refuse(code, *[ResponseCode.SERVICE_NOT_AVAILABLE] * 2)
+            sending = asyncio.create_task(send())
+            await advance_async(it.clock, 2)
+            result = await sending
+            assert (result.status, result.unknown_tries) == (SendStatus.SEND_OK, 2)
+
+            broker.refuse(code, *[ResponseCode.SERVICE_NOT_AVAILABLE] * 9)
+            sending = asyncio.create_task(send())
+            await advance_async(it.clock, 4)
+            with pytest.raises(NotConfirmed) as caught:
+                await sending
+            assert caught.value.retryable
+            assert len(broker.of_code(code)) == 3 + 3
 
 
 async def test_another_refusal_fails_at_once() -> None:

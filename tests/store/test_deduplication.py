@@ -23,7 +23,7 @@ from tests.support.crash_explorer import seeds
 from tests.support.manual_clock import ManualClock
 
 OK = PutMessageStatus.PUT_OK
-LATE_SLAVE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+LATE = PutMessageStatus.UNCONFIRMED
 LOST = PutMessageStatus.SERVICE_NOT_AVAILABLE
 QUEUES = 3
 MINUTE = DeduplicationWindow(60, 1000)
@@ -102,7 +102,7 @@ def test_behind_a_gate_a_copy_waits_for_the_confirmation_whoever_gave_up(flush: 
     first = put(rig, "K")
     rig.make_durable()
     rig.clock.advance(3.5)
-    assert [result.status for result in first] == [LATE_SLAVE]
+    assert [result.status for result in first] == [LATE]
     second = put(rig, "K")
     rig.make_durable()
     assert second == [], "it is not confirmed yet"

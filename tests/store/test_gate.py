@@ -19,8 +19,7 @@ from tests.support.crash_explorer import seeds
 from tests.support.crash_states import CrashState, Keep
 
 OK = PutMessageStatus.PUT_OK
-LATE_DISK = PutMessageStatus.FLUSH_DISK_TIMEOUT
-LATE_SLAVE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+LATE = PutMessageStatus.UNCONFIRMED
 LOST = PutMessageStatus.SERVICE_NOT_AVAILABLE
 DISK_S, SLAVE_S = 5.0, 3.0
 KEYED = b"KEYS\x01k"
@@ -205,7 +204,7 @@ def test_without_a_gate_a_confirmation_means_nothing() -> None:
     rig = StoreRig().start()
     rig.store.confirm(0)
     assert rig.put() is not None
-    assert (rig.store.max_offset("T", 0), rig.store.is_gated) == (1, False)
+    assert (rig.store.max_offset("T", 0), rig.store.writer.gated) == (1, False)
 
 
 @every_road
@@ -252,7 +251,7 @@ def test_what_is_stored_by_who_is_told_waits_for_the_confirmation_like_any_other
     rig.store.confirm(rig.end)
     assert (rig.shown, rig.taken()) == (1, [(0, OK)])
     rig.clock.advance(SLAVE_S)
-    assert rig.taken() == [(1, LATE_SLAVE)]
+    assert rig.taken() == [(1, LATE)]
 
 
 def test_so_does_what_is_stored_by_who_did_not_wait() -> None:
@@ -263,7 +262,7 @@ def test_so_does_what_is_stored_by_who_did_not_wait() -> None:
     rig.workers.run_all()
     assert (rig.count, rig.taken()) == (1, [])
     rig.clock.advance(SLAVE_S)
-    assert rig.taken() == [(0, LATE_SLAVE)]
+    assert rig.taken() == [(0, LATE)]
 
 
 def test_after_the_disk_has_failed_nothing_is_shown_and_who_waits_is_refused() -> None:
@@ -293,7 +292,7 @@ def test_who_is_durable_and_not_confirmed_in_time_is_told_so_and_shown_later(
     rig.clock.advance(SLAVE_S - 0.6)
     second = rig.send()
     rig.make_durable()
-    assert (rig.shown, rig.taken()) == (0, [(0, LATE_SLAVE)])
+    assert (rig.shown, rig.taken()) == (0, [(0, LATE)])
     rig.store.confirm(second)
     assert (rig.shown, rig.taken()) == (2, [(1, OK)])
     rig.clock.advance(10)
@@ -308,7 +307,7 @@ def test_who_is_not_durable_in_time_is_told_of_the_disk(road: str) -> None:
     rig.clock.advance(DISK_S - 0.01)
     assert rig.taken() == []
     rig.clock.advance(0.02)
-    assert rig.taken() == [(0, LATE_DISK)]
+    assert rig.taken() == [(0, LATE)]
     rig.workers.run_all()
     assert (rig.shown, rig.taken()) == (1, [])
 
@@ -323,7 +322,7 @@ def test_a_disk_that_is_later_than_the_slaves_lets_them_answer_first(confirms: b
     if confirms:
         rig.store.confirm(end)
     rig.clock.advance(0)
-    assert rig.taken() == [(0, OK if confirms else LATE_SLAVE)]
+    assert rig.taken() == [(0, OK if confirms else LATE)]
 
 
 # Giving up
@@ -337,7 +336,7 @@ def test_who_waits_when_the_replica_leads_no_more_does_not_know(road: str, flush
     rig.make_durable()
     end = rig.send()  # not durable yet, on some roads
     rig.store.give_up_waiting()
-    assert (rig.shown, rig.taken()) == (0, [(0, LATE_SLAVE), (1, LATE_SLAVE)])
+    assert (rig.shown, rig.taken()) == (0, [(0, LATE), (1, LATE)])
     settled: list[PutMessageStatus] = []
     rig.store.settle(settled.append)
     assert settled == [OK], "nobody waits anymore"
@@ -354,7 +353,7 @@ def test_giving_up_ends_the_batch_that_is_open() -> None:
     batch = rig.store.begin(lambda: rig.store.commit(answers.append) and None)
     batch.add_message(rig.store.queues.open("T", 0), inner())
     rig.store.give_up_waiting()
-    assert answers == [LATE_SLAVE]
+    assert answers == [LATE]
 
 
 @every_road
@@ -378,8 +377,8 @@ def test_settling_waits_for_the_answers_and_no_longer_than_they_take(road: str, 
     for _ in range(12):
         rig.clock.advance(0.5)
         rig.workers.run_all()
-    assert settled[3:] == [LATE_SLAVE]
-    assert rig.taken() == [(2, LATE_SLAVE)]
+    assert settled[3:] == [LATE]
+    assert rig.taken() == [(2, LATE)]
 
 
 # A follower
@@ -418,10 +417,10 @@ def test_a_follower_hears_that_its_disk_is_late_and_not_that_the_others_are() ->
     told: list[PutMessageStatus] = []
     rig.store.take_records(0, bytes(source.store.commit_log.part(0, end)), told.append)
     rig.clock.advance(DISK_S)
-    assert told == [LATE_DISK]
+    assert told == [LATE]
     rig.workers.run_all()
     rig.clock.advance(10)
-    assert (told, rig.shown) == ([LATE_DISK], 0)
+    assert (told, rig.shown) == ([LATE], 0)
 
 
 # The end of a run
@@ -444,7 +443,7 @@ def test_a_clean_stop_with_parked_units_leaves_log_and_queues_that_agree(
     shown, answered = rig.shown, len(rig.answers)
     rig.stop()
     assert rig.arrivals == [], "nobody is told of what is not confirmed"
-    assert {status for _, status in rig.answers[answered:]} == {LATE_SLAVE}
+    assert {status for _, status in rig.answers[answered:]} == {LATE}
     assert shown == 21
     assert rig.store.state is StoreState.CLOSED
     again = GateRig(road, flush, rig.files)
@@ -542,10 +541,8 @@ class Model:
         now, stored = self.rig.clock.monotonic(), self.rig.store.commit_log.stored_offset
         for number in list(self.open):
             end, since, _ = self.sent[number]
-            if end <= stored and now >= since + SLAVE_S:
-                self.answer(number, LATE_SLAVE)
-            elif end > stored and now >= since + DISK_S:
-                self.answer(number, LATE_DISK)
+            if now >= since + (SLAVE_S if end <= stored else DISK_S):
+                self.answer(number, LATE)
 
     def confirm(self, offset: int) -> None:
         self.limit = max(self.limit, offset)
@@ -555,7 +552,7 @@ class Model:
     def give_up(self) -> None:
         self.rig.store.give_up_waiting()
         for number in [number for number, waits in self.open.items() if waits]:
-            self.answer(number, LATE_SLAVE)
+            self.answer(number, LATE)
 
     def go_on(self) -> None:
         stored = self.rig.store.commit_log.stored_offset

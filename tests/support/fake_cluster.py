@@ -75,6 +75,8 @@ class FakeBroker(ScriptedPeer):
         """What SimpleConsumers did, and those who wait for messages."""
         self.refusals: dict[int, list[int]] = defaultdict(list)
         """Request code to the response codes of its next answers."""
+        self.refusal_fields: dict[str, str] = {}
+        """What these answers carry beside their codes."""
         self.refuses_all = False
         """Answer every request as where access control was switched on, and nobody signs."""
         self.send_back_delay_over = True
@@ -125,7 +127,7 @@ class FakeBroker(ScriptedPeer):
             return None if request.is_oneway else request.reply(ResponseCode.SYSTEM_ERROR, DENIED)
         refusals = self.refusals[request.code]
         if refusals:
-            return request.reply(refusals.pop(0), "refused by the test")
+            return request.reply(refusals.pop(0), "refused by the test", self.refusal_fields)
         answer = self._act(request, stream)
         if (
             self.echo_codec

@@ -605,7 +605,7 @@ class MetadataLog:
             size += len(inner.body)
             [result] = await result_of(partial(self._put_one, inner))
             end = result.physical_offset + result.record_size
-            while result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT and self._term == term:
+            while result.status is PutMessageStatus.UNCONFIRMED and self._term == term:
                 # It is in the log, and followers that are slow have it when they have all before.
                 if self._store.confirmed >= end:
                     break
@@ -630,7 +630,7 @@ def _refusal_of(results: Sequence[PutMessageResult]) -> StoreError | None:
     """Return why records are not as durable as their answers would say, None when they are."""
     for result in results:
         if result.status is not PutMessageStatus.PUT_OK:
-            if result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+            if result.status is PutMessageStatus.UNCONFIRMED:
                 return StoreError("not all replicas in sync have confirmed it in time")
             return StoreError(f"{result.status.value} {result.why}".rstrip())
     return None

@@ -16,7 +16,7 @@ from skylarkmq.protocol.topic_attributes import DeduplicationWindow
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from skylarkmq.protocol.v5.schema_pb2 import SendMessageRequest
-from skylarkmq.store.results import PutMessageStatus
+from skylarkmq.store.results import TAKEN, PutMessageStatus
 from tests.broker.grpc.sending_rig import (
     ID,
     PEER,
@@ -273,6 +273,7 @@ async def test_a_request_has_a_bounded_number_of_messages(monkeypatch: Any) -> N
         (PutMessageStatus.FLUSH_DISK_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT),
         (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT),
         (PutMessageStatus.SLAVE_NOT_AVAILABLE, Code.HA_NOT_AVAILABLE),
+        (PutMessageStatus.UNCONFIRMED, Code.INTERNAL_SERVER_ERROR),
         (PutMessageStatus.SERVICE_NOT_AVAILABLE, Code.INTERNAL_SERVER_ERROR),
     ],
 )
@@ -289,7 +290,7 @@ async def test_what_has_come_of_a_message_is_its_status(
     answer = await rig.send_all([message()])
     (entry,) = answer.entries
     assert (answer.status.code, entry.status.code) == (code, code)
-    is_stored = put is not PutMessageStatus.SERVICE_NOT_AVAILABLE
+    is_stored = put in TAKEN
     assert entry.message_id == (ID if is_stored else "")
     assert ("is stored, but" in entry.status.message) is is_stored
 

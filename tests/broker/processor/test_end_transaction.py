@@ -167,7 +167,7 @@ async def test_behind_a_gate_an_end_that_is_not_confirmed_is_no_success(verdict:
     assert not task.done() and rig.bodies() == []
     rig.clock.advance(3)
     await rig.work()
-    assert task.result().code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert task.result().code == ResponseCode.SERVICE_NOT_AVAILABLE
     again = await rig.end(half, verdict)
     assert again.code == ERROR and "ended already" in (again.remark or "")
     assert rig.bodies() == []

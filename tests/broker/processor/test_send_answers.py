@@ -16,6 +16,7 @@ from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import decode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.store.results import PutMessageStatus
 from tests.broker.group_rig import GroupRig
 from tests.store.support import HOST
@@ -140,6 +141,11 @@ def test_what_is_answered_when_a_message_is_stored_late_or_lost(kind: int) -> No
         PutMessageStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, *stored),
         PutMessageStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, *stored),
         PutMessageStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, *stored),
+        PutMessageStatus.UNCONFIRMED: (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "why",
+            told | {UNCONFIRMED_FIELD: "true"},
+        ),
         PutMessageStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "why", told),
     }
     for status, (code, remark, fields) in expected.items():

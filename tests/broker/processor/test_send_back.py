@@ -287,7 +287,7 @@ async def test_behind_a_gate_a_copy_that_is_not_confirmed_is_not_taken_for_given
             await asyncio.sleep(0)
             rig.workers.run_all()
         answer = await waiting
-        assert (answer.code, answer.remark) == (code, None if confirms else "FLUSH_SLAVE_TIMEOUT")
+        assert (answer.code, answer.remark) == (code, None if confirms else "UNCONFIRMED")
 
 
 async def test_the_answer_waits_for_the_tables_of_a_new_group(rig: Rig) -> None:

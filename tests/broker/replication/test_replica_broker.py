@@ -22,6 +22,7 @@ from skylarkmq.client import (
     Consumer,
     DeduplicationWindow,
     Message,
+    NotConfirmed,
     Producer,
     ReceivedMessage,
     RocketMQError,
@@ -110,8 +111,9 @@ async def test_a_returning_master_cuts_off_what_nobody_else_has(tmp_path: Path) 
             store = old.life.parts.store
             queue = store.max_offset("T", acked.queue.queue_id)
             async with Producer(namesrv_addr=replicas.namesrv_addr, retries=0) as other:
-                lost = await other.send(Message("T", b"nobody else has it"), queue=acked.queue)
-            assert lost.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+                with pytest.raises(NotConfirmed) as lost:
+                    await other.send(Message("T", b"nobody else has it"), queue=acked.queue)
+            assert lost.value.retryable
             assert store.max_offset("T", acked.queue.queue_id) == queue, "it is not shown"
             await replicas.kill(first)
             await replicas.led()

@@ -19,9 +19,10 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.producer.send_result import SendStatus
+from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RESPONSE_FLAG, RemotingCommand
@@ -69,6 +70,7 @@ class FakeBrokers:
     stored: dict[MessageQueue, list[str]] = field(default_factory=dict[MessageQueue, list[str]])
     under_way: list[FakePending] = field(default_factory=list[FakePending])
     tries: list[FakePending] = field(default_factory=list[FakePending])
+    refusal_fields: dict[str, str] = field(default_factory=dict[str, str])
     most_count: int = 0
     most_size: int = 0
     answers_early: Callable[[], bool] = lambda: False
@@ -117,6 +119,8 @@ class FakeBrokers:
         if isinstance(pending.said, RocketMQError):
             raise pending.said
         fields = {"msgId": "id", "queueId": pending.command.ext_fields["e"], "queueOffset": "7"}
+        if pending.said not in STORED_CODES:
+            fields = self.refusal_fields
         return RemotingCommand(pending.said, flag=RESPONSE_FLAG, remark="why", ext_fields=fields)
 
 
@@ -274,6 +278,20 @@ def test_a_status_that_is_not_accepted(code: int) -> None:
     sends = window(brokers, accepted=frozenset(SendStatus))
     sends.send(A0, outgoing("1"))
     assert sends.flush()[0].resent == 0
+
+
+def test_what_replicas_cannot_confirm_is_sent_again_a_bounded_number_of_times() -> None:
+    """Each try may leave a copy."""
+    brokers = FakeBrokers(once(14), refusal_fields={UNCONFIRMED_FIELD: "true"})
+    sends = window(brokers)
+    sends.send(A0, outgoing("1"))
+    assert sends.flush()[0].resent == 1
+    brokers = FakeBrokers(lambda broker, keys: 14, refusal_fields=brokers.refusal_fields)
+    sends = window(brokers)
+    sends.send(A0, outgoing("1"))
+    with pytest.raises(SendFailed, match="not acknowledged"):
+        sends.flush()
+    assert len(brokers.tries) == 1 + brokers.settings.retries
 
 
 @pytest.mark.parametrize("code", [16, 17, 204, 205])
