@@ -6,7 +6,8 @@
 
 The rules that keep an acknowledged record on every replica that may lead:
 
-- Shrinking: who leaves is waited for until the swap that drops it is seen to have succeeded.
+- Shrinking: who leaves is waited for until the swap that drops it is seen to have succeeded. For
+  one that says good-bye the swap is due at once, for others when they were silent for a while.
 - Growing: who joins has everything that was confirmed, and at least the start of the term, below
   which earlier masters may have acknowledged. It is waited for from before the swap is tried.
 - A change is settled only by a revision of `state` other than the one that it started from. Until
@@ -53,6 +54,7 @@ class InSyncReplicas:
         self._revision = revision
         self._now_s = now_s
         self._followers: dict[str, _Follower] = {}
+        self._leaving: set[str] = set()  # said good-bye, and have not greeted since
         self._own_end = 0
         self.members = frozenset(members)
         self.change: SetChange | None = None
@@ -91,6 +93,14 @@ class InSyncReplicas:
         found.reported_s, found.log_end = now_s, log_end
         self._advance()
 
+    def greeted(self, replica: str) -> None:
+        """A follower asks to be fed: it is no longer one that leaves."""
+        self._leaving.discard(replica)
+
+    def said_good_bye(self, replica: str) -> None:
+        """A follower stops, and confirms nothing more."""
+        self._leaving.add(replica)
+
     def durable_end(self, replica: str) -> int:
         """What this replica confirmed in this term; 0 for nothing."""
         if replica == self._me:
@@ -110,7 +120,8 @@ class InSyncReplicas:
         Args:
             alive: replicas whose process is known to run.
             not_caught_up_s: a member that was behind for this long leaves.
-            silent_s: so does one that is not alive, and has said nothing for this long.
+            silent_s: so does one that is not alive, and has said nothing for this long, or nothing
+                at all in this term, as a master that has handed over and stops.
         """
         if self.change is not None:
             return None
@@ -119,14 +130,16 @@ class InSyncReplicas:
             for replica in self.members
             if replica == self._me
             or (
-                now_s - self._caught_up_s(replica) <= not_caught_up_s
-                and (replica in alive or now_s - self._reported_s(replica) <= silent_s)
+                replica not in self._leaving
+                and now_s - self._caught_up_s(replica) <= not_caught_up_s
+                and (replica in alive or self._was_heard(replica, now_s - silent_s))
             )
         )
         join = frozenset(
             replica
             for replica, found in self._followers.items()
             if replica in alive
+            and replica not in self._leaving
             and now_s - found.caught_up_s <= not_caught_up_s
             and self._may_join(replica)
         )
@@ -146,9 +159,9 @@ class InSyncReplicas:
         found = self._followers.get(replica)
         return self._now_s if found is None else found.caught_up_s
 
-    def _reported_s(self, replica: str) -> float:
+    def _was_heard(self, replica: str, since_s: float) -> bool:
         found = self._followers.get(replica)
-        return self._now_s if found is None else found.reported_s
+        return found is not None and found.reported_s >= since_s
 
     def observed(self, members: Collection[str], revision: int) -> None:
         """`state`, still of this term, was read: it settles a change if its revision moved."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
+    GoodBye,
     Hello,
     Message,
     Promise,
@@ -386,7 +387,7 @@ class MasterConnection(ReplicaConnection):
             self.links.refused(self, "refused", message.why)
         self.links.hear(self.replica, message)
 
-    def say(self, message: Confirm | Promise) -> None:
+    def say(self, message: Confirm | Promise | GoodBye) -> None:
         """Send a message, as it is, at once."""
         if self.closed:
             return

@@ -50,6 +50,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Lead,
     LeadingStopped,
     LeaseEnded,
+    Leave,
     LocalLog,
     LogCut,
     LogMoved,
@@ -226,7 +227,8 @@ class ReplicaDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Take part no more. The lease ends at once, so that others may lead."""
+        """Take part no more. The lease ends at once, so that others may lead, or go on without."""
+        self.hear(Leave())
         await self.abort()
         if self._lease:
             try:

@@ -12,6 +12,7 @@ nothing:
                                       <-    Beat
     Promise                           ->
                                       <-    TakeOver, in a planned switch-over
+    GoodBye, when it stops            ->
 
 Times are seconds of the replica's own monotonic clock. `session` tells one connection of a follower
 from the one before.
@@ -170,7 +171,15 @@ class TakeOver:
     session: int
 
 
-Message = Hello | Welcome | Refused | Part | Confirm | Beat | Promise | TakeOver
+@dataclass(frozen=True, slots=True)
+class GoodBye:
+    """The follower stops: nothing more comes of it before its next Hello."""
+
+    term: int
+    session: int
+
+
+Message = Hello | Welcome | Refused | Part | Confirm | Beat | Promise | TakeOver | GoodBye
 
 
 # Events
@@ -282,6 +291,11 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """This replica stops, and hears nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchOver:
     """An operator wants another member to lead."""
 
@@ -295,12 +309,13 @@ class ForceFailover:
 
 Event = (
     Tick | Registered | NotRegistered | Renewed | LeaseEnded | Observed | SwapEnded | LogMoved
-    | Frozen | LogCut | TermBegun | LeadingStopped | Disconnected | Received | SwitchOver
+    | Frozen | LogCut | TermBegun | LeadingStopped | Disconnected | Received | Leave | SwitchOver
     | ForceFailover
 )  # fmt: skip
 EVENTS: Final[tuple[type[Event], ...]] = (
     Tick, Registered, NotRegistered, Renewed, LeaseEnded, Observed, SwapEnded, LogMoved,
-    Frozen, LogCut, TermBegun, LeadingStopped, Disconnected, Received, SwitchOver, ForceFailover,
+    Frozen, LogCut, TermBegun, LeadingStopped, Disconnected, Received, Leave, SwitchOver,
+    ForceFailover,
 )  # fmt: skip
 
 

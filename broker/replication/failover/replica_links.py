@@ -32,6 +32,7 @@ from skylarkmq.broker.replication.failover.replica_connection import (
 )
 from skylarkmq.broker.replication.failover.replica_events import (
     Confirm,
+    GoodBye,
     Hello,
     Message,
     OpenStream,
@@ -203,7 +204,7 @@ class ReplicaLinks:
         match message:
             case Hello():
                 self._connect(to, message, address)
-            case Confirm() | Promise():
+            case Confirm() | Promise() | GoodBye():
                 if self.master is not None and self.master.replica == to:
                     self.master.say(message)
             case Part():

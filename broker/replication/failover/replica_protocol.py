@@ -28,6 +28,7 @@ Then come frames, the follower's Hello first; a new session takes a new connecti
     6     Beat      asked float64 (s), confirmed int64
     7     Promise   asked float64 (s), durableEnd int64
     8     TakeOver
+    9     GoodBye         an end that does not know it ends the connection, as its sender does
 
     text  its size in bytes uint16, UTF-8
     row   term int64, start int64; terms ascend
@@ -49,6 +50,7 @@ from typing import Any, Final
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
+    GoodBye,
     Hello,
     Message,
     Part,
@@ -116,6 +118,7 @@ class Kind(IntEnum):
     BEAT = 6
     PROMISE = 7
     TAKE_OVER = 8
+    GOOD_BYE = 9
 
 
 _SIZES: Final[Mapping[Kind, tuple[int, int]]] = MappingProxyType(
@@ -131,6 +134,7 @@ _SIZES: Final[Mapping[Kind, tuple[int, int]]] = MappingProxyType(
         Kind.BEAT: (_ASKED.size, _ASKED.size),
         Kind.PROMISE: (_ASKED.size, _ASKED.size),
         Kind.TAKE_OVER: (0, 0),
+        Kind.GOOD_BYE: (0, 0),
     }
 )
 """Bytes of fields and data, least and most; the CRC comes on top."""
@@ -148,7 +152,7 @@ _FIRST: Final[Mapping[End, frozenset[Kind]]] = MappingProxyType(
 )
 _LATER: Final[Mapping[End, frozenset[Kind]]] = MappingProxyType(
     {
-        End.FOLLOWER: frozenset({Kind.CONFIRM, Kind.PROMISE}),
+        End.FOLLOWER: frozenset({Kind.CONFIRM, Kind.PROMISE, Kind.GOOD_BYE}),
         End.MASTER: frozenset({Kind.REFUSED, Kind.PART, Kind.BEAT, Kind.TAKE_OVER}),
     }
 )
@@ -247,7 +251,9 @@ def encode_greeting(identity: Identity, hello: Hello) -> bytes:
     return PREFACE + _frame(Kind.HELLO, hello, fields + _rows(hello.lineage))
 
 
-def encode_message(message: Welcome | Refused | Confirm | Beat | Promise | TakeOver) -> bytes:
+def encode_message(
+    message: Welcome | Refused | Confirm | Beat | Promise | TakeOver | GoodBye,
+) -> bytes:
     """Return the frame of a message; of a Part see `encode_part_head`."""
     match message:
         case Welcome(_, _, point, begin, lineage):
@@ -267,6 +273,8 @@ def encode_message(message: Welcome | Refused | Confirm | Beat | Promise | TakeO
             return _frame(Kind.PROMISE, message, _ASKED.pack(asked_s, durable_end))
         case TakeOver():
             return _frame(Kind.TAKE_OVER, message, b"")
+        case GoodBye():
+            return _frame(Kind.GOOD_BYE, message, b"")
 
 
 def encode_part_head(part: Part) -> bytes:
@@ -504,6 +512,11 @@ def _take_over(fields: _Fields) -> TakeOver:
     return TakeOver(fields.term, fields.session)
 
 
+def _good_bye(fields: _Fields) -> GoodBye:
+    fields.close()
+    return GoodBye(fields.term, fields.session)
+
+
 _READERS: Final[Mapping[Kind, Callable[[_Fields], Greeting | Message]]] = MappingProxyType(
     {
         Kind.HELLO: _greeting,
@@ -514,5 +527,6 @@ _READERS: Final[Mapping[Kind, Callable[[_Fields], Greeting | Message]]] = Mappin
         Kind.BEAT: _beat,
         Kind.PROMISE: _promise,
         Kind.TAKE_OVER: _take_over,
+        Kind.GOOD_BYE: _good_bye,
     }
 )

@@ -68,11 +68,13 @@ from skylarkmq.broker.replication.failover.replica_events import (
     ForceFailover,
     Freeze,
     Frozen,
+    GoodBye,
     Halt,
     Hello,
     Lead,
     LeadingStopped,
     LeaseEnded,
+    Leave,
     LocalLog,
     LogCut,
     LogMoved,
@@ -643,6 +645,10 @@ class ReplicaState:
             term.sessions[event.sender] = (known[0], None)
             self._do(OpenStream(event.sender, self.term, known[0], known[1]))
             self._beat(term, event.sender, known[0])
+        if isinstance(message, GoodBye):
+            del term.sessions[event.sender]
+            term.in_sync.said_good_bye(event.sender)
+            self._change_set(term)
         if isinstance(message, Promise):
             asked_s = max(message.asked_s, term.promises_s.get(event.sender, message.asked_s))
             term.promises_s[event.sender] = asked_s
@@ -664,6 +670,7 @@ class ReplicaState:
             return
         offset = self._begin if point is None else max(point.offset, self._begin)
         term.sessions[sender] = (message.session, offset)
+        term.in_sync.greeted(sender)
         welcome = Welcome(self.term, message.session, point, self._begin, self._lineage)
         self._send(sender, welcome)
 
@@ -679,6 +686,11 @@ class ReplicaState:
         self._grow(event.end, event.durable_end)
         if event.begin is not None:
             self._begin = event.begin
+
+    def _follow_leave(self, _: Leave) -> None:
+        session = self._session
+        if session is not None:
+            self._send(session.master, GoodBye(session.term, session.number))
 
     def _any_disconnected(self, event: Disconnected) -> None:
         """Nothing more comes of what was taken in part."""
@@ -756,6 +768,7 @@ class ReplicaState:
         TermBegun: _any_begun,
         Disconnected: _follow_disconnected,
         Received: _follow_received,
+        Leave: _follow_leave,
         ForceFailover: _on_force,
     }
     _LEADING: ClassVar[_Row] = {

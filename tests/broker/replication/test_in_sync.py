@@ -92,3 +92,31 @@ def test_a_member_whose_process_is_gone_leaves_sooner() -> None:
     in_sync.confirm("b", 150, 150, 5.0)
     change = in_sync.next_change(("a", "b"), 5.1, LIMIT_S, SILENT_S)
     assert change is not None and change.members == {"a", "b"}
+
+
+def test_a_member_that_says_good_bye_leaves_at_once_until_it_greets_again() -> None:
+    in_sync, all_live = of_three(), ("a", "b", "c")
+    for other in ("b", "c"):
+        in_sync.confirm(other, 150, 150, 5.0)
+    in_sync.own_end(160)
+    in_sync.confirm("b", 160, 160, 5.0)
+    in_sync.said_good_bye("c")
+    change = in_sync.next_change(all_live, 5.0, LIMIT_S, SILENT_S)
+    assert change is not None and change.members == {"a", "b"}
+    assert in_sync.confirmed == 150, "it is waited for until the swap has succeeded"
+    in_sync.observed(("a", "b"), 8)
+    assert in_sync.confirmed == 160
+    in_sync.confirm("c", 160, 160, 5.0)
+    assert in_sync.next_change(all_live, 5.0, LIMIT_S, SILENT_S) is None, "it is leaving"
+    in_sync.greeted("c")
+    change = in_sync.next_change(all_live, 5.0, LIMIT_S, SILENT_S)
+    assert change is not None and change.members == {"a", "b", "c"}
+
+
+def test_a_member_that_is_gone_before_it_said_anything_in_this_term_leaves_at_once() -> None:
+    """So does a master that has handed over and stops."""
+    in_sync = of_three()
+    in_sync.confirm("b", 150, 150, 0.1)
+    assert in_sync.next_change(("a", "b", "c"), 0.1, LIMIT_S, SILENT_S) is None
+    change = in_sync.next_change(("a", "b"), 0.1, LIMIT_S, SILENT_S)
+    assert change is not None and change.members == {"a", "b"}

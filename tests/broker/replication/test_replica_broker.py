@@ -9,13 +9,15 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from skylarkmq.broker import replica_broker
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.replica_broker import ReplicaBroker
-from skylarkmq.broker.replication.failover.replica_events import State
+from skylarkmq.broker.replication.failover.replica_events import FailoverRules, State
 from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.client import (
     Admin,
@@ -98,6 +100,30 @@ async def test_a_successor_has_what_was_acknowledged(tmp_path: Path) -> None:
             await replicas.start(first)
             await replicas.in_sync(1, 2, 3)
             await replicas.same_logs()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [False, True])
+async def test_a_clean_stop_holds_up_no_send_until_a_silence_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    """Silence alone takes longer here than any test: the member that stops says good-bye."""
+
+    def deaf(**named: Any) -> FailoverRules:
+        return FailoverRules(**{**named, "silent_s": 3600.0})
+
+    monkeypatch.setattr(replica_broker, "FailoverRules", deaf)
+    async with replica_set(tmp_path) as replicas:
+        first = await replicas.three()
+        number = first if leads else next(each for each in (1, 2, 3) if each != first)
+        async with producing(replicas) as sends:
+            await sends.send(Message("T", b"before"))
+            sending = asyncio.ensure_future(_send_many(sends, 200))
+            await replicas.stop(number)
+            assert len(await sending) == 200
+            await sends.send(Message("T", b"after"))
+        await replicas.led()
+        await replicas.in_sync(*replicas.replicas)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
     FailoverRules,
+    GoodBye,
     Hello,
     Message,
     Part,
@@ -186,6 +187,23 @@ async def test_one_alone_leads_by_the_book() -> None:
     assert rig.driver.is_engine_reachable
     await rig.stop()
     assert "alive/a" not in rig.engine.read(NAME).entries, "its lease has ended"
+
+
+async def test_a_follower_that_stops_says_so_before_its_lease_ends() -> None:
+    rig = await led_by_b()
+    rig.home.gate.set()
+    session = welcome(rig)
+    revoked: list[int] = []
+    revoke = rig.way.revoke
+
+    async def noted(lease: int) -> None:
+        revoked.append(rig.links.count(GoodBye))
+        await revoke(lease)
+
+    rig.way.revoke = noted  # type: ignore[method-assign]
+    await rig.stop()
+    assert rig.links.sent[-1] == ("b", GoodBye(1, session))
+    assert revoked == [1]
 
 
 async def test_what_comes_while_the_log_is_cut_waits_for_that() -> None:

@@ -17,6 +17,7 @@ from skylarkmq.broker.replication.failover.replica_connection import (
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
+    GoodBye,
     Part,
     Promise,
     Refused,
@@ -72,13 +73,13 @@ async def test_each_message_arrives_as_it_was_said() -> None:
             Beat(TERM, 7, 12.5, 30),
             TakeOver(TERM, 7),
         ]
-        said_by_b = [Confirm(TERM, 7, 40), Promise(TERM, 7, 12.5, 40)]
+        said_by_b = [Confirm(TERM, 7, 40), Promise(TERM, 7, 12.5, 40), GoodBye(TERM, 7)]
         for message in said_by_a:
             a.links.send("b", message)
         await some.see(lambda: len(b.heard) == 3)
         for answer in said_by_b:
             b.links.send("a", answer)
-        await some.see(lambda: len(a.heard) == 3)
+        await some.see(lambda: len(a.heard) == 4)
         assert b.heard == [("a", message) for message in said_by_a]
         assert a.heard[1:] == [("b", message) for message in said_by_b]
         assert a.lost == b.lost == []

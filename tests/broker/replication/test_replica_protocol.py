@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
+    GoodBye,
     Hello,
     Message,
     Part,
@@ -88,6 +89,7 @@ GOLDEN: list[tuple[Greeting | Message, str]] = [
         f"0007 00000014 {STAMP} 3ff8000000000000 0000000000000400 acbfa736",
     ),
     (TakeOver(4, SESSION), f"0008 00000004 {STAMP} 66780062"),
+    (GoodBye(4, SESSION), f"0009 00000004 {STAMP} 91a3cb47"),
 ]
 FIRST = {End.FOLLOWER: GREETING, End.MASTER: Welcome(4, SESSION, None, 0, ())}
 
@@ -125,7 +127,9 @@ def frame(
 
 
 def speaker_of(message: Greeting | Message) -> End:
-    return End.FOLLOWER if isinstance(message, Greeting | Confirm | Promise) else End.MASTER
+    return (
+        End.FOLLOWER if isinstance(message, Greeting | Confirm | Promise | GoodBye) else End.MASTER
+    )
 
 
 # Strategies
@@ -156,10 +160,13 @@ PARTS = st.builds(Part, TERMS, SESSIONS, NUMBERS, st.binary(min_size=1, max_size
 BEATS = st.builds(Beat, TERMS, SESSIONS, TIMES, NUMBERS)
 PROMISES = st.builds(Promise, TERMS, SESSIONS, TIMES, NUMBERS)
 TAKE_OVERS = st.builds(TakeOver, TERMS, SESSIONS)
+GOOD_BYES = st.builds(GoodBye, TERMS, SESSIONS)
 TALKS = st.one_of(
     st.tuples(
         st.just(End.FOLLOWER),
-        st.builds(lambda a, b: [a, *b], GREETINGS, st.lists(CONFIRMS | PROMISES, max_size=8)),
+        st.builds(
+            lambda a, b: [a, *b], GREETINGS, st.lists(CONFIRMS | PROMISES | GOOD_BYES, max_size=8)
+        ),
     ),
     st.tuples(
         st.just(End.MASTER),
@@ -330,7 +337,8 @@ NAN, INFINITE = (struct.pack(">dq", time, 0) for time in (float("nan"), float("i
 @pytest.mark.parametrize(
     ("speaker", "data", "why"),
     [
-        (End.MASTER, frame(9, b""), "kind 9: there is none"),
+        (End.MASTER, frame(10, b""), "kind 10: there is none"),
+        (End.MASTER, frame(9, b""), "GOOD_BYE is nothing that a master says now"),
         (End.MASTER, frame(0, b""), "kind 0: there is none"),
         (End.MASTER, frame(4, bytes(8)), "CONFIRM is nothing that a master says now"),
         (End.MASTER, frame(2, bytes(28)), "WELCOME is nothing that a master says now"),

@@ -15,11 +15,13 @@ from skylarkmq.broker.replication.failover.replica_events import (
     EVENTS,
     Action,
     BeginTerm,
+    Confirm,
     Event,
     FailoverRules,
     ForceFailover,
     Freeze,
     Frozen,
+    GoodBye,
     Halt,
     Hello,
     Lead,
@@ -158,6 +160,25 @@ def test_fewer_members_than_min_in_sync_replicas_refuse_sends_and_show_what_is_c
     assert rig.machine.sends is Sends.TOO_FEW
     rig.hear(LogMoved(10, 4))
     assert rig.machine.shown == 4
+
+
+def test_a_follower_that_says_good_bye_is_dropped_by_a_swap_at_once() -> None:
+    rig = leading(FailoverRules(min_in_sync=1))
+    row = rig.machine._term.record.lineage  # type: ignore[union-attr]
+    hello = Hello(1, 9, 0, row)
+    rig.hear(Received("b", hello))
+    rig.hear(Received("b", Confirm(1, 9, 0)))
+    rig.hear(Tick())
+    both = of_term(1, "a", "a", "b", start=0)
+    assert both.to_json() in [change.value for change in rig.swaps[-1].changes]
+    rig.hear(SwapEnded(rig.swaps[-1].swap, Swapped.DONE))
+    rig.see(view(3, both, "a"))
+    count = len(rig.swaps)
+    rig.hear(Received("b", GoodBye(1, 8)))
+    assert len(rig.swaps) == count, "of another session"
+    rig.hear(Received("b", GoodBye(1, 9)))
+    alone = of_term(1, "a", "a", start=0)
+    assert rig.swaps[count].changes[0].value == alone.to_json()
 
 
 def test_a_member_takes_over_when_the_masters_key_is_gone() -> None:

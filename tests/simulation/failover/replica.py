@@ -27,6 +27,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Lead,
     LeadingStopped,
     LeaseEnded,
+    Leave,
     LocalLog,
     LogCut,
     LogMoved,
@@ -37,6 +38,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Part,
     Read,
     Received,
+    Refused,
     Register,
     Registered,
     Renew,
@@ -103,6 +105,7 @@ class Replica:
         self._busy = False
         self._streams: dict[str, Stream] = {}
         self._session = 0  # of the last hello
+        self._lease = 0
         self._waiting: deque[tuple[int, int, Record]] = deque()  # term, end, record
 
     @property
@@ -143,6 +146,13 @@ class Replica:
         """The process ends, as by kill -9: what was written stays."""
         self.machine = None
         self.process += 1
+
+    def leave(self) -> None:
+        """The process is stopped: it says so, and gives its lease back."""
+        self.hear(Leave())
+        lease = self._lease
+        self.end()
+        self._ask(lambda: self._engine.revoke(lease), lambda _: None, None)
 
     def lose_power(self) -> None:
         """The machine ends: of what was not synced, some of the front stays."""
@@ -267,6 +277,7 @@ class Replica:
             if lease is None:
                 self.hear(NotRegistered())
                 return
+            self._lease = lease
 
             def put(outcome: Swapped) -> None:
                 done = outcome is Swapped.DONE
@@ -315,6 +326,9 @@ class Replica:
 
     def receive(self, sender: str, message: Message) -> None:
         self.hear(Received(sender, message))
+        if isinstance(message, Refused):  # its sender has closed the connection
+            session = message.session
+            self._job(lambda: self.hear(Disconnected(session, len(self.disk.log))))
 
     def do_open_stream(self, action: OpenStream) -> None:
         self._streams[action.to] = Stream(action.term, action.session, action.offset)

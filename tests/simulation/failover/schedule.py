@@ -36,6 +36,7 @@ from tests.simulation.failover.world import Links, SimulatedEngine, World
 RULES = FailoverRules(
     lease_s=4.0, not_caught_up_s=3.0, turn_s=0.3, silent_s=1.5, stall_s=8.0, hand_over_s=1.0
 )
+HANDING = (State.MASTER, State.HANDING_OVER, State.HANDED_OVER)
 FAULTS_S = 30.0
 PEACE_S = 25.0
 
@@ -349,6 +350,13 @@ def process_ends(cluster: Cluster, replica: Replica, for_s: float) -> None:
     cluster.restart(replica, for_s)
 
 
+def stopped(cluster: Cluster, replica: Replica, for_s: float) -> None:
+    """As a broker is that leads nothing; a master has handed over before."""
+    if not replica.leads and not replica.is_paused:
+        replica.leave()
+        cluster.restart(replica, for_s)
+
+
 def machine_ends(cluster: Cluster, replica: Replica, for_s: float) -> None:
     replica.lose_power()
     cluster.restart(replica, for_s)
@@ -379,6 +387,7 @@ FAULTS: dict[Callable[[Cluster, Replica, float], None], int] = {
     engine_away: 1,
     pause: 3,
     process_ends: 3,
+    stopped: 3,
     machine_ends: 3,
     disk_lost: 1,
     clock_jumps: 1,
@@ -437,6 +446,37 @@ def _run_late_swap(cluster: Cluster, ends: bool) -> None:
     acknowledged = world.power["acknowledged"]
     world.run_until(FAULTS_S + PEACE_S)
     _check_peace(cluster, acknowledged)
+
+
+def run_stop(seed: int, *, leads: bool) -> float:
+    """Stop a replica in peace; return how long a send waited that was taken right then.
+
+    Raises:
+        Violation: as `run`.
+    """
+    cluster = Cluster(seed)
+    world = cluster.world
+    cluster.is_sharp, cluster.reorders, cluster.stalls = False, False, 0.0
+    for replica in cluster.replicas:
+        world.after(world.rng.uniform(0.0, 2.0), replica.start)
+    world.run_until(12.0)
+    leader = next(replica for replica in cluster.replicas if replica.leads)
+    others = [replica for replica in cluster.replicas if replica is not leader]
+    if leads:
+        leader.hear(SwitchOver(others[0].name))
+        while leader.machine is not None and leader.machine.state in HANDING:
+            world.run_until(world.now_s + 0.001)
+        leader.leave()
+        leader, stops_s = others[0], world.now_s
+        while not leader.take(1):
+            world.run_until(world.now_s + 0.001)
+    else:
+        others[0].leave()
+        stops_s = world.now_s
+        assert leader.take(1)
+    while not cluster.acknowledged:
+        world.run_until(world.now_s + 0.001)
+    return world.now_s - stops_s
 
 
 def _run(cluster: Cluster) -> None:

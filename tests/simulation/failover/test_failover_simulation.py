@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.failover.schedule import FAULTS, run, run_late_swap, seeds
+from tests.simulation.failover.schedule import FAULTS, RULES, run, run_late_swap, run_stop, seeds
 from tests.support.amounts import check_power, slow
 
 # What one hundred seeds show at least; a run that shows less proves nothing.
@@ -39,6 +39,15 @@ def test_every_course_of_faults_keeps_what_was_acknowledged(count: int) -> None:
 def test_a_swap_that_comes_late_takes_nothing_away(count: int) -> None:
     for seed in range(count):
         run_late_swap(seed)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replica_that_is_stopped_holds_up_sends_for_one_change_of_the_set(
+    seed: int, leads: bool
+) -> None:
+    """What is taken while it leaves waits for messages and the engine, and for no time-out."""
+    assert run_stop(seed, leads=leads) < RULES.silent_s / 4
 
 
 def test_a_seed_replays() -> None:

@@ -102,6 +102,11 @@ class SimulatedEngine:
         self._world.after(self._ttl_s[lease] + late_s, self._end, lease)
         return True
 
+    def revoke(self, lease: int) -> None:
+        if lease in self._leases:
+            self._leases[lease] = self._world.now_s
+            self._end(lease)
+
     def _end(self, lease: int) -> None:
         if self._leases.get(lease, self._world.now_s + 1) > self._world.now_s:
             return
