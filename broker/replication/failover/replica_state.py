@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from skylarkmq.broker.replication.failover.coordinated_state import (
@@ -99,6 +99,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Tick,
     Welcome,
 )
+from skylarkmq.broker.replication.failover.replica_sessions import LedTerm, Session
 from skylarkmq.broker.replication.failover.terms import (
     Lineage,
     LineageError,
@@ -109,39 +110,6 @@ from skylarkmq.broker.replication.failover.terms import (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Session:
-    """A follower's connection to a master."""
-
-    number: int
-    term: int
-    master: str
-    heard_s: float
-    lineage: Lineage = ()  # of the master
-    is_cut: bool = False  # the log was cut to where both agree
-    next_offset: int = 0  # of the next part
-
-
-@dataclass(slots=True)
-class _Term:
-    """What a master knows in its term."""
-
-    record: StateRecord
-    in_sync: InSyncReplicas
-    # Of each follower its session, and where its stream begins, None once it is fed.
-    sessions: dict[str, tuple[int, int | None]] = field(
-        default_factory=dict[str, tuple[int, int | None]]
-    )
-    promises_s: dict[str, float] = field(
-        default_factory=dict[str, float]
-    )  # when the answered beat was sent
-    beat_s: float = 0.0
-    moved_s: float = 0.0  # when something was confirmed, or nothing was due
-    confirmed: int = 0
-    target: str = ""  # of a switch-over
-    deadline_s: float = 0.0
 
 
 _Row = dict[type[Event], Callable[["ReplicaState", Any], None]]
@@ -169,8 +137,8 @@ class ReplicaState:
         self._grow(found.end, found.end)
         self._sessions = 0
         self._tried = (0, now_s)  # term of the last one, and when it began
-        self._session: _Session | None = None
-        self._term: _Term | None = None
+        self._session: Session | None = None
+        self._term: LedTerm | None = None
         self._waiting_since_s = now_s
         self._not_before_s = now_s  # this replica does not try to lead earlier
         self._was_told = False  # to lead, by the master or an operator
@@ -339,7 +307,7 @@ class ReplicaState:
         self._sessions += 1
         self._tried = (state.term, self._now_s)
         number = (self._engine.lease << 32) + self._sessions  # no other process has its lease
-        self._session = _Session(number, state.term, state.master, self._now_s)
+        self._session = Session(number, state.term, state.master, self._now_s)
         hello = Hello(state.term, number, self._end, self._lineage)
         self._send(state.master, hello, self._addresses.get(state.master, ""))
 
@@ -420,7 +388,7 @@ class ReplicaState:
             self._was_told = True
             self._freeze()
 
-    def _is_of(self, session: _Session, message: Message) -> bool:
+    def _is_of(self, session: Session, message: Message) -> bool:
         """Whether a message belongs to this session: streams of older terms are refused."""
         if message.session != session.number:
             return False
@@ -432,7 +400,7 @@ class ReplicaState:
         why = f"{self._me} does not lead yet, or no more; it is asked again"
         self._send(event.sender, Refused(term, message.session, why))
 
-    def _take_welcome(self, session: _Session, message: Welcome) -> None:
+    def _take_welcome(self, session: Session, message: Welcome) -> None:
         if session.is_cut or session.lineage:
             return
         session.lineage = message.lineage
@@ -442,7 +410,7 @@ class ReplicaState:
         self._is_cutting = True
         self._do(CutBack(session.number, offset, rows_up_to(message.lineage, offset), anew))
 
-    def _take_part(self, session: _Session, message: Part) -> None:
+    def _take_part(self, session: Session, message: Part) -> None:
         if not session.is_cut or message.offset < session.next_offset:
             return
         view = self._engine.view
@@ -462,7 +430,7 @@ class ReplicaState:
         self._known_confirmed = max(self._known_confirmed, message.confirmed)
         self._do(Append(rows, message.offset, message.data))
 
-    def _answer_beat(self, session: _Session, message: Beat) -> None:
+    def _answer_beat(self, session: Session, message: Beat) -> None:
         if not session.is_cut:
             return
         self._known_confirmed = max(self._known_confirmed, message.confirmed)
@@ -533,7 +501,7 @@ class ReplicaState:
             self._now_s,
         )
         in_sync.own_end(self._durable_end)
-        self._term = _Term(proposal.record, in_sync, moved_s=self._now_s)
+        self._term = LedTerm(proposal.record, in_sync, moved_s=self._now_s)
         self.state = State.TAKING_OVER
         self._do(BeginTerm(proposal.record.lineage[-1]))
 
@@ -586,16 +554,16 @@ class ReplicaState:
         self._change_set(term)
         self._hand_over(term)
 
-    def _beat(self, term: _Term, replica: str, session: int) -> None:
+    def _beat(self, term: LedTerm, replica: str, session: int) -> None:
         self._send(replica, Beat(self.term, session, self._now_s, term.in_sync.confirmed))
 
-    def _others_live(self, term: _Term) -> bool:
+    def _others_live(self, term: LedTerm) -> bool:
         view = self._engine.view
         return view is not None and any(
             other in view.alive for other in term.in_sync.members if other != self._me
         )
 
-    def _change_set(self, term: _Term) -> None:
+    def _change_set(self, term: LedTerm) -> None:
         """Propose what is due: a member that leaves or joins, or the key that was lost."""
         view = self._engine.view
         assert view is not None
@@ -654,7 +622,7 @@ class ReplicaState:
             term.promises_s[event.sender] = asked_s
         self._hand_over(term)
 
-    def _welcome(self, term: _Term, sender: str, message: Hello) -> None:
+    def _welcome(self, term: LedTerm, sender: str, message: Hello) -> None:
         """Answer a follower's hello: where both logs agree."""
         if message.term > self.term:
             self._engine.read()
@@ -721,7 +689,7 @@ class ReplicaState:
         term.deadline_s = self._now_s + self._rules.hand_over_s
         self._hand_over(term)
 
-    def _hand_over(self, term: _Term) -> None:
+    def _hand_over(self, term: LedTerm) -> None:
         """Tell the target to lead, once all is confirmed; from then on nothing is counted on."""
         if self.state is not State.HANDING_OVER or term.in_sync.confirmed < self._end:
             return
