@@ -27,7 +27,8 @@ from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
 from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.metrics.loop_lag import LoopLagService
-from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
+from skylarkmq.broker.namesrv.controller import Beside, NamesrvController
 from skylarkmq.broker.net.addresses import (
     advertised_address,
     bind_pair,
@@ -56,7 +57,6 @@ from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.first_use import on_first_use
-from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import StoreState
@@ -78,6 +78,7 @@ log = logging.getLogger(__name__)
 MetricsPages = Literal["listen", "adopt", "none"]
 
 EXIT_STORE_FAILED = 74  # EX_IOERR
+EXIT_NAMESRV_FAILED = 70  # EX_SOFTWARE
 FAILED_READS_S = 5.0
 
 
@@ -88,7 +89,7 @@ class BrokerController:
         self,
         config: BrokerConfig,
         *,
-        with_namesrv: bool = False,
+        with_namesrv: bool | Literal["thread"] = False,
         files: Files | None = None,
         clock: Clock | None = None,
         origin: ConfigOrigin | None = None,
@@ -99,7 +100,8 @@ class BrokerController:
         """Take the configuration; nothing is opened yet.
 
         Args:
-            with_namesrv: run a name server beside, on `namesrvListenPort`.
+            with_namesrv: run a name server beside, on `namesrvListenPort`; "thread": on a thread of
+                its own, which answers while a disk holds up this loop.
             metrics: "listen": serve the metrics pages; "adopt": only to connections that
                 `adopt_page` hands over; "none": no pages.
             peer_clock: what peers and the loop's lateness are measured by; None: `clock`. A test
@@ -114,9 +116,9 @@ class BrokerController:
         self.ha_port: int | None = None  # where slaves connect, None on a slave
         self.metrics_address: tuple[str, int] | None = None
         self.grpc_address: tuple[str, int] | None = None  # for clients of RocketMQ 5
-        self.namesrv: NamesrvController | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
+        self._built_in: BuiltInNamesrv | None = None
         is_off = metrics == "listen" and config.metrics_prom_exporter_port is None
         self._metrics_pages: MetricsPages = "none" if is_off else metrics
         self._peer_clock = peer_clock
@@ -137,6 +139,11 @@ class BrokerController:
         self.store_host = b""  # packed; in the records of this broker
         self._started_at_ms = 0
         self.since_ms = 0  # when this process first served; a replica gives it to its next life
+
+    @property
+    def namesrv(self) -> NamesrvController | None:
+        """The built-in name server, whose tables are for its own loop; None without one."""
+        return None if self._built_in is None else self._built_in.controller
 
     @property
     def namesrv_address(self) -> tuple[str, int] | None:
@@ -250,14 +257,7 @@ class BrokerController:
         """
         config, parts, clock = self.config, self.parts, self.clock
         if self._with_namesrv:
-            self.namesrv = NamesrvController.beside(
-                config, self.peer_clock, self._connect, self._contexts, parts.access_files
-            )
-            writer = TableWriter(self._files, self._workers.tables, parts.store.fail)
-            path = parts.store.paths.own / "kvConfig.json"
-            parts.tls_gates["namesrv"] = self.namesrv.tls
-            self.namesrv.kv.open(self._files, path, writer)
-            await self.namesrv.start()
+            await self._start_namesrv()
         parts.store.start()
         self.store_host = HostAddress(resolve(self._host), self.listen_address[1]).pack()
         self._server, self.router = make_server(
@@ -277,7 +277,7 @@ class BrokerController:
             Registration(config, parts.topics, str(self.advertised), self.ha_port),
             parts.topics,
             self.peer_clock,
-            self.namesrv,
+            self._built_in,
             self._outgoing_tls,
             parts.access_files,
             parts.master,
@@ -299,6 +299,26 @@ class BrokerController:
             self._slave_sync.start()
         self._started_at_ms = clock.now_ms()
         self.since_ms = self.since_ms or self._started_at_ms
+
+    async def _start_namesrv(self) -> None:
+        """Serve as a name server, too."""
+        config, parts, loop = self.config, self.parts, asyncio.get_running_loop()
+
+        def disk_failed(error: BaseException) -> None:
+            loop.call_soon_threadsafe(parts.store.fail, error)
+
+        lent = Beside(self._files, disk_failed, parts.access_files)
+        self._built_in = BuiltInNamesrv(
+            lambda clock: NamesrvController.beside(config, clock, self._connect, lent),
+            None if self._with_namesrv == "thread" else self.peer_clock,
+            self._namesrv_failed,
+        )
+        parts.tls_gates["namesrv"] = self._built_in.controller.tls
+        await self._built_in.start()
+
+    def _namesrv_failed(self) -> None:
+        log.critical("ending the process, because its name server has ended")
+        self._end(EXIT_NAMESRV_FAILED)
 
     def _make_grpc(self, router: Router) -> None:
         """Make what serves clients of RocketMQ 5, if the configuration has it."""
@@ -484,8 +504,8 @@ class BrokerController:
         await self._close_store()
         if self._metrics is not None:
             await self._metrics.stop()
-        if self.namesrv is not None:
-            await self.namesrv.stop()
+        if self._built_in is not None:
+            await self._built_in.stop()
         if self.failed:
             log.error("the broker has stopped, its store not cleanly: the next start recovers it")
         elif self._started_at_ms:
@@ -521,9 +541,8 @@ class BrokerController:
         parts.holding.stop()
         if self.router is not None:
             await self.router.stop(limit_s=0)
-        if self.namesrv is not None:
-            self.namesrv.abort("killed")
-            await self.namesrv.stop()
+        if self._built_in is not None:
+            await self._built_in.stop(cut="killed")
         if self._metrics is not None:
             await self._metrics.stop()
         parts.store.stop_writing()

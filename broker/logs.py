@@ -139,7 +139,7 @@ def set_levels(text: str) -> None:
     if not any(isinstance(each, ServerHandler) for each in root.handlers):
         return
     levels = parse_levels(text)
-    for name, logger in logging.root.manager.loggerDict.items():
+    for name, logger in list(logging.root.manager.loggerDict.items()):  # threads make others
         if isinstance(logger, logging.Logger) and name not in levels and logger.level:
             logger.setLevel(logging.NOTSET)
     for name, level in levels.items():

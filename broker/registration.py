@@ -24,8 +24,8 @@ begins with a look who has this broker's name and id there. Both are told in the
 and by `why_unknown`. RocketMQ's also takes a good-bye for that of whoever has the name and the id
 now, so an elected master, which may have a successor, looks before it says one.
 
-The built-in name server is told by a call in this process, before the change that caused it is
-answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
+The built-in name server is told in this process (`built_in.py`), before the change that caused it
+is answered, so the next route question finds it. Nothing here keeps the broker waiting, and a name
 server that cannot be reached costs one log line a minute.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../BrokerController.java (registerBrokerAll,
@@ -38,19 +38,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import msgspec
 
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.metrics.runtime_info import GRPC_ADDRESS, GRPC_ENDPOINT, GrpcPlaces
+from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
 from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
 from skylarkmq.common.repeating import IntervalTimer
@@ -137,10 +140,11 @@ class Registration:
         self._topics = topics
 
     def body(self, names: set[str] | None = None) -> RegisterBrokerBody:
-        """Return all topics, or those of `names` that are there."""
+        """Return all topics, or those of `names` that are there, as they are now."""
         table = self._topics.table
-        if names is not None:
-            table = {name: table[name] for name in names if name in table}
+        table = (
+            dict(table) if names is None else {name: table[name] for name in names & table.keys()}
+        )
         if self._is_restricted:
             table = {name: self.as_told(topic) for name, topic in table.items()}
         wrapper = TopicConfigSerializeWrapper(
@@ -504,7 +508,7 @@ class RegistrationService:
         registration: Registration,
         topics: TopicConfigManager,
         clock: Clock,
-        namesrv: NamesrvController | None = None,
+        namesrv: BuiltInNamesrv | None = None,
         tls: OutgoingTls | None = None,
         access: AccessFiles | None = None,
         master: MasterAddress | None = None,
@@ -524,7 +528,7 @@ class RegistrationService:
         self._registration = registration
         self._topics = topics
         self._namesrv = namesrv
-        self._routes = None if namesrv is None else namesrv.routes
+        self._order_topics: frozenset[str] | None = None  # that it named last
         self._remoting = outgoing_client(clock, tls, access, self._lost)
         self._links = [
             NamesrvLink(name_server, self._remoting, self._registration, clock, self._answered)
@@ -565,7 +569,7 @@ class RegistrationService:
     def set_role(self, role: RegisteredRole | None) -> None:
         """Register as another one from now on, everywhere; None: say good-bye.
 
-        The built-in name server knows it when this returns, the others soon.
+        The built-in name server is told when this returns, the others soon.
         """
         registration = self._registration
         if role == registration.role:
@@ -599,7 +603,7 @@ class RegistrationService:
         conflict = next(filter(None, conflicts), "")
         if conflict:
             return conflict
-        if self._routes is not None or not self._links:
+        if self._namesrv is not None or not self._links:
             return ""
         if any(link.is_registered for link in self._links):
             return ""
@@ -614,7 +618,7 @@ class RegistrationService:
     def withhold(self, permissions: Mapping[str, int]) -> None:
         """Register these topics with no more than these permissions, all others with their own.
 
-        The built-in name server knows it when this returns, the others soon.
+        The built-in name server is told when this returns, the others soon.
         """
         self._registration.withheld = dict(permissions)
         self._topics.tell_again()
@@ -644,7 +648,10 @@ class RegistrationService:
     async def routes(self, topic: str) -> list[TopicRouteData | None]:
         """Return what each name server that answers tells clients of a topic; None: nothing."""
         if not self._links:
-            return [] if self._routes is None else [self._routes.topic_route(topic)]
+            if self._namesrv is None:
+                return []
+            ask = partial(self._namesrv.tell, lambda namesrv: namesrv.routes.topic_route(topic))
+            return [await result_of(ask)]
         asked = (link.route(topic) for link in self._links)
         answers: list[TopicRouteData | None] = []
         for answer in await asyncio.gather(*asked, return_exceptions=True):
@@ -700,9 +707,7 @@ class RegistrationService:
 
     def _mark_ordered(self) -> None:
         tables = [link.order_topics for link in self._links]
-        if self._namesrv is not None:
-            kept = self._namesrv.kv.of_namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
-            tables.append(None if kept is None else frozenset(kept))
+        tables.append(self._order_topics)
         named = [table for table in tables if table is not None]
         if not self._is_running or not named:
             return
@@ -723,8 +728,9 @@ class RegistrationService:
 
     def _topic_deleted(self, topic: str) -> None:
         # Name servers elsewhere forget a topic only by 216, which tools send them.
-        if self._leads() and self._routes is not None:
-            self._routes.forget_topic(topic, {self._registration.config.broker_name})
+        if self._leads() and self._namesrv is not None:
+            names = {self._registration.config.broker_name}
+            self._namesrv.tell(lambda namesrv: namesrv.routes.forget_topic(topic, names))
 
     def register_again(self) -> None:
         """Register all topics soon, for a name server that may have lost its tables."""
@@ -737,26 +743,51 @@ class RegistrationService:
         return self._is_running and role is not None and not self._is_slave
 
     def _leave_locally(self) -> None:
-        if self._routes is not None:
-            name = self._registration.config.broker_name
-            self._routes.unregister(name, self._registration.address, None)
+        if self._namesrv is not None:
+            name, address = self._registration.config.broker_name, self._registration.address
+            self._namesrv.tell(lambda namesrv: namesrv.routes.unregister(name, address, None))
 
     def _register_locally(self, names: set[str] | None) -> None:
-        if self._routes is None or self._registration.role is None:
+        if self._namesrv is None or self._registration.role is None:
             return
-        if self._routes.data_version(self._registration.address) is None:
-            names = None  # it does not know us: all topics, as `NamesrvLink` does
-        registration = self._registration
-        try:
-            answer = self._routes.register(registration.header(), registration.body(names), None)
-        except RemoteProtocolError as error:
+        header, body = self._registration.header(), self._registration.body(names)
+        is_whole = names is None
+
+        def register(namesrv: NamesrvController) -> _Taken:
+            routes = namesrv.routes
+            if not is_whole and routes.data_version(header.broker_addr) is None:
+                return _Taken(None)  # it wants all topics, as `NamesrvLink` gives them
+            answer = routes.register(header, body, None)
+            order = namesrv.kv.of_namespace(NAMESPACE_ORDER_TOPIC_CONFIG)
+            return _Taken(answer, None if order is None else frozenset(order))
+
+        self._namesrv.tell(register, partial(self._registered_locally, is_whole))
+
+    def _registered_locally(
+        self, is_whole: bool, taken: _Taken | None, error: BaseException | None
+    ) -> None:
+        if not self._is_running:
+            return
+        if isinstance(error, RemoteProtocolError):
             why = f"the built-in name server refuses this broker: {error}"
             self._refusal = why if error.response_code == _FENCED else ""
             if self._clock.monotonic() >= self._silent_until_s:
                 self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
                 log.error("%s", why)
-            return
-        self._refusal = ""
-        self._silent_until_s = 0.0
-        if names is None:
-            self._answered(answer)
+        elif error is not None:
+            log.error("the built-in name server was not told of this broker", exc_info=error)
+        elif taken is None or taken.answer is None:
+            self._register_locally(None)
+        else:
+            self._refusal = ""
+            self._silent_until_s = 0.0
+            self._order_topics = taken.order_topics
+            if is_whole:
+                self._answered(taken.answer)
+
+
+class _Taken(NamedTuple):
+    """What the built-in name server says to a registration."""
+
+    answer: RegisterBrokerResponseHeader | None  # None: it does not know this broker yet
+    order_topics: frozenset[str] | None = None  # None: it keeps no such table

@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -117,8 +117,8 @@ async def serve_broker(
     keep_freed_memory()
 
     def make(config: BrokerConfig) -> BrokerController:
-        pages: MetricsPages = "listen" if link is None else "adopt"
-        return BrokerController(config, with_namesrv=with_namesrv, origin=origin, metrics=pages)
+        names: Literal["thread", False] = "thread" if with_namesrv else False
+        return BrokerController(config, with_namesrv=names, origin=origin, metrics=_pages(link))
 
     controller = (
         replica_broker.ReplicaBroker(loaded.config, make)
@@ -160,6 +160,10 @@ async def serve_broker(
     await controller.stop()
     manager.close()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
+
+
+def _pages(link: SupervisorLink | None) -> MetricsPages:
+    return "listen" if link is None else "adopt"
 
 
 def _console(place: str | None, controller: BrokerController, clock: Clock) -> ConsoleProcess:

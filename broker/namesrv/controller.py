@@ -1,12 +1,14 @@
 """Wires a name server: its tables, its processor and the server that clients reach it by.
 
-A name server alone keeps its KV configuration in `kvConfigPath`, with a thread of its own for
-writing it; one beside a broker keeps it in the broker's store.
+It keeps its KV configuration in `kvConfigPath`, one beside a broker in the broker's store, and
+writes it on a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,18 +26,35 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
-from skylarkmq.broker.net.tls_context import ServerContexts, server_contexts
+from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.common.clock import Clock
-from skylarkmq.common.files import DiskFiles
+from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.common.worker import ThreadWorker
+from skylarkmq.store.folder import StorePaths
 
 _NAME: Final = "namesrv"
 """In lines of the audit log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the broker in its process lends to a name server.
+
+    Attributes:
+        files: the disk of the store.
+        disk_failed: called on the name server's loop when the disk has failed.
+        access_files: gives rules, whole ones in place of others, on the broker's loop; None: there
+            is no access control.
+    """
+
+    files: Files
+    disk_failed: Callable[[BaseException], object]
+    access_files: AccessFiles | None
+
+
 class NamesrvController:
-    """A name server, alone in its process or beside a broker. Loop thread.
+    """A name server, alone in its process or beside a broker. Loop thread, but for the making.
 
     Attributes:
         kv: texts that are kept for others; in memory alone until a file is opened for it.
@@ -49,20 +68,16 @@ class NamesrvController:
         config: NamesrvConfig,
         clock: Clock,
         connect: ConnectionMaker = Connection,
-        contexts: ServerContexts | None = None,
-        access_files: AccessFiles | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
             connect: makes what stands for a peer that has connected.
-            contexts: those of a broker in this process, which keeps them; None: its own.
-            access_files: of the broker beside; None: this name server's own, if it has any.
+            beside: the broker in this process; None: there is none.
         """
-        self._own_contexts = None if contexts else server_contexts(config.tls, clock)
-        contexts = contexts or self._own_contexts
-        assert contexts is not None
-        self.tls = TlsGate(config.tls.tls_server_mode, contexts, clock)
+        self._contexts = server_contexts(config.tls, clock, quiet=beside is not None)
+        self.tls = TlsGate(config.tls.tls_server_mode, self._contexts, clock)
         self.routes = RouteInfoManager(clock)
         self.kv = KVConfig()
         self._worker: ThreadWorker | None = None
@@ -71,11 +86,14 @@ class NamesrvController:
         stats = BrokerStats()
         processor = NamesrvProcessor(self.routes, self.kv, config)
         self._clock = clock
-        self._access: AccessControl | None = None
-        self._access_files = access_files
+        self._broker = beside
+        self._files: Files = _FolderMaker() if beside is None else beside.files
         self._own_access_files: AccessFiles | None = None
+        self._access: AccessControl | None = None
         if config.acl_enable:
             self._access = AccessControl(rights.NAME_SERVER, stats, clock)
+            if beside is not None and beside.access_files is not None:
+                beside.access_files.serve(self._access)
         self._router = Router(processor.handlers(), stats, clock, access=self._access)
         self._server = RemotingServer(
             self._router,
@@ -91,12 +109,7 @@ class NamesrvController:
 
     @classmethod
     def beside(
-        cls,
-        config: BrokerConfig,
-        clock: Clock,
-        connect: ConnectionMaker,
-        contexts: ServerContexts,
-        access_files: AccessFiles | None = None,
+        cls, config: BrokerConfig, clock: Clock, connect: ConnectionMaker, broker: Beside
     ) -> NamesrvController:
         """Return the name server that a broker of this configuration brings along."""
         return cls(
@@ -108,14 +121,14 @@ class NamesrvController:
                 max_connections_per_address=config.max_connections_per_address,
                 server_channel_max_idle_time_seconds=config.server_channel_max_idle_time_seconds,
                 order_message_enable=config.order_message_enable,
+                kv_config_path=StorePaths(config.store.store_path_root_dir).own / "kvConfig.json",
                 acl_enable=config.acl_enable,
                 audit_log_path=config.audit_log_path,
                 rocketmq_home=config.rocketmq_home,
             ),
             clock,
             connect,
-            contexts,
-            access_files,
+            broker,
         )
 
     async def start(self) -> None:
@@ -126,14 +139,15 @@ class NamesrvController:
             CorruptFileError: the file of the KV configuration cannot be read.
             OSError: the address is taken or not of this machine.
         """
-        if self._own_contexts is not None and self.tls.mode != "disabled":
-            self._own_contexts.load()
-            self._own_contexts.start()
+        if self.tls.mode != "disabled":
+            self._contexts.load()
+            self._contexts.start()
         if self.config.kv_config_path is not None:
-            files = _FolderMaker()
-            self.kv.open(files, self.config.kv_config_path, TableWriter(files, self._thread()))
+            failed = None if self._broker is None else self._broker.disk_failed
+            writer = TableWriter(self._files, self._thread(), failed)
+            self.kv.open(self._files, self.config.kv_config_path, writer)
         self._router.audit = self._audit()
-        if self._access is not None:
+        if self._access is not None and self._broker is None:
             self._load_access(self._access)
         host = self.config.bind_address
         bound = bind(host, self.config.listen_port)
@@ -145,25 +159,24 @@ class NamesrvController:
         """Return the thread for the disk, which starts with its first use."""
         if self._worker is None:
             call_soon = asyncio.get_running_loop().call_soon_threadsafe
-            self._worker = ThreadWorker("skylarkmq-namesrv", call_soon)
+            self._worker = ThreadWorker("skylarkmq-namesrv-disk", call_soon)
         return self._worker
 
     def _audit(self) -> Audit:
         path = self.config.audit_log_path
         if path is None:
             return Audit(_NAME, rights.NAME_SERVER, self._clock)
-        files, worker = _FolderMaker(), self._thread()
-        return Audit(_NAME, rights.NAME_SERVER, self._clock, path, files, worker)
+        worker = self._thread()
+        return Audit(_NAME, rights.NAME_SERVER, self._clock, path, self._files, worker)
 
     def _load_access(self, access: AccessControl) -> None:
-        files, home = self._access_files, self.config.rocketmq_home
-        if files is None:
-            assert home is not None  # as the configuration has checked
-            files = AccessFiles(home, DiskFiles(), self._thread(), self._clock)
-            files.load()
-            files.start()
-            self._own_access_files = files
+        home = self.config.rocketmq_home
+        assert home is not None  # as the configuration has checked
+        files = AccessFiles(home, DiskFiles(), self._thread(), self._clock)
+        files.load()
+        files.start()
         files.serve(access)
+        self._own_access_files = files
 
     def abort(self, reason: str) -> None:
         """Cut every connection now; `stop` follows."""
@@ -171,8 +184,7 @@ class NamesrvController:
 
     async def stop(self) -> None:
         """Serve no more."""
-        if self._own_contexts is not None:
-            self._own_contexts.stop()
+        self._contexts.stop()
         if self._own_access_files is not None:
             self._own_access_files.stop()
         self.routes.stop()

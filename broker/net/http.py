@@ -37,7 +37,6 @@ import contextlib
 import logging
 import re
 import socket
-import threading
 import zlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -55,6 +54,7 @@ from skylarkmq.broker.health import HealthChecks, run_checks
 from skylarkmq.broker.net import drain_page
 from skylarkmq.broker.net.addresses import accept_from, bind, refused
 from skylarkmq.broker.net.drain_page import DrainAccess
+from skylarkmq.broker.net.loop_thread import LoopThread
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.broker.process import FILES_OF_PAGES
@@ -229,32 +229,6 @@ def parsed(request: h11.Request) -> HttpRequest:
     for name, value in request.headers:
         headers.setdefault(name.decode("ascii"), value.decode("latin-1"))
     return HttpRequest(request.method.decode("ascii"), path, query, headers)
-
-
-class LoopThread:
-    """An event loop on a thread of its own, which answers while the broker's loop is held up.
-
-    The methods belong to the loop that made it.
-    """
-
-    def __init__(self, name: str) -> None:
-        """Start the thread; it ends with `stop`, or with the process."""
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the thread and return its result, or raise its error."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
-
-    async def stop(self) -> None:
-        """Cancel what still runs in the thread, and end it."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-            runner.get_loop().run_forever()
 
 
 class PageServer:

@@ -52,7 +52,7 @@ async def test_a_clean_life_leaves_no_abort_no_thread_and_no_timer(
     async with live_broker(tmp_path, clock=clock) as broker:
         assert (tmp_path / "abort").exists()
         names = {f"skylarkmq-{field.name}" for field in fields(StoreWorkers)}
-        assert set(store_threads()) == names | {"skylarkmq-http"}
+        assert set(store_threads()) == names | {"skylarkmq-http", "skylarkmq-namesrv-disk"}
         host, port = broker.listen_address
         for each in (port, port - 2):
             client = await RawClient.open((host, each))

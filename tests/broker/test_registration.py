@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
+from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net import outgoing
 from skylarkmq.broker.registration import RegisteredRole, Registration, RegistrationService
@@ -135,7 +136,7 @@ class Setup:
             Registration(config, self.topics, ADDRESS),
             self.topics,
             self.clock,
-            self.namesrv,
+            BuiltInNamesrv(lambda _: self.namesrv, self.clock),
             master=self.master,
         )
 

@@ -23,6 +23,7 @@ class FailingFiles(DiskFiles):
     Attributes:
         syncing: cleared, syncs of the log wait; set again, they go on.
         writing: the same for writes to it.
+        is_waiting: set while such a write waits.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class FailingFiles(DiskFiles):
         self.syncing.set()
         self.writing = threading.Event()
         self.writing.set()
+        self.is_waiting = threading.Event()
         self._faults = Faults()
         self._lock = threading.Lock()
 
@@ -99,8 +101,10 @@ class _FailingFile(DiskFile):
         self._files = files
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        if "commitlog" in str(self.path):
+        if "commitlog" in str(self.path) and not self._files.writing.is_set():
+            self._files.is_waiting.set()
             assert self._files.writing.wait(LIMIT_S)
+            self._files.is_waiting.clear()
         write_whole(self._write, self._fd, data, position, self.path)
         self.size = max(self.size, position + len(data))
 
