@@ -585,4 +585,6 @@ def make_server(
         outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),
         connect=connect,
     )
+    if parts.access_files is not None:
+        parts.access_files.add_revoker(server.revoke)
     return server, router

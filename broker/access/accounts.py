@@ -61,6 +61,8 @@ SUB: Final = 8
 _RIGHTS: Final = {
     "DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB,
 }  # fmt: skip
+_NOT_NAMED: Final = ""
+"""What has the default right."""
 _TRUE: Final = frozenset({"true", "yes", "on"})
 _FALSE: Final = frozenset({"false", "no", "off"})
 WHITE_KEY: Final = "globalWhiteRemoteAddresses"
@@ -91,7 +93,7 @@ class Account:
     access_key: str
     secret_key: bytes = field(repr=False)
     file: Path
-    white: AddressList = field(repr=False)
+    white: AddressList = field(repr=False, compare=False)  # of white_text
     white_text: str = ""
     is_admin: bool = False
     topic_default: int = DENY
@@ -115,6 +117,26 @@ class Account:
         ):
             return False
         return self.topic_default & right == right
+
+    def may_all_of(self, before: Account) -> bool:
+        """Return whether who could use the account before still may, and for no less."""
+        if self == before:
+            return True
+        if self.secret_key != before.secret_key or (before.is_admin and not self.is_admin):
+            return False
+        if before.white and self.white_text != before.white_text:
+            return False
+        names = {
+            Kind.TOPIC: {*before.topics, *self.topics, *NOT_ALLOWED_SEND_TOPICS, _NOT_NAMED},
+            Kind.GROUP: {*before.groups, *self.groups, _NOT_NAMED},
+        }
+        return all(
+            self.allows(kind, name, right)
+            for kind in Kind
+            for name in names[kind]
+            for right in (PUB, SUB)
+            if before.allows(kind, name, right)
+        )
 
     @property
     def reads_all(self) -> bool:

@@ -37,6 +37,7 @@ from skylarkmq.broker.access.accounts import (
     need_of,
     right_names,
 )
+from skylarkmq.broker.access.revoking import BY_ADDRESS
 from skylarkmq.broker.access.rights import Level, Row
 from skylarkmq.broker.allowance import Allowance
 from skylarkmq.broker.groups.memberships import Member
@@ -133,6 +134,8 @@ class AccessControl:
             rules = self.rules
             is_open = rules.white.matches(_host(connection))
             connection.admitted = rules, is_open
+            if is_open:
+                connection.access_keys |= {BY_ADDRESS}
         return is_open
 
     def check(self, connection: Connection, request: RemotingCommand) -> None:
@@ -148,6 +151,8 @@ class AccessControl:
             account = self._account(connection, request)
             request.sender = account
             self._check_rights(account, request)
+            if account.access_key not in connection.access_keys:
+                connection.access_keys |= {account.access_key}
             if request.code == RequestCode.HEART_BEAT:
                 connection.account = account
         except AccessDenied as error:

@@ -6,7 +6,7 @@
 rocketmqHome is the key; without it the variable ROCKETMQ_HOME. The files are read off the loop
 every 5 s, and become rules only where their content has changed, all of them or none: when one is
 wrong, the error is logged and counted, and the rules stay as they were. At the start it ends the
-process.
+process. What waits for those who may less by the new rules ends (`revoking.py`).
 
 mqadmin's changes (50, 51, 53) are written back into the file that has the account, new accounts
 into plain_acl.yml. First a new file is made beside it, readable by its owner alone, which then
@@ -40,6 +40,7 @@ from skylarkmq.broker.access.accounts import (
     read_rules,
     read_version,
 )
+from skylarkmq.broker.access.revoking import Revoked
 from skylarkmq.broker.access.yaml_text import SIZE_MAX, write_yaml
 from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
@@ -95,6 +96,7 @@ class AccessFiles:
         self._worker = worker
         self._clock = clock
         self._users: list[RulesUser] = []
+        self._revokers: list[Callable[[Revoked], None]] = []
         self._digest = b""  # of the texts that were looked at last
         self._is_reading = False
         self._writing = asyncio.Lock()
@@ -104,6 +106,13 @@ class AccessFiles:
         """Give rules to what checks requests, now and whenever they change."""
         control.rules = self.rules
         self._users.append(control)
+
+    def add_revoker(self, revoke: Callable[[Revoked], None]) -> None:
+        """Have `revoke` end what waits for those from whom a change of the rules takes something.
+
+        It is called in the turn after the change: who has asked for it is answered first.
+        """
+        self._revokers.append(revoke)
 
     def load(self) -> None:
         """Read all files. Blocks; for the start alone.
@@ -189,9 +198,13 @@ class AccessFiles:
         log.error("the accounts were not read again, the old ones count: %s", error)
 
     def _use(self, rules: AccessRules) -> None:
-        self.rules = rules
+        before, self.rules = self.rules, rules
         for control in self._users:
             control.rules = rules
+        revoked = Revoked(before, rules)
+        if revoked:
+            for revoke in self._revokers:
+                asyncio.get_running_loop().call_soon(revoke, revoked)
 
     # Changes by administrators
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -105,11 +105,12 @@ class GrpcStream(MessageReader):
         heard_s: when something of the request came last.
         waited_s: how long its end had waited for the loop; 0 while the loop is not late.
         is_served: it has all that its method begins with.
+        call: who makes it, of one that may wait for messages; None while that is not known.
     """
 
     __slots__ = (
         "_connection", "_has_begun", "_is_dropped", "_is_over", "_method", "_outcome", "_reader",
-        "_task", "_work", "_writer", "deadline_s", "heard_s", "is_received", "is_served",
+        "_task", "_work", "_writer", "call", "deadline_s", "heard_s", "is_received", "is_served",
         "metadata", "stream_id", "waited_s",
     )  # fmt: skip
 
@@ -133,6 +134,7 @@ class GrpcStream(MessageReader):
         self.waited_s = 0.0
         self.is_received = False
         self.is_served = False
+        self.call: object = None
         self._work: Coroutine[Any, Any, None]
         self._outcome: Outcome[Any] | None = None  # what the work waits for, without a task
         self._task: asyncio.Task[None] | None = None
@@ -499,10 +501,20 @@ class GrpcConnection(PeerConnection):
                 why = f"nothing of the request came for {REQUEST_LIMIT_S:g} s"
                 self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, why)
             elif stream.deadline_s is not None and now_s - stream.deadline_s > DEADLINE_GRACE_S:
-                self._refuse(stream, GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over")
-                self.http2.reset(stream.stream_id, ErrorCode.CANCEL)  # where its end cannot leave
-                self.note_pending()
-                self.write_soon()
+                self._cut(stream, GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over")
+
+    def end_calls(self, is_over: Callable[[Any], bool]) -> None:
+        """End those calls that may wait for messages and are over, by who makes them."""
+        for stream in list(self._streams.values()):
+            if stream.call is not None and is_over(stream.call):
+                self._cut(stream, GrpcStatus.UNAVAILABLE, _ENDED)
+
+    def _cut(self, stream: GrpcStream, status: GrpcStatus, why: str) -> None:
+        """End a call, also where the client takes nothing."""
+        self._refuse(stream, status, why)
+        self.http2.reset(stream.stream_id, ErrorCode.CANCEL)  # where its end cannot leave
+        self.note_pending()
+        self.write_soon()
 
     def _drop(self, stream: GrpcStream) -> None:
         """End the work for a call whose answer has gone, or goes nowhere."""

@@ -27,7 +27,8 @@ from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from skylarkmq.broker.access.handed_on import CLIENT, client_of
+from skylarkmq.broker.access.handed_on import CLIENT, client_of, proving_key
+from skylarkmq.broker.access.revoking import Revoked, access_key_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.grpc.calls import (
     RECEIVE,
@@ -250,7 +251,7 @@ class _Receive(_Method):
 
         call = None
         try:
-            call = self._call(stream)
+            call = stream.call = self._call(stream)
             await self._rpc.handler(call, self._request(call, stream), send)
         except Exception as error:
             failed = self._failed(error, call, stream)
@@ -269,7 +270,7 @@ class _Telemetry(_Method):
         call = None
         code: int = Code.OK
         try:
-            call = self._call(stream)
+            call = stream.call = self._call(stream)
             await self._rpc.handler(call, _Commands(self, call, stream))
         except RpcRefused as error:
             code = error.code
@@ -496,6 +497,18 @@ class GrpcEndpoint:
         running, self._running = self._running, []
         for service in running:
             service.stop()
+
+    def revoke(self, revoked: Revoked) -> None:
+        """End what waits for messages of those who may less now; they come again, and are told."""
+
+        def is_over(call: Call) -> bool:
+            keys = {access_key_of(call.account)}
+            if call.account is None:  # which a broker's word may have done
+                keys.add(proving_key(call.metadata))
+            return revoked.takes_from(keys, call.peer)
+
+        for connection in list(self.server.connections):
+            cast("GrpcConnection", connection).end_calls(is_over)
 
     def begun(self) -> None:
         """A call has come that ends by itself."""

@@ -172,6 +172,9 @@ def make_endpoint(
         refusal=refusal,
         gate=parts.fast_failure,
     )
+    if parts.access_files is not None:
+        parts.access_files.add_revoker(endpoint.revoke)
+        parts.access_files.add_revoker(sessions.revoke)
     endpoint.services += services
     endpoint.hands_on = hands_on
     if hand_on is not None:

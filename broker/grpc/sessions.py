@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.broker.access.accounts import Account
+from skylarkmq.broker.access.revoking import Revoked, access_key_of
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
@@ -171,6 +171,13 @@ class Sessions:
         if peer is not None:
             peer.close(LEAVES)
 
+    def revoke(self, revoked: Revoked) -> None:
+        """Forget the clients who may less now: they come again as what they still are."""
+        for peer in list(self._peers.values()):
+            if revoked.takes_from((access_key_of(peer.account),), peer.remote_address):
+                log.info("client %s may less now", shown(peer.client_id))
+                peer.close("revoked")
+
     def scan(self) -> None:
         """Forget the clients that have been silent for too long."""
         before_s = self._peer_clock.monotonic() - SILENT_S
@@ -248,7 +255,7 @@ class Sessions:
 
 
 def key_of(client_id: str, account: object) -> Key:
-    return account.access_key if isinstance(account, Account) else "", client_id
+    return access_key_of(account), client_id
 
 
 def _no_room(why: str) -> RpcRefused:

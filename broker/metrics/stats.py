@@ -39,7 +39,8 @@ PULL_RESULTS: Final = (
     "offset_moved",
 )
 # Why a connection ended: the peer closed it, the socket failed, the peer broke the protocol,
-# was silent, did not read or did not finish a frame; the broker stopped, or had no room for it.
+# was silent, did not read or did not finish a frame; the broker stopped, or had no room for it; its
+# account or address may less since the accounts changed.
 CLOSE_REASONS: Final = (
     "peer",
     "error",
@@ -49,6 +50,7 @@ CLOSE_REASONS: Final = (
     "slow_sender",
     "shutdown",
     "limit",
+    "revoked",
     "other",
 )
 SERIES_FAMILIES: Final = (

@@ -71,7 +71,7 @@ class Connection(PendingCalls, PeerConnection):
 
     __slots__ = (
         "_decoder", "_gate", "_go_on_planned", "_handler", "_out", "_out_size", "_waiting",
-        "_waiting_size", "account", "codec_settled", "lanes", "parked", "signs",
+        "_waiting_size", "access_keys", "account", "codec_settled", "lanes", "parked", "signs",
     )  # fmt: skip
 
     def __init__(self, handler: FrameHandler, server: RemotingServer) -> None:
@@ -89,6 +89,7 @@ class Connection(PendingCalls, PeerConnection):
         self.signs = False  # its first two-way request named an account
         self.lanes: dict[bytes, Any] = {}  # of its plain pulls
         self.account: object = None  # whose heartbeat came last; None: it may be told everything
+        self.access_keys: frozenset[str] = frozenset()  # of all accounts that used it
         self.parked = 0  # requests that were read and not answered yet
 
     # asyncio.Protocol

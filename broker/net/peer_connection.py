@@ -281,13 +281,19 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         """Send what is queued, then end the connection."""
         raise NotImplementedError
 
+    def end(self, reason: str) -> None:
+        """End the connection as `close` does, and all that is under way for the peer now."""
+        self.close(reason)
+        self.closed = True  # at once: nothing is added to what it still takes
+        self._forget_all()
+        self._tell_listeners()
+
     def abort(self, reason: str) -> None:
         """End the connection now; what is queued is lost."""
         if not self.close_reason:
             self.close_reason = reason
-        if not self.closed:
-            self.closed = True  # at once: a later answer must not add to what is dropped
-            self._transport.abort()
+        self.closed = True  # at once: a later answer must not add to what is dropped
+        self._transport.abort()
 
 
 def socket_silence_s(connected: Any) -> float:

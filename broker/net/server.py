@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import accept_from
@@ -23,6 +24,9 @@ from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.host_address import network_of
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.access.revoking import Revoked
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +227,17 @@ class RemotingServer(PeerServer):
             outbound=outbound,
         )
         self.gate: Gate = gate or Gate()
+
+    def revoke(self, revoked: Revoked) -> None:
+        """End the connections of those who may less now, with all that waits for them."""
+        count = 0
+        for each in list(self.connections):
+            connection = cast("Connection", each)
+            if revoked.takes_from(connection.access_keys, connection.remote_address):
+                connection.end("revoked")
+                count += 1
+        if count:
+            log.warning("%d connections end: their accounts or addresses may less now", count)
 
 
 def _is_older(since_s: float, limit_s: float) -> bool:

@@ -4,6 +4,9 @@ haAllowedAddresses set                 the addresses on it
 access control, or TLS is enforced     this machine alone: the port knows neither, and gives
                                        away every message
 else                                   everybody, as in RocketMQ
+
+Who may connect is believed: how far it has the log, and which replica it is. The address that a
+replica is registered under is not compared: machines have several, and it would prove no more.
 """
 
 from __future__ import annotations

@@ -554,6 +554,8 @@ async def test_a_peer_of_the_white_list_does_everything_until_it_is_taken_off(
         wrong = signed(send_fields("Any"), b"x", "nobody-here")
         assert (await client.call(SEND, wrong, b"x")).code == 0
         assert (await client.call(53, {"globalWhiteAddrs": "10.0.0.1"})).code == 0
+        await client.close()  # the broker has ended the connection, too
+        client = await RawClient.open(controller.listen_address)
         answer = await client.call(SEND, send_fields("Any"), b"x")
         assert "No accessKey is configured" in (answer.remark or "")
         assert (await client.call(PULL, pull_fields("Any", 0))).code == 1

@@ -91,16 +91,8 @@ async def test_a_power_cut_takes_no_change_of_accounts() -> None:
     assert not await may_read(lives, LEAVER)
 
 
-HELD: Final = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a held pull of an account that was removed gets a message",
-)
 
-
-@pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=HELD) for kind in ("clustering", "ordered")), "pop"]
-)
+@pytest.mark.parametrize("kind", ["clustering", "ordered", "pop"])
 async def test_a_consumer_whose_account_is_removed_gets_nothing_more(
     kind: str, tmp_path: Path
 ) -> None:
