@@ -1,6 +1,8 @@
 """Names that a call brings: of topics, of consumer groups, of transactions.
 
-The part of a `Resource` that names a namespace is not looked at, as in RocketMQ, and given back.
+The part of a `Resource` that names a namespace is not looked at, as in RocketMQ 5.3.3, and given
+back: topics and groups of all namespaces are the same ones, and so are the rights to them. Whoever
+would refuse it refused clients that work there; what it means is told once in the log.
 
     transaction id = <message id>@<broker name>
 

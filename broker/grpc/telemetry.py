@@ -10,6 +10,7 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/client/ClientActivi
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, TelemetryStream, rpc
@@ -18,8 +19,11 @@ from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.broker.grpc.settings import Wishes, merged, read_settings
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
+from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
+
+log = logging.getLogger(__name__)
 
 
 class SessionRpcs(RpcHandlers):
@@ -43,6 +47,7 @@ class SessionRpcs(RpcHandlers):
         self._clock = clock
         self._peer_clock = peer_clock
         self._body_max = body_max
+        self._namespace_told = False
 
     @rpc("Telemetry", schema_pb2.TelemetryCommand, schema_pb2.TelemetryCommand)
     async def telemetry(self, call: Call, stream: TelemetryStream) -> None:
@@ -76,6 +81,16 @@ class SessionRpcs(RpcHandlers):
 
     def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> Wishes:
         """Take in what a client says of itself, and tell it things over this stream."""
+        if call.namespace and not self._namespace_told:
+            self._namespace_told = True
+            log.warning(
+                "client %s at %s names the namespace %s: no namespace is looked at, so its topics "
+                "and groups are those of all others who use their names; give them other names "
+                "where they are to be apart",
+                shown(call.client_id),
+                call.peer,
+                shown(call.namespace),
+            )
         known = self._sessions.find(call)
         before = None if known is None else known.wishes
         wishes = read_settings(settings, self._clock.now_ms(), before)

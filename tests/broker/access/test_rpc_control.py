@@ -169,6 +169,20 @@ def test_rights(key: str, name: str, request_: Any, missing: str) -> None:
     assert found._stats.auth_failures["no_permission"] == 1
 
 
+def test_a_namespace_gives_no_right() -> None:
+    """It is not looked at, so what it is before has the rights of its name."""
+    found = access()
+    for named, may in (("Mine", True), ("Other", False)):
+        resource = schema_pb2.Resource(resource_namespace="Mine", name=named)
+        sent = schema_pb2.SendMessageRequest(messages=[schema_pb2.Message(topic=resource)])
+        account = found.account("SendMessage", signed(), PEER)
+        if may:
+            found.check(account, "SendMessage", PEER, sent)
+            continue
+        with pytest.raises(AccessDenied, match="topic:Other"):
+            found.check(account, "SendMessage", PEER, sent)
+
+
 def test_a_call_without_a_row_is_refused() -> None:
     found = access()
     account = found.account("NewCall", signed("administrator"), PEER)

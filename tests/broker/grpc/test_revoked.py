@@ -70,8 +70,9 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
     file = tmp_path / "conf" / "plain_acl.yml"
     file.parent.mkdir()
     file.write_text(WHITE + BOTH)
-    changes = {"acl_enable": True, "rocketmq_home": tmp_path, "grpc_listen_port": 0}
-    async with live_broker(tmp_path / "store", **changes) as made:
+    async with live_broker(
+        tmp_path / "store", acl_enable=True, rocketmq_home=tmp_path, grpc_listen_port=0
+    ) as made:
         made.parts.topics.update(TopicConfig(topic_name=TOPIC))
         made.parts.groups.update(SubscriptionGroupConfig(group_name=GROUP))
         yield made

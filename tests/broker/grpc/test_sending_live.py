@@ -140,3 +140,14 @@ async def test_a_body_of_four_mebibytes_and_one_more(tmp_path: Path) -> None:
             Code.MESSAGE_BODY_TOO_LARGE
         )
         assert [len(found.body) for found in client.seen()] == [4_194_304]
+
+
+async def test_a_namespace_makes_no_other_topic(tmp_path: Path) -> None:
+    """As RocketMQ's proxy of 5.3.3: who names one sends to the topic of the name alone."""
+    sent = message(b"of a tenant")
+    sent.topic.resource_namespace = "another-tenant"
+    async with sender(tmp_path) as client:
+        await client.send_one(sent)
+        await client.send_one(message(b"of nobody"))
+        assert sorted(found.body for found in client.seen()) == [b"of a tenant", b"of nobody"]
+        assert not [name for name in client.broker.parts.topics.table if "another-tenant" in name]

@@ -314,6 +314,18 @@ async def test_a_receive_for_another_group_changes_nothing(rig: SessionRig) -> N
     assert members(rig, "h") == []
 
 
+async def test_that_namespaces_are_not_looked_at_is_told_once(
+    rig: SessionRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await rig.open(subscription())
+        assert not caplog.records
+        for client_id in ("c@2", "c@3"):
+            await rig.open(subscription(), a_call(client_id, namespace="another-tenant"))
+    assert len(caplog.records) == 1
+    assert "names the namespace 'another-tenant'" in caplog.text
+
+
 # One way at a time
 
 

@@ -91,7 +91,6 @@ async def test_a_power_cut_takes_no_change_of_accounts() -> None:
     assert not await may_read(lives, LEAVER)
 
 
-
 @pytest.mark.parametrize("kind", ["clustering", "ordered", "pop"])
 async def test_a_consumer_whose_account_is_removed_gets_nothing_more(
     kind: str, tmp_path: Path
