@@ -61,22 +61,32 @@ log = logging.getLogger(__name__)
 ACL_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 NAME_MAX: Final = 256
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_.@-]+", re.ASCII)
-_READS: Final = frozenset(
-    {
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.POP_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.QUERY_MESSAGE,
-    }
-)
-"""What gives out messages of the topic that it names."""
+_OF_MESSAGES: Final[Mapping[int, str]] = {
+    RequestCode.PULL_MESSAGE: "topic",
+    RequestCode.LITE_PULL_MESSAGE: "topic",
+    RequestCode.POP_MESSAGE: "topic",
+    RequestCode.PEEK_MESSAGE: "topic",
+    RequestCode.QUERY_MESSAGE: "topic",
+    RequestCode.SEND_MESSAGE: "topic",
+    RequestCode.SEND_MESSAGE_V2: "b",
+    RequestCode.SEND_BATCH_MESSAGE: "b",
+}
+"""What gives out or takes messages of the topic that it names; the field that names it."""
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _ASK: Final = "ask who administers the broker"
 _RIGHTS_MISSING: Final = frozenset({"no_permission", "not_admin", "not_reader"})
 TOLD_BURST: Final = 100
 TOLD_PER_S: Final = 1.0
 """Lines of the log about refused requests, over long; a line counts those left out before it."""
+
+
+Origins = Callable[[str], Iterable[str]]
+"""Returns the topics whose messages wait for another try in a topic of retries."""
+
+
+def no_origins(_: str) -> Iterable[str]:
+    """Return none: nobody pops."""
+    return ()
 
 
 class AccessDenied(RemoteProtocolError):
@@ -110,7 +120,7 @@ class AccessControl:
         clock: Clock,
         *,
         reply_topic: str = "",
-        topics_of_retries: Callable[[str], Iterable[str]] = lambda _: (),
+        topics_of_retries: Origins = no_origins,
     ) -> None:
         """Begin with rules that let nobody in.
 
@@ -195,11 +205,10 @@ class AccessControl:
             for kind, name, right in resource.read(request):
                 if not self._is_free(request, kind, name, right):
                     ensure_account(account, kind, name, right)
-        topic = request.ext_fields.get("topic") or "" if request.code in _READS else ""
-        if is_retry_topic(topic):
-            # It may be another group's as well: `broker/pop/taking.py` says how.
-            for origin in self._topics_of_retries(topic):
-                ensure_account(account, Kind.TOPIC, origin, SUB)
+        field = _OF_MESSAGES.get(request.code)
+        if field is not None:
+            topic = request.ext_fields.get(field) or ""
+            ensure_origins(account, topic, self._topics_of_retries)
 
     def _is_free(self, request: RemotingCommand, kind: Kind, name: str, right: int) -> bool:
         """Return whether every account has a right: to send traces, and to reply."""
@@ -280,6 +289,19 @@ def ensure_account(account: Account, kind: Kind, name: str, right: int) -> None:
             f"No default permission for {kind}:{_named(name)}",
             f"account {_named(account.access_key)} lacks {right_names(right)}; {_ASK}",
         )
+
+
+def ensure_origins(account: Account, topic: str, origins: Origins) -> None:
+    """Refuse a topic of retries to who lacks the right to a topic of what is in it.
+
+    It may be another group's as well: `broker/pop/taking.py` says how.
+
+    Raises:
+        AccessDenied: the account lacks it.
+    """
+    if is_retry_topic(topic):
+        for origin in origins(topic):
+            ensure_account(account, Kind.TOPIC, origin, SUB)
 
 
 def _named(text: str) -> str:

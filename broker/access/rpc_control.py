@@ -23,9 +23,12 @@ from skylarkmq.broker.access.control import (
     TOLD_BURST,
     TOLD_PER_S,
     AccessDenied,
+    Origins,
     account_of,
     bad_signature,
     ensure_account,
+    ensure_origins,
+    no_origins,
 )
 from skylarkmq.broker.access.handed_on import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
@@ -50,12 +53,20 @@ class RpcAccess:
         rules: what counts now; whoever reads the files puts others in their place.
     """
 
-    def __init__(self, rows: Mapping[str, RpcRow], stats: BrokerStats, clock: Clock) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, RpcRow],
+        stats: BrokerStats,
+        clock: Clock,
+        topics_of_retries: Origins = no_origins,
+    ) -> None:
         """Begin with rules that let nobody in.
 
         Args:
             rows: what each call needs.
+            topics_of_retries: the topics whose messages a topic of pop's retries has.
         """
+        self._topics_of_retries = topics_of_retries
         self.rules: AccessRules = NOBODY
         self._rows = rows
         self._stats = stats
@@ -125,6 +136,8 @@ class RpcAccess:
                 return
             for kind, resource, right in needs:
                 ensure_account(account, kind, resource, right)
+            for topic in row.topics(request):
+                ensure_origins(account, topic, self._topics_of_retries)
         except AccessDenied as error:
             self._note(name, peer, error)
             raise

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 Need = tuple[Kind, str, int]
 
 
+def _no_topics(_: Any) -> Iterable[str]:
+    return ()
+
+
 class RpcRow(NamedTuple):
     """What one call needs.
 
@@ -33,12 +37,14 @@ class RpcRow(NamedTuple):
         told: for a table.
         read: returns what a request needs.
         one_is_enough: of what it needs, instead of all.
+        topics: returns the topics of which it takes or gives messages.
     """
 
     name: str
     told: str
     read: Callable[[Any], Iterable[Need]]
     one_is_enough: bool = False
+    topics: Callable[[Any], Iterable[str]] = _no_topics
 
 
 def _published(request: Any) -> Iterable[Need]:
@@ -50,9 +56,12 @@ def _routed(request: schema_pb2.QueryRouteRequest) -> Iterable[Need]:
     return need_of(Kind.TOPIC, name, PUB), need_of(Kind.TOPIC, name, SUB)
 
 
+def _sent_topics(request: schema_pb2.SendMessageRequest) -> Iterable[str]:
+    return {message.topic.name for message in request.messages}
+
+
 def _sent(request: schema_pb2.SendMessageRequest) -> Iterable[Need]:
-    names = {message.topic.name for message in request.messages}
-    return [need_of(Kind.TOPIC, name, PUB) for name in names]
+    return [need_of(Kind.TOPIC, name, PUB) for name in _sent_topics(request)]
 
 
 def _read(request: Any) -> Iterable[Need]:
@@ -67,6 +76,10 @@ def _received(request: schema_pb2.ReceiveMessageRequest) -> Iterable[Need]:
         (Kind.GROUP, request.group.name, SUB),
         need_of(Kind.TOPIC, request.message_queue.topic.name, SUB),
     )
+
+
+def _received_topics(request: schema_pb2.ReceiveMessageRequest) -> Iterable[str]:
+    return (request.message_queue.topic.name,)
 
 
 def _of_group(request: Any) -> Iterable[Need]:
@@ -96,8 +109,8 @@ RPCS: Final[Mapping[str, RpcRow]] = MappingProxyType(
             RpcRow("QueryRoute", "topic PUB or SUB", _routed, one_is_enough=True),
             RpcRow("QueryAssignment", _READ, _read),
             RpcRow("Heartbeat", "group SUB", _of_group),
-            RpcRow("SendMessage", "topic PUB", _sent),
-            RpcRow("ReceiveMessage", _READ, _received),
+            RpcRow("SendMessage", "topic PUB", _sent, topics=_sent_topics),
+            RpcRow("ReceiveMessage", _READ, _received, topics=_received_topics),
             RpcRow("AckMessage", _READ, _read),
             RpcRow("ForwardMessageToDeadLetterQueue", _READ, _read),
             RpcRow("EndTransaction", "topic PUB", _published),

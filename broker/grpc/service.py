@@ -123,7 +123,12 @@ def make_endpoint(
     config = parts.config
     access = None
     if parts.access_files is not None:
-        access = RpcAccess(rpc_rights.RPCS, parts.stats, parts.peer_clock)
+        access = RpcAccess(
+            rpc_rights.RPCS,
+            parts.stats,
+            parts.peer_clock,
+            parts.pop.registry.topics_of_retries,
+        )
         parts.access_files.serve(access)
     sessions = Sessions(
         parts.consumers,

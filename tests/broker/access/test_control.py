@@ -182,6 +182,7 @@ async def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there(
         (foreign, own) = (unit.commit_offset for unit in log.queue_units(name, 0, 0, 2))
         asked = [
             (PULL, {**pull_fields(name, 0), "consumerGroup": "a_b_c"}),
+            (SEND, {**send_fields(name), "i": "RETRY_TOPIC\x01b_c"}),
             *((33, {"offset": str(offset)}) for offset in (foreign, own)),
             *((36, {"offset": str(offset), "group": "readers", "delayLevel": "0"})
               for offset in (foreign, own)),
@@ -194,6 +195,7 @@ async def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there(
     denied = DENIED + "No default permission for topic:b_c, "
     assert [each.startswith(denied) for each in await remarks()] == [
         False,
+        False,
         True,
         False,
         True,
@@ -201,7 +203,14 @@ async def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there(
     ]
     registry = broker.parts.pop.registry
     registry.extend(registry.make("a", "b_c"))
-    assert [each.startswith(denied) for each in await remarks()] == [True, True, False, True, False]
+    assert [each.startswith(denied) for each in await remarks()] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 async def test_what_the_plain_roads_are_not_shown_counts_as_traffic(

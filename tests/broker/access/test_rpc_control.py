@@ -169,6 +169,24 @@ def test_rights(key: str, name: str, request_: Any, missing: str) -> None:
     assert found._stats.auth_failures["no_permission"] == 1
 
 
+def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there() -> None:
+    """`%RETRY%readers` may have what another group has not acknowledged of its topic."""
+    found = access()
+    account = found.account("ReceiveMessage", signed("subscriber"), PEER)
+    request = receive("%RETRY%readers", "readers")
+    found.check(account, "ReceiveMessage", PEER, request)
+    origins = {"%RETRY%readers": ["Mine", "Other"]}
+    found._topics_of_retries = lambda name: origins.get(name, ())
+    for name, refused in (
+        ("ReceiveMessage", request),
+        ("SendMessage", message("%RETRY%readers")),
+    ):
+        with pytest.raises(AccessDenied, match="topic:Other"):
+            found.check(account, name, PEER, refused)
+    found.check(account, "ReceiveMessage", PEER, receive("Mine", "readers"))
+    found.check(account, "AckMessage", PEER, ACK(topic=topic("Mine"), group=topic("readers")))
+
+
 def test_a_namespace_gives_no_right() -> None:
     """It is not looked at, so what it is before has the rights of its name."""
     found = access()
