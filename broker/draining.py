@@ -41,6 +41,7 @@ from skylarkmq.broker.groups.consumer_manager import (
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.metrics.stats import OTHER, BrokerStats, Traffic
 from skylarkmq.broker.pop.consumption import pop_retry_topic
+from skylarkmq.broker.pop.handles import PLUS_RETRY, RETRY
 from skylarkmq.broker.pop.service import PopService
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.replication.failover.replica_events import State
@@ -353,7 +354,8 @@ class Draining:
         if topic in info.subscriptions:
             return topic in self._moving
         return info.pops and any(
-            topic == pop_retry_topic(info.group, each)
+            topic == pop_retry_topic(info.group, each, kind)
+            for kind in (RETRY, PLUS_RETRY)
             for each in info.subscriptions
             if each in self._moving
         )

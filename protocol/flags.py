@@ -167,16 +167,19 @@ CID_ONSAPI_PULL_GROUP: Final = "CID_ONSAPI_PULL"
 CID_RMQ_SYS_TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_TOPIC_NAME: Final = re.compile(
+    rf"{_NAME.pattern}|{RETRY_GROUP_TOPIC_PREFIX}{_NAME.pattern}\+{_NAME.pattern}", re.ASCII
+)
 
 
 def validate_topic(name: str) -> str | None:
     """Return why `name` cannot be a topic, or None when it can.
 
-    Allowed: `%`, `|`, `-`, `_`, ASCII digits and letters, 1 to 127 of them. The whole name is
-        matched, so a line end, a look-alike letter or a path separator is refused; `%2e` stays
-        three characters.
+    Allowed: `%`, `|`, `-`, `_`, ASCII digits and letters, 1 to 127 of them; and one `+` in the
+        name of a topic of pop's retries, `%RETRY%group+topic`. The whole name is matched, so a
+        line end, a look-alike letter or a path separator is refused; `%2e` stays three characters.
     """
-    return _validate_name("topic", name, MAX_TOPIC_SIZE)
+    return _validate_name("topic", name, MAX_TOPIC_SIZE, _TOPIC_NAME)
 
 
 def validate_group(name: str) -> str | None:
@@ -217,7 +220,9 @@ def is_retry_topic(topic: str) -> bool:
     return topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
 
-def _validate_name(kind: str, name: str, max_size: int) -> str | None:
+def _validate_name(
+    kind: str, name: str, max_size: int, pattern: re.Pattern[str] = _NAME
+) -> str | None:
     if not name or name.isspace():
         return f"the specified {kind} is blank"
     if len(name) > max_size:
@@ -225,7 +230,7 @@ def _validate_name(kind: str, name: str, max_size: int) -> str | None:
             f"the specified {kind} is longer than {max_size} characters: "
             f"it has {len(name)} and starts with {name[:MAX_ECHO_SIZE]!a}"
         )
-    if _NAME.fullmatch(name) is None:
+    if pattern.fullmatch(name) is None:
         return (
             f"the specified {kind} {name[:MAX_ECHO_SIZE]!a} contains illegal characters, "
             "allowing only %|a-zA-Z0-9_-"

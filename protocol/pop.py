@@ -192,7 +192,8 @@ def topic_of_delivery(topic: str, group: str, retry: str) -> str:
 
 def asked_topic(topic: str, group: str) -> str:
     """Return the topic that the messages of a topic of retries were asked for by, else the same."""
-    return topic.removeprefix(f"{RETRY_GROUP_TOPIC_PREFIX}{group}_")
+    found = topic.removeprefix(f"{RETRY_GROUP_TOPIC_PREFIX}{group}")
+    return found[1:] if found != topic and found[:1] in ("_", "+") else topic
 
 
 def delivered(

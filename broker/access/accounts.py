@@ -167,7 +167,7 @@ NOBODY: Final = AccessRules(AddressList(), (), {}, {})
 def need_of(kind: Kind, name: str, right: int) -> tuple[Kind, str, int]:
     """Return what is to be asked for: a retry topic stands for its group, to be read."""
     if kind is Kind.TOPIC and name.startswith(RETRY_GROUP_TOPIC_PREFIX):
-        return Kind.GROUP, name.removeprefix(RETRY_GROUP_TOPIC_PREFIX), SUB
+        return Kind.GROUP, name.removeprefix(RETRY_GROUP_TOPIC_PREFIX).partition("+")[0], SUB
     return kind, name, right
 
 

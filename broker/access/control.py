@@ -294,13 +294,14 @@ def ensure_account(account: Account, kind: Kind, name: str, right: int) -> None:
 def ensure_origins(account: Account, topic: str, origins: Origins) -> None:
     """Refuse a topic of retries to who lacks the right to a topic of what is in it.
 
-    It may be another group's as well: `broker/pop/taking.py` says how.
+    It may be another group's as well: `broker/pop/taking.py` says how. One with a `+` names it.
 
     Raises:
         AccessDenied: the account lacks it.
     """
     if is_retry_topic(topic):
-        for origin in origins(topic):
+        _, plus, named = topic.partition("+")
+        for origin in (named,) if plus else origins(topic):
             ensure_account(account, Kind.TOPIC, origin, SUB)
 
 

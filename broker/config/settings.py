@@ -223,6 +223,7 @@ class BrokerConfig(ServerConfig):
     pop_inflight_max_per_queue: Positive = 10_000  # ours; handed out by pop, not acknowledged
     pop_inflight_max_per_group: Positive = 100_000  # ours
     pop_inflight_max: Positive = 1_000_000  # ours; of all groups
+    enable_retry_topic_v2: bool = False  # 5.x's; pop retries in %RETRY%group+topic, both are read
     consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
     slave_read_enable: Live[bool] = False
     transfer_msg_by_heap: Unused[bool] = True

@@ -2,8 +2,8 @@
 
     PopGroup       one consumer group
     Consumption    the group in one topic; receives ask for that
-    Source         a topic of the store that is read for it: the topic itself, `%RETRY%group_topic`,
-                   and for all topics of the group together `%RETRY%group`
+    Source         a topic of the store that is read for it: the topic itself, `%RETRY%group_topic`
+                   and `%RETRY%group+topic`, and for all topics of the group `%RETRY%group`
     WaitingLine    receives that found nothing, first come first served
 
 When something arrives, the first in the line is woken. It takes what it wants and wakes the next
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
+from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.protocol.flags import retry_topic as old_retry_topic
 from skylarkmq.protocol.flags import validate_topic
@@ -111,24 +111,23 @@ class Consumption:
     """A group in one topic.
 
     Attributes:
-        retry_topic: `%RETRY%group_topic`; None where that name would be too long, and messages
-            come again in place.
+        retries: its topics of retries that there are, by their kinds.
+        has_retries: False where their names would be too long, and messages come again in place.
         attempts: attempt id -> the queues whose open batch it got.
         ended: the last receipts that were acknowledged.
         redelivered: messages that were handed out again, since the start.
         checked: what the last check of topic and group has seen; another value: check again.
     """
 
-    __slots__ = ("attempts", "checked", "ended", "group", "line", "main", "redelivered", "retry",
-                 "retry_topic", "topic", "turns")  # fmt: skip
+    __slots__ = ("attempts", "checked", "ended", "group", "has_retries", "line", "main",
+                 "redelivered", "retries", "topic", "turns")  # fmt: skip
 
     def __init__(self, group: PopGroup, topic: str) -> None:
         self.group = group
         self.topic = topic
-        name = pop_retry_topic(group.name, topic)
-        self.retry_topic = name if validate_topic(name) is None else None
-        self.main = Source(group, topic, 0, topic)
-        self.retry: Source | None = None
+        self.has_retries = validate_topic(pop_retry_topic(group.name, topic)) is None
+        self.main = Source(group, topic, MAIN, topic)
+        self.retries: dict[int, Source] = {}
         self.line = WaitingLine(self.has_ready)
         self.attempts: dict[str, list[PopQueue]] = {}
         self.ended: deque[Receipt] = deque(maxlen=ENDED_MAX)
@@ -138,30 +137,36 @@ class Consumption:
 
     def sources(self) -> list[Source]:
         """Return what is read for it, the topic itself first."""
-        return [
-            source for source in (self.main, self.retry, self.group.old_retry) if source is not None
-        ]
+        shared = self.group.old_retry
+        return [*self.own_sources(), *(() if shared is None else (shared,))]
+
+    def own_sources(self) -> list[Source]:
+        """Return those that are read for it alone, the topic itself first."""
+        return [self.main, *self.retries.values()]
 
     def queue_of(self, kind: int, queue_id: int) -> PopQueue | None:
         """Return a source queue, as a receipt names it."""
-        source: Source | None = self.main
-        if kind == RETRY:
-            source = self.retry
-        elif kind == OLD_RETRY:
-            source = self.group.old_retry
+        source = self.source_of(kind)
         if source is None or not 0 <= queue_id < len(source.queues):
             return None
         return source.queues[queue_id]
 
+    def source_of(self, kind: int) -> Source | None:
+        """Return what is read for it of a kind."""
+        if kind == MAIN:
+            return self.main
+        return self.group.old_retry if kind == OLD_RETRY else self.retries.get(kind)
+
     def has_ready(self, request: PopRequest) -> bool:
         """Return whether a receive may find something; it may be wrong about yes."""
         if not request.is_fifo:
+            for retries in self.retries.values():
+                if retries.ready:
+                    return True
             group = self.group
             if (
-                (self.retry is not None and self.retry.ready)
-                or (group.old_retry is not None and group.old_retry.ready)
-                or self.topic in group.parked
-            ):
+                group.old_retry is not None and group.old_retry.ready
+            ) or self.topic in group.parked:
                 return True
         if request.queue_id < 0:
             return bool(self.main.ready)
@@ -171,13 +176,7 @@ class Consumption:
     @property
     def in_flight(self) -> int:
         """How many messages are not done, of the topic and of its retries."""
-        sources = (self.main, self.retry)
-        return sum(
-            len(queue.in_flight)
-            for source in sources
-            if source is not None
-            for queue in source.queues
-        )
+        return sum(len(queue.in_flight) for source in self.own_sources() for queue in source.queues)
 
     @property
     def is_idle(self) -> bool:
@@ -186,8 +185,7 @@ class Consumption:
             return False
         return not any(
             queue.in_flight or queue.is_reading
-            for source in (self.main, self.retry)
-            if source is not None
+            for source in self.own_sources()
             for queue in source.queues
         )
 
@@ -313,9 +311,9 @@ class WaitingLine:
             waiter.tell(True)
 
 
-def pop_retry_topic(group: str, topic: str) -> str:
+def pop_retry_topic(group: str, topic: str, kind: int = RETRY) -> str:
     """Return where a group's messages of a topic wait for another try, as RocketMQ 5 names it."""
-    return f"{old_retry_topic(group)}_{topic}"
+    return f"{old_retry_topic(group)}{'+' if kind == PLUS_RETRY else '_'}{topic}"
 
 
 def let_go(delivery: Delivery) -> None:

@@ -21,18 +21,20 @@ RETRY: Final = 1
 """A message of `%RETRY%group_topic`, where deliveries that were not acknowledged go."""
 OLD_RETRY: Final = 2
 """A message of `%RETRY%group`, where consumers of the 4.x protocol have given it back."""
+PLUS_RETRY: Final = 3
+"""A message of `%RETRY%group+topic`, which is RETRY by RocketMQ 5's newer name."""
 
 HANDLE_SIZE_MAX: Final = 1024
 
 _TEXT: Final = re.compile(
-    r"(s1\.([012])\.(\d{1,10})\.(\d{1,19})\.(\d{1,19}))\.([0-9a-f]{8})\.(.+)", re.ASCII | re.DOTALL
+    r"(s1\.([0123])\.(\d{1,10})\.(\d{1,19})\.(\d{1,19}))\.([0-9a-f]{8})\.(.+)", re.ASCII | re.DOTALL
 )
 
 
 class Receipt(NamedTuple):
     """One delivery of one message of a group and a topic.
 
-    `kind` is MAIN, RETRY or OLD_RETRY; `serial` is the time of the delivery in ms since the epoch,
+    `kind` is one of the above; `serial` is the time of the delivery in ms since the epoch,
     made greater than every earlier one of this broker.
     """
 

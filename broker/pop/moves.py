@@ -1,13 +1,15 @@
 """Messages that leave the place where they were popped: to another try, or to the dead letters.
 
-    not acknowledged in time   copy in `%RETRY%group_topic`, reconsumeTimes one more
+    not acknowledged in time   copy in `%RETRY%group_topic` (`%RETRY%group+topic` with
+                               enableRetryTopicV2), reconsumeTimes one more
     after the last attempt     copy in `%DLQ%group`
 
 First the copy is as durable as the flush mode makes it, then the original is done: a crash in
 between repeats a message and loses none. Under ASYNC_FLUSH it is done when the log is synced; until
 then the journal says where the copy lies, so that neither is lost, and none comes twice. A copy
 that is refused is tried again every second, the original pins the group's offset meanwhile. Where
-no topic of retries can be made, the message comes again in place. Copies are stored in batches, in
+no topic of retries can be made, or the copy has no room to name its topic, the message comes again
+in place. Copies are stored in batches, in
 the order in which messages were handed over.
 
 A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME, and its
@@ -31,6 +33,7 @@ from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.delay.delayed_message import NO_RECORD, Parked, ParkedReader, Place, copy_to
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery
+from skylarkmq.broker.pop.handles import RETRY
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.broker.waiting import put, records, result_of, synced
@@ -95,6 +98,7 @@ class _Move(NamedTuple):
     delivery: Delivery
     life: int  # of its queue, when it was handed over
     told: Told | None
+    target: str  # the topic of the copy
 
     @property
     def is_current(self) -> bool:
@@ -103,15 +107,6 @@ class _Move(NamedTuple):
         return (
             queue.life == self.life and queue.in_flight.get(self.delivery.offset) is self.delivery
         )
-
-    @property
-    def target(self) -> str:
-        """The topic of the copy."""
-        delivery = self.delivery
-        group = delivery.queue.source.group.name
-        if delivery.to_dead_letters:
-            return dlq_topic(group)
-        return pop_retry_topic(group, delivery.topic)
 
     def tell(self, is_kept: bool) -> None:
         """Tell who waits for the outcome."""
@@ -123,8 +118,19 @@ class Moves:
     """Copies what it is given, one batch at a time. Loop thread."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicConfigManager, clock: Clock, owner: Owner
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        clock: Clock,
+        owner: Owner,
+        retries: int,
     ) -> None:
+        """Begin with nothing to copy.
+
+        Args:
+            retries: the kind of the topics of retries that copies go to.
+        """
+        self._retries = retries
         self._store = store
         self._topics = topics
         self._clock = clock
@@ -149,7 +155,11 @@ class Moves:
             told: called with whether a dead letter was stored, at the first attempt; None: it is
                 tried until it succeeds.
         """
-        self._waiting.append(_Move(delivery, delivery.queue.life, told))
+        group = delivery.queue.source.group.name
+        target = dlq_topic(group)
+        if not delivery.to_dead_letters:
+            target = pop_retry_topic(group, delivery.topic, self._retries)
+        self._waiting.append(_Move(delivery, delivery.queue.life, told, target))
         self._begin()
 
     async def stop(self) -> None:
@@ -295,7 +305,11 @@ class Moves:
             if copies and size > BATCH_BYTES_MAX:
                 self._waiting.extendleft(reversed(moves[number:]))
                 break
-            copies.append((move, self._copy(move, parked)))
+            copy = self._copy(move, parked)
+            if copy is None:
+                self._owner.stays(delivery)
+            else:
+                copies.append((move, copy))
         return copies
 
     def _read(self, delivery: Delivery, found: dict[int, bytes | None]) -> Parked:
@@ -311,7 +325,8 @@ class Moves:
         size, _ = HEAD.unpack_from(located[0].view, located[1])
         return reader.read(Place(at, size, delivery.offset))
 
-    def _copy(self, move: _Move, parked: Parked) -> MessageInner:
+    def _copy(self, move: _Move, parked: Parked) -> MessageInner | None:
+        """Return a message's copy; None for a retry without room to name its topic."""
         delivery, text = move.delivery, parked.properties
         topic = delivery.topic.encode()
         if delivery.to_dead_letters:
@@ -325,6 +340,8 @@ class Moves:
             # Unlike RocketMQ 5, which does not say it: two topics of retries may have one name.
             # What a producer wrote there counts for nothing.
             text = _added(without_property(text, _RETRY_TOPIC), _RETRY_TOPIC, topic)
+            if self._retries == RETRY and find_property(text, _RETRY_TOPIC + b"\x01") is None:
+                return None
             text = _added(text, _FIRST_POP_TIME, b"%d" % self._clock.now_ms())
         inner = copy_to(parked, move.target, 0, text)
         inner.reconsume_times = min(delivery.attempt, INT_MAX)

@@ -10,20 +10,28 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProces
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
 from skylarkmq.broker.net.handlers import refused
-from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source
+from skylarkmq.broker.pop.consumption import (
+    Consumption,
+    PopGroup,
+    Source,
+    pop_retry_topic,
+)
 from skylarkmq.broker.pop.deliveries import PopQueue
-from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, RETRY
+from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.processor.read_checks import check_read
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.flags import retry_topic
+from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, retry_topic
 from skylarkmq.store.pop.journal_records import Key
+
+log = logging.getLogger(__name__)
 
 RETRY_WAIT_MAX_MS: Final = 12 * 3_600_000
 QUEUES_MAX: Final = 200_000
@@ -49,6 +57,7 @@ class PopRegistry:
         self.by_topic: dict[str, dict[str, Source]] = {}
         self._consumptions: dict[tuple[str, str], Consumption] = {}
         self._queue_count = 0
+        self._told: set[str] = set()  # names that several have
 
     def find(self, group: str, topic: str) -> Consumption | None:
         """Return a group in a topic, as far as it pops."""
@@ -118,14 +127,40 @@ class PopRegistry:
         config = self._topics.get(consumption.topic)
         if config is not None:
             self.add_queues(consumption.main, config.read_queue_nums, from_min=from_min)
-        name = consumption.retry_topic
-        config = None if name is None else self._topics.get(name)
-        if config is not None and name is not None:
-            if consumption.retry is None:
-                consumption.retry = Source(consumption.group, consumption.topic, RETRY, name)
-                self.by_topic.setdefault(name, {})[consumption.group.name] = consumption.retry
-            self.add_queues(consumption.retry, config.read_queue_nums, from_min=True)
+        for kind in (RETRY, PLUS_RETRY):
+            name = pop_retry_topic(consumption.group.name, consumption.topic, kind)
+            config = self._topics.get(name)
+            if config is not None:
+                source = consumption.retries.get(kind)
+                if source is None:
+                    source = Source(consumption.group, consumption.topic, kind, name)
+                    consumption.retries[kind] = source
+                    self.by_topic.setdefault(name, {})[consumption.group.name] = source
+                    self._warn_of_shared(source)
+                self.add_queues(source, config.read_queue_nums, from_min=True)
         self._open_old_retry(consumption.group)
+
+    def is_shared(self, source: Source) -> bool:
+        """Return whether a topic of retries has what other groups wait for, too, by its name."""
+        if source.kind != RETRY:
+            return False
+        group = source.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        return group in self._groups.table or len(self.by_topic.get(source.topic, ())) > 1
+
+    def _warn_of_shared(self, source: Source) -> None:
+        if self.is_shared(source) and source.topic not in self._told:
+            self._told.add(source.topic)
+            log.warning(
+                "%s is the topic of retries of group %s in %s and of another group: consumers that "
+                "pull from it get messages of both; set enableRetryTopicV2=true, or rename a group",
+                source.topic,
+                source.group.name,
+                source.asked_topic,
+            )
+
+    def has_topic(self, name: str) -> bool:
+        """Return whether there is a topic."""
+        return name in self._topics.table
 
     def _open_old_retry(self, group: PopGroup) -> None:
         """Read `%RETRY%group` too, if there is one."""
@@ -147,9 +182,8 @@ class PopRegistry:
         """Yield every source queue."""
         for group in self.groups.values():
             for consumption in group.consumptions.values():
-                yield from consumption.main.queues
-                if consumption.retry is not None:
-                    yield from consumption.retry.queues
+                for source in consumption.own_sources():
+                    yield from source.queues
             if group.old_retry is not None:
                 yield from group.old_retry.queues
 
@@ -163,7 +197,7 @@ class PopRegistry:
             consumption = group.consumptions.get(key.topic)
             if consumption is None:
                 return None
-            source = consumption.main if key.kind == MAIN else consumption.retry
+            source = consumption.source_of(key.kind)
         if source is None or key.queue_id >= len(source.queues):
             return None
         return source.queues[key.queue_id]
@@ -216,9 +250,8 @@ class PopRegistry:
         group = consumption.group
         self._consumptions.pop((group.name, consumption.topic), None)
         group.consumptions.pop(consumption.topic, None)
-        self._drop(consumption.main)
-        if consumption.retry is not None:
-            self._drop(consumption.retry)
+        for source in consumption.own_sources():
+            self._drop(source)
         if not group.consumptions:
             if group.old_retry is not None:
                 self._drop(group.old_retry)
@@ -229,7 +262,7 @@ class PopRegistry:
         if source is source.group.old_retry:
             source.group.old_retry = None
         else:
-            source.group.consumptions[source.asked_topic].retry = None
+            del source.group.consumptions[source.asked_topic].retries[source.kind]
         self._drop(source)
 
     def _drop(self, source: Source) -> None:

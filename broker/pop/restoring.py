@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
-from skylarkmq.broker.pop.handles import MAIN, RETRY
+from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
@@ -21,9 +21,9 @@ def source_topic(key: Key) -> str:
     """Return the topic of the store that a key's queue belongs to."""
     if key.kind == MAIN:
         return key.topic
-    if key.kind == RETRY:
-        return pop_retry_topic(key.group, key.topic)
-    return retry_topic(key.group)
+    if key.kind == OLD_RETRY:
+        return retry_topic(key.group)
+    return pop_retry_topic(key.group, key.topic, key.kind)
 
 
 class StoredQueues:

@@ -4,8 +4,8 @@
               woken in the turn after the one that publishes something, also a retry
     done      acknowledged, or moved to another topic: in memory at once, answered when it is as
               durable in the journal as the flush mode makes it
-    lapse     within SLOT_MS of its time a message leaves for `%RETRY%group_topic` with one more
-              attempt, or for the dead letters; where order counts it comes again in place
+    lapse     within SLOT_MS of its time a message leaves for a topic of retries (`moves.py`) with
+              one more attempt, or for the dead letters; where order counts it comes again in place
 
 The group's offset is the first message that is not done (`deliveries.py`). Where somebody else
 changes that in the table of offsets, an administrator for one, the change wins: nothing is in
@@ -30,7 +30,7 @@ from skylarkmq.broker.net.handlers import refused
 from skylarkmq.broker.net.places import PLACES_MAX, Places
 from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY, Receipt
+from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.journal_check import verified
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.outside import Outside
@@ -122,11 +122,12 @@ class PopService:
             self.lapses,
             limits,
             journal,
-            context.topics,
+            self.registry,
             self._settle,
             stats,
         )
-        self.moves = Moves(context.store, context.topics, context.clock, self)
+        self._retries = PLUS_RETRY if config.enable_retry_topic_v2 else RETRY
+        self.moves = Moves(context.store, context.topics, context.clock, self, self._retries)
         self._places: Places[Waiter] = Places(WAITING_IN_ALL_MAX, Waiter.end)
         self._is_running = False
         self._may_wait = False
@@ -279,8 +280,8 @@ class PopService:
     def ready_of(self, consumption: Consumption) -> int:
         """Return the same of a group in a topic."""
         count = len(consumption.group.parked.get(consumption.topic, ()))
-        for source in (consumption.main, consumption.retry):
-            for queue in () if source is None else source.queues:
+        for source in consumption.own_sources():
+            for queue in source.queues:
                 end = self._store.max_offset(queue.source.topic, queue.queue_id)
                 count += max(0, end - queue.next_offset) + len(queue.again)
         return count
@@ -661,7 +662,7 @@ class PopService:
 
     def _has_retries(self, delivery: Delivery) -> bool:
         consumption = delivery.queue.source.group.consumptions.get(delivery.topic)
-        return consumption is not None and consumption.retry_topic is not None
+        return consumption is not None and consumption.has_retries
 
     def _come_again(self, delivery: Delivery) -> None:
         queue = delivery.queue
@@ -677,7 +678,7 @@ class PopService:
     def prepare(self, topic: str, group: str) -> None:
         """Read what is stored in a topic of retries from now on."""
         consumption = self.registry.find(group, topic)
-        if consumption is not None and consumption.retry is None:
+        if consumption is not None and self._retries not in consumption.retries:
             self.registry.extend(consumption)
 
     def left(self, delivery: Delivery, copy_physical: int) -> None:

@@ -8,7 +8,9 @@
 topics of the group. Who looks there takes what is of its own topic (RETRY_TOPIC) and parks the
 rest for receives of theirs; a message whose topic is no more is a dead letter. `%RETRY%a_b_c` is
 the topic of retries of group a in b_c, of a_b in c, and of the pull consumers of a_b_c: a copy
-says which topic it is of, and receives of another one pass it over.
+says which topic it is of, and receives of another one pass it over. What says nothing, as copies
+of RocketMQ 5, is handed out where the topic has one meaning, else passed over and logged.
+`%RETRY%a+b_c` has one.
 
 A receive looks at a bounded number of units without finding anything; then other work of the loop
 comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
@@ -25,6 +27,7 @@ Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProces
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -34,8 +37,8 @@ from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
+from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.properties import find_property
@@ -49,6 +52,8 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.pop.journal_records import UNKNOWN, Done, Row, Took
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult
+
+log = logging.getLogger(__name__)
 
 SIZE_MAX: Final = 256 << 10
 """Bytes of the records of one receive, of which one alone may have more."""
@@ -134,7 +139,7 @@ class Taker:
         lapses: Lapses,
         limits: Limits,
         journal: Notes,
-        topics: TopicConfigManager,
+        registry: PopRegistry,
         settle: Callable[[PopQueue], None],
         stats: BrokerStats,
     ) -> None:
@@ -148,7 +153,8 @@ class Taker:
         self._lapses = lapses
         self._limits = limits
         self._journal = journal
-        self._topics = topics
+        self._registry = registry
+        self._told: set[str] = set()  # topics of retries with messages that name no topic
         self.settle = settle
         self._stats = stats
         self.in_flight = 0
@@ -200,9 +206,10 @@ class Taker:
             self._take_retries(take)
 
     def _take_retries(self, take: Take) -> None:
-        retry, group = take.consumption.retry, take.consumption.group
-        if retry is not None and retry.ready:
-            self._take_source(retry, take, -1)
+        group = take.consumption.group
+        for retries in take.consumption.retries.values():
+            if retries.ready and not take.is_over:
+                self._take_source(retries, take, -1)
         parked = group.parked.get(take.consumption.topic)
         while parked and not take.is_over:
             self._take_parked(parked, take)
@@ -284,7 +291,7 @@ class Taker:
         for view in result.views:
             for record, offset, physical_offset, attempt in _records(view):
                 last = offset, physical_offset
-                if is_retry and _origin(record) not in (None, topic):
+                if is_retry and not self._is_own(queue.source, record):
                     continue
                 if matches.tags is not None and not is_shared and not matches.wants(record):
                     continue
@@ -382,7 +389,7 @@ class Taker:
         elif (
             record is None
             or not take.request.matches.wants(record)
-            or (queue.source.kind == RETRY and _origin(record) not in (None, delivery.topic))
+            or (queue.source.kind == RETRY and not self._is_own(queue.source, record))
         ):
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
@@ -399,6 +406,24 @@ class Taker:
         row = self._row(delivery, take)
         took = Took(queue.key, queue.next_offset, UNKNOWN, (row,), queue.attempt_id)
         self._journal.note(took)
+
+    def _is_own(self, source: Source, record: bytes | memoryview) -> bool:
+        """Return whether a message of `%RETRY%group_topic` is of that group and topic."""
+        origin = _origin(record)
+        if origin is not None:
+            return origin == source.asked_topic
+        if not self._registry.is_shared(source):
+            return True
+        if source.topic not in self._told:
+            self._told.add(source.topic)
+            log.error(
+                "group %s gets no messages of %s that name no topic, as RocketMQ 5 makes them: "
+                "another group has that topic of retries, too. They stay in the log, for who may "
+                "read it to send them again",
+                source.group.name,
+                source.topic,
+            )
+        return False
 
     # What 4.x consumers have given back
 
@@ -425,7 +450,7 @@ class Taker:
 
     def _park(self, delivery: Delivery, take: Take) -> None:
         """Leave a message to receives of its own topic."""
-        if delivery.topic in self._topics.table:
+        if self._registry.has_topic(delivery.topic):
             delivery.queue.source.group.park(delivery)
         else:
             self._bury(delivery, take)
@@ -510,7 +535,7 @@ class Taker:
 def _origin(record: bytes | memoryview) -> str | None:
     """Return the topic that a message was sent to before it came into one of retries.
 
-    None where it does not say: copies of RocketMQ 5, and those of our own before this one.
+    None where it does not say, as copies of RocketMQ 5.
     """
     properties = record_properties(record, 0, len(record)) or b""
     origin = find_property(properties, _RETRY_TOPIC)

@@ -6,7 +6,8 @@ What is handed out is `broker/pop/`'s; here it is put into RocketMQ's words. A c
 message's handle of the answer's pop time, the record's queue and the offset:
 
     pop time      the serial of the delivery; one for all messages of an answer
-    retry         1 for every topic of retries; there the client says `%RETRY%<group>_<topic>`
+    retry         1 for a topic of retries, where the client says `%RETRY%<group>_<topic>`; 2 for
+                  the one that it calls `%RETRY%<group>+<topic>`
     queue id      of the record; a message of the 4.x retry topic `%RETRY%<group>` comes with
                   OLD_RETRY_QUEUE added to it, else two messages could have one handle
     revive queue  999 for an ordered group, else 0
@@ -31,7 +32,7 @@ from typing import Any, Final
 
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, RETRY, Receipt
+from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest, pop_filter
 from skylarkmq.broker.pop.service import PopService
 from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
@@ -62,6 +63,7 @@ from skylarkmq.protocol.headers.pop import (
 from skylarkmq.protocol.pop import (
     NORMAL,
     ORDERED_QUEUE,
+    RETRY_V2,
     OffsetKey,
     asked_topic,
     delivered,
@@ -69,6 +71,7 @@ from skylarkmq.protocol.pop import (
     offsets_of,
     order_count_info,
     parse_checkpoint,
+    retry_mark,
     start_offset_info,
 )
 from skylarkmq.protocol.pop import RETRY as RETRY_MARK
@@ -313,9 +316,8 @@ class PopMessageProcessor(Processor):
         check_group(group)
         kind = MAIN
         if is_retry_topic(topic):
-            kind, topic = RETRY, asked_topic(topic, group)
-            if queue_id >= OLD_RETRY_QUEUE:
-                kind, queue_id = OLD_RETRY, queue_id - OLD_RETRY_QUEUE
+            kind, queue_id = _retries_of(retry_mark(topic), queue_id)
+            topic = asked_topic(topic, group)
         config = self._find_topic(topic)
         if queue_id < 0 or (kind == MAIN and queue_id >= config.read_queue_nums):
             raise refused(
@@ -394,7 +396,18 @@ def _key(receipt: Receipt) -> OffsetKey:
     """Return the mark and the queue by which a client knows a message's queue."""
     if receipt.kind == MAIN:
         return NORMAL, receipt.queue_id
+    if receipt.kind == PLUS_RETRY:
+        return RETRY_V2, receipt.queue_id
     return RETRY_MARK, receipt.queue_id + (OLD_RETRY_QUEUE if receipt.kind == OLD_RETRY else 0)
+
+
+def _retries_of(mark: str, queue_id: int) -> tuple[int, int]:
+    """Return the kind and the queue of a message of retries, by what `_key` made of them."""
+    if mark == RETRY_V2:
+        return PLUS_RETRY, queue_id
+    if queue_id >= OLD_RETRY_QUEUE:
+        return OLD_RETRY, queue_id - OLD_RETRY_QUEUE
+    return RETRY, queue_id
 
 
 def _record(popped: Popped) -> bytes | memoryview:
@@ -405,9 +418,7 @@ def _record(popped: Popped) -> bytes | memoryview:
 def _receipts(ack: BatchAck, offsets: list[int]) -> list[Receipt]:
     kind, queue_id = MAIN, ack.queue_id
     if ack.retry != NORMAL:
-        kind = RETRY
-        if queue_id >= OLD_RETRY_QUEUE:
-            kind, queue_id = OLD_RETRY, queue_id - OLD_RETRY_QUEUE
+        kind, queue_id = _retries_of(ack.retry, queue_id)
     return [Receipt(kind, queue_id, offset, ack.pop_time) for offset in offsets]
 
 

@@ -24,9 +24,9 @@ UNKNOWN: Final = -1
 class Key(NamedTuple):
     """A queue as one group consumes it for one topic.
 
-    `kind` is 0 for a queue of the topic itself, 1 for the retry topic of pop, 2 for that of 4.x.
-    `topic` is the one that is asked for, also for kind 1; for kind 2, which all topics of a group
-    share, it is empty.
+    `kind` is 0 for a queue of the topic itself, 1 for the retry topic of pop, 2 for that of 4.x,
+    3 for that of pop with a `+` in its name. `topic` is the one that is asked for, also for kinds 1
+    and 3; for kind 2, which all topics of a group share, it is empty.
     """
 
     group: str

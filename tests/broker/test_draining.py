@@ -175,11 +175,14 @@ def group_member(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"group": "g", "pops": False, **values, **changes})
 
 
+@pytest.mark.parametrize("separator", ["_", "+"])
 @pytest.mark.parametrize("pops", [True, False])
-async def test_what_waits_for_another_try_is_waited_for(rig: Rig, pops: bool) -> None:
+async def test_what_waits_for_another_try_is_waited_for(
+    rig: Rig, pops: bool, separator: str
+) -> None:
     """By a group that pops: the topic of its tries is no other broker's."""
     rig.members["g"] = group_member(pops=pops)
-    retries = "%RETRY%g_orders"
+    retries = f"%RETRY%g{separator}orders"
     rig.topics[retries] = TopicConfig(topic_name=retries, read_queue_nums=1, write_queue_nums=1)
     rig.offsets["orders", "g"] = {0: 1}
     rig.offsets[retries, "g"] = {0: 0}

@@ -73,6 +73,13 @@ def test_hostile_names_are_refused_with_a_short_printable_reason(name: str) -> N
         assert "x" * 65 not in reason
 
 
+def test_a_plus_parts_group_and_topic_of_retries_and_nothing_else() -> None:
+    assert validate_topic("%RETRY%g_1+t_2") is None
+    for name in ("g+t", "+", "%RETRY%+t", "%RETRY%g+", "%RETRY%g+t+u", "%DLQ%g+t", "x%RETRY%g+t"):
+        assert "illegal characters" in (validate_topic(name) or ""), name
+    assert validate_group("%RETRY%g+t") is not None
+
+
 def test_every_ascii_character_alone() -> None:
     allowed = {chr(code) for code in range(256) if validate_topic(chr(code)) is None}
     assert "".join(sorted(allowed)) == (

@@ -113,9 +113,10 @@ def test_bit_sets_go_there_and_back(offsets: tuple[int, ...]) -> None:
 
 
 def test_topics_of_deliveries() -> None:
-    assert [pop.asked_topic(topic, "G") for topic in ("T", "%RETRY%G_T", "%RETRY%H_T")] == [
-        "T", "T", "%RETRY%H_T",
-    ]  # fmt: skip
+    for topic in ("T", "%RETRY%G_T", "%RETRY%G+T"):
+        assert pop.asked_topic(topic, "G") == "T"
+    for topic in ("%RETRY%H_T", "%RETRY%H+T", "%RETRY%G", "%RETRY%GT"):
+        assert pop.asked_topic(topic, "G") == topic, "another group's, or 4.x's"
     assert [pop.topic_of_delivery("T", "G", retry) for retry in "012"] == [
         "T",
         "%RETRY%G_T",

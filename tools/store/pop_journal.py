@@ -30,8 +30,8 @@ from skylarkmq.store.pop.journal_records import UNKNOWN, Forgot, Key, Record, Ro
 
 Rows = Iterator[dict[str, Any]]
 
-_SOURCES: Final = {0: "topic", 1: "retries", 2: "old_retries"}
-"""By the kind of a key: the topic, `%RETRY%<group>_<topic>`, `%RETRY%<group>`."""
+_SOURCES: Final = {0: "topic", 1: "retries", 2: "old_retries", 3: "plus_retries"}
+"""By the kind of a key: the topic, `%RETRY%<group>_<topic>`, `%RETRY%<group>`, `%RETRY%<g>+<t>`."""
 _NAMES: Final = {
     "offset": "queue_offset",
     "visible_ms": "visible_timestamp",

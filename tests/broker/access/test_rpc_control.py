@@ -183,6 +183,11 @@ def test_a_topic_of_retries_needs_the_right_to_what_pop_has_there() -> None:
     ):
         with pytest.raises(AccessDenied, match="topic:Other"):
             found.check(account, name, PEER, refused)
+    with pytest.raises(AccessDenied, match="topic:Third"):
+        found.check(account, "ReceiveMessage", PEER, receive("%RETRY%readers+Third", "readers"))
+    with pytest.raises(AccessDenied, match="group:others"):
+        found.check(account, "ReceiveMessage", PEER, receive("%RETRY%others+Mine", "readers"))
+    found.check(account, "ReceiveMessage", PEER, receive("%RETRY%readers+Mine", "readers"))
     found.check(account, "ReceiveMessage", PEER, receive("Mine", "readers"))
     found.check(account, "AckMessage", PEER, ACK(topic=topic("Mine"), group=topic("readers")))
 

@@ -23,6 +23,7 @@ from tests.support.manual_clock import settle
 
 GROUP, TOPIC = "G", "T"
 RETRY = "%RETRY%G_T"
+PLUS_RETRY = "%RETRY%G+T"
 DEAD = "%DLQ%G"
 
 

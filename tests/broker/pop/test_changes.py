@@ -7,10 +7,22 @@ import asyncio
 import pytest
 
 from skylarkmq.broker.pop.handles import OLD_RETRY
+from skylarkmq.broker.pop.handles import PLUS_RETRY as PLUS_KIND
+from skylarkmq.broker.pop.handles import RETRY as RETRY_KIND
 from skylarkmq.broker.pop.requests import pop_filter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
-from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, ignore, message_of
+from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
+from tests.broker.pop.pop_rig import (
+    DEAD,
+    GROUP,
+    PLUS_RETRY,
+    RETRY,
+    TOPIC,
+    PopRig,
+    ignore,
+    message_of,
+)
 
 
 @pytest.mark.parametrize("target", [0, 2, 4, 5])
@@ -305,6 +317,84 @@ async def test_a_pause_loses_nothing() -> None:
     await rig.rest()
     await rig.advance(0.2)
     assert [one.attempt for one in await rig.receive()] == [2, 2]
+
+
+@pytest.mark.parametrize("plus", [False, True])
+async def test_retries_of_both_names_are_read_and_new_ones_go_where_the_key_says(
+    plus: bool,
+) -> None:
+    rig = PopRig(enable_retry_topic_v2=plus).start()
+    names = [RETRY, PLUS_RETRY]
+    for name in names:  # as a broker with the key, and one without, have left them
+        rig.topic(name, 1)
+        rig.send(name.encode(), topic=name, properties=b"RETRY_TOPIC\x01T", reconsume_times=1)
+    rig.send(b"new")
+    popped = {message_of(one).body: one for one in await rig.receive()}
+    assert [popped[name.encode()].attempt for name in names] == [2, 2]
+    kinds = [popped[name.encode()].receipt.kind for name in names]
+    assert kinds == [RETRY_KIND, PLUS_KIND]
+    for name in names:
+        assert await rig.ack(popped[name.encode()].receipt)
+        assert rig.mark(topic=name) == 1
+    await rig.advance(11)
+    (copy,) = rig.stored(names[plus])[1:]
+    assert (copy.body, copy.reconsume_times) == (b"new", 1)
+    assert not rig.stored(names[not plus])[1:]
+    (again,) = await rig.receive()
+    rig.restart()
+    assert await rig.ack(again.receipt)
+    assert rig.mark(topic=names[plus]) == 2
+    await rig.advance(11)
+    assert await rig.receive() == []
+
+
+async def test_with_the_newer_name_nobody_else_has_the_topic_of_retries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = PopRig(enable_retry_topic_v2=True).start()
+    for group, topic in (("a", "b_c"), ("a_b", "c"), ("a_b_c", TOPIC)):
+        rig.group(group)
+        rig.topic(topic, 1)
+    rig.send(b"of b_c", topic="b_c")
+    assert await rig.bodies(group="a", topic="b_c") == [b"of b_c"]
+    await rig.advance(11)
+    assert [message.body for message in rig.stored("%RETRY%a+b_c")] == [b"of b_c"]
+    assert "%RETRY%a_b_c" not in rig.topics.table
+    assert await rig.bodies(group="a", topic="b_c") == [b"of b_c"]
+    assert "enableRetryTopicV2" not in caplog.text
+
+
+async def test_a_retry_that_names_no_topic_goes_to_nobody_where_the_name_means_several(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As copies of RocketMQ 5: without another group of the name they are handed out."""
+    rig = PopRig().start()
+    rig.topic("%RETRY%a_b_c", 1)
+    for group, topic in (("a", "b_c"), ("a_b", "c")):
+        rig.group(group)
+        rig.topic(topic, 1)
+    rig.send(b"alone", topic="%RETRY%a_b_c", properties=b"")
+    assert await rig.bodies(group="a", topic="b_c") == [b"alone"]
+    assert not caplog.records
+    assert await rig.receive(group="a_b", topic="c") == []
+    assert "group a_b in c and of another group" in caplog.text
+    assert "enableRetryTopicV2=true" in caplog.text
+    rig.send(b"whose", topic="%RETRY%a_b_c", properties=b"")
+    rig.send(b"of b_c", topic="%RETRY%a_b_c", properties=b"RETRY_TOPIC\x01b_c")
+    assert await rig.bodies(group="a", topic="b_c") == [b"of b_c"]
+    assert await rig.receive(group="a_b", topic="c") == []
+    assert caplog.text.count("that name no topic") == 1
+
+
+async def test_a_retry_without_room_to_name_its_topic_comes_again_in_place() -> None:
+    rig = PopRig().start()
+    rig.send(b"full", properties=b"a\x01" + b"x" * (MAX_PROPERTIES_SIZE - 10))
+    (first,) = await rig.receive()
+    await rig.advance(11)
+    (again,) = await rig.receive()
+    assert (again.attempt, again.receipt.kind) == (2, first.receipt.kind)
+    assert not rig.stored(RETRY)
+    assert await rig.ack(again.receipt)
 
 
 async def test_topics_of_retries_that_have_one_name_do_not_mix() -> None:

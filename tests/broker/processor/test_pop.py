@@ -19,10 +19,10 @@ from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.pop import Checkpoint, bits_of, topic_of_delivery
+from skylarkmq.protocol.pop import Checkpoint, bits_of, retry_mark, topic_of_delivery
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, request
-from tests.broker.pop.pop_rig import GROUP, RETRY, TOPIC, PopRig
+from tests.broker.pop.pop_rig import GROUP, PLUS_RETRY, RETRY, TOPIC, PopRig
 from tests.support.fake_queues import Stored
 from tests.support.fake_queues import record as record_of
 
@@ -100,11 +100,11 @@ def handles_of(answer: RemotingCommand) -> list[tuple[MessageExt, Checkpoint]]:
     found: list[tuple[MessageExt, Checkpoint]] = []
     messages = decode_messages(answer.body)
     for message in messages:
-        key = ("1" if message.topic.startswith("%RETRY%") else "0", str(message.queue_id))
+        key = (retry_mark(message.topic), str(message.queue_id))
         same = [
             each.queue_offset
             for each in messages
-            if (each.topic.startswith("%RETRY%"), each.queue_id) == (key[0] == "1", int(key[1]))
+            if (retry_mark(each.topic), str(each.queue_id)) == key
         ]
         offset = int(offsets[key].split(",")[sorted(same).index(message.queue_offset)])
         assert offset == message.queue_offset
@@ -194,13 +194,14 @@ async def test_what_comes_again_has_its_attempt_and_a_handle_of_its_own(rig: Rig
     assert await rig.ack_message(second) == 0
 
 
-async def test_both_topics_of_retries_in_one_answer(
+async def test_all_topics_of_retries_in_one_answer(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have one queue, and the messages stand at the same offset: their handles differ."""
-    receipts = [Receipt(kind, 0, 7, 1) for kind in (handles.RETRY, handles.OLD_RETRY, handles.MAIN)]
+    """All have one queue, and the messages stand at the same offset: their handles differ."""
+    kinds = handles.RETRY, handles.OLD_RETRY, handles.PLUS_RETRY, handles.MAIN
+    receipts = [Receipt(kind, 0, 7, 1) for kind in kinds]
     popped: list[Popped] = []
-    for receipt, topic in zip(receipts, (RETRY, OLD_RETRY, TOPIC), strict=True):
+    for receipt, topic in zip(receipts, (RETRY, OLD_RETRY, PLUS_RETRY, TOPIC), strict=True):
         stored = Stored(b"body", {"UNIQ_KEY": topic}, 0)
         record = record_of(0, topic, 0, 7, stored)
         popped.append(Popped(receipt, memoryview(record), 3))
@@ -217,11 +218,24 @@ async def test_both_topics_of_retries_in_one_answer(
     monkeypatch.setattr(rig.pop, "receive", receive)
     monkeypatch.setattr(rig.pop, "ack", ack)
     taken = await rig.take()
-    assert [message.reconsume_times for message, _ in taken] == [2, 2, 2]
-    assert [handle.queue_id for _, handle in taken] == [0, OLD_RETRY_QUEUE, 0]
+    assert [message.reconsume_times for message, _ in taken] == [2, 2, 2, 2]
+    assert [handle.queue_id for _, handle in taken] == [0, OLD_RETRY_QUEUE, 0, 0]
+    assert [handle.retry for _, handle in taken] == [*"1120"]
     for _, handle in taken:
         assert await rig.ack_message(handle) == 0
     assert done == receipts
+    acks = [
+        BatchAck(consumer_group=GROUP, topic=TOPIC, retry=handle.retry, queue_id=handle.queue_id,
+                 start_offset=7, pop_time=1, bit_set=b"\1")
+        for _, handle in taken
+    ]  # fmt: skip
+
+    async def ack_all(group: str, topic: str, those: list[Receipt]) -> list[bool]:
+        assert (group, topic, those) == (GROUP, TOPIC, receipts)
+        return [True]
+
+    monkeypatch.setattr(rig.pop, "ack_all", ack_all)
+    assert (await rig.ask(BATCH, encode_body(BatchAckMessageRequestBody(acks=acks)))).code == 0
 
 
 async def test_what_a_4_x_consumer_gave_back_is_popped_too(rig: Rig) -> None:
@@ -460,7 +474,8 @@ async def test_what_cannot_be_meant_is_refused(rig: Rig, changes: Any, code: int
 @pytest.mark.parametrize(("changes", "code"), [
     ({"topic": "unknown"}, 17),
     ({"topic": "%RETRY%other_T"}, 17),
-    ({"topic": "%RETRY%G+T"}, 17),
+    ({"topic": "%RETRY%G+T"}, 208),
+    ({"topic": "%RETRY%other+T"}, 17),
     ({"queueId": 2}, 13),
     ({"queueId": -1}, 13),
     ({"offset": 2**62}, 208),
