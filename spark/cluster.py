@@ -20,7 +20,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -51,8 +51,9 @@ from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.protocol.flags import MASTER_ID, TOOLS_CONSUMER_GROUP
-from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection
@@ -318,9 +319,9 @@ class BlockingClient:
         place = max(begin, found[queue])
         while place < end:
             page = self.pull(queue, place, PAGE_MESSAGES, PAGE_BYTES, group=group)
-            for stored_ms, queue_offset in _store_times(page.records, queue):
-                if stored_ms >= timestamp_ms:
-                    return queue_offset
+            for message in _messages(page.records, queue):
+                if message.store_timestamp >= timestamp_ms:
+                    return message.queue_offset
             if page.next_offset <= place:
                 return place
             place = page.next_offset
@@ -405,6 +406,32 @@ class BlockingClient:
             return pulled_in(answer, address)
 
         return self._ask((queue,), pull, None)[queue]
+
+    def fingerprints(
+        self, places: Mapping[MessageQueue, int], failed: Failed = None
+    ) -> dict[MessageQueue, Fingerprint]:
+        """Return which message stands at a queue offset of each queue, where there is one.
+
+        As `min_offsets`.
+        """
+        remoting = self._opened.remoting
+        by_wire = {self.namespace.wrap_queue(queue): queue for queue in places}
+
+        async def look(address: str, wire: MessageQueue, time_s: float) -> Fingerprint | None:
+            queue = by_wire[wire]
+            command = self.pulls_of(queue, 0).at(places[queue], 1)
+            page = pulled_in(await remoting.call(address, command, time_s), address)
+            return next(
+                (
+                    Fingerprint.of(message)
+                    for message in _messages(page.records, queue)
+                    if message.queue_offset == places[queue]
+                ),
+                None,
+            )
+
+        found = self._ask(places, look, failed)
+        return {queue: each for queue, each in found.items() if each is not None}
 
     def places_of(self, queue: MessageQueue, key: str) -> KeyAnswer:
         """Ask the master of a queue where the messages of its topic with that key are.
@@ -755,14 +782,13 @@ def _existing(topic: str, route: TopicRoute | None) -> TopicRoute:
     return route
 
 
-def _store_times(records: bytes, queue: MessageQueue) -> list[tuple[int, int]]:
-    """Return (store time in ms, queue offset) of each record.
+def _messages(records: bytes, queue: MessageQueue) -> list[MessageExt]:
+    """Return the messages of records; their bodies are not checked.
 
     Raises:
         ProtocolError: one cannot be read.
     """
     try:
-        messages = decode_messages(records, check_crc=False)
+        return decode_messages(records, check_crc=False)
     except RemoteProtocolError as error:
         raise ProtocolError(f"{queue}: a record cannot be read: {error}") from error
-    return [(message.store_timestamp, message.queue_offset) for message in messages]

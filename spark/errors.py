@@ -38,6 +38,7 @@ class DataLost(RocketMQError):
         self.available = available
         self.lost = lost
         self._told = (why, cure)
+        is_from = available > wanted or bool(why)
         if not why:
             why = (
                 "they have expired on the broker, which keeps messages for fileReservedTime"
@@ -46,7 +47,7 @@ class DataLost(RocketMQError):
             )
         super().__init__(
             f"{lost} messages lost: {describe(self.queue)}: wanted from queue offset {wanted}, "
-            f"available {'from' if available > wanted else 'up to'} {available}: {why}",
+            f"available {'from' if is_from else 'up to'} {available}: {why}",
             hint=f"{cure}{' or s' if cure else 'S'}et failOnDataLoss=false to go on without them",
         )
 

@@ -5,7 +5,10 @@ Every offset here is the NEXT one to read, and an end is exclusive: [start, end)
     {"v":1,"o":{"T":{"broker-a":{"0":17,"1":4}}}}     topic, broker name, queue id as text
 
 into Spark's checkpoints, so the form is versioned and its bytes are the same for equal offsets:
-Spark compares texts to see that nothing is new.
+Spark compares texts to see that nothing is new. Where it is known which message stands before an
+offset, the last one that was read, its fingerprint stands there too, as three numbers:
+
+    {"v":2,"o":{"T":{"broker-a":{"0":17}}},"f":{"T":{"broker-a":{"0":[41088,1767225600000,7]}}}}
 
 Pure; imports no pyspark. Immutable and picklable.
 """
@@ -15,14 +18,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.protocol.message import MessageQueue
 
+T = TypeVar("T")
 QueueKey = MessageQueue
 """(topic, broker_name, queue_id)"""
 
-VERSION: Final = 1
+PLAIN_VERSION: Final = 1
+VERSION: Final = 2
+"""Of offsets with fingerprints."""
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 _QUEUE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -66,16 +73,25 @@ def describe(key: QueueKey) -> str:
 class QueueOffsets(Mapping[QueueKey, int]):
     """An immutable mapping of queues to their next offsets, in the order of the keys.
 
-    Equal to another one, or to any mapping, that holds the same offsets.
+    Equal to another one that holds the same offsets and fingerprints, and to any other mapping that
+    holds the same offsets.
+
+    Attributes:
+        before: the message before the offset, of queues where it is known.
     """
 
-    __slots__ = ("_offsets",)
+    __slots__ = ("_offsets", "before")
     _offsets: dict[QueueKey, int]
 
     def __init__(
-        self, offsets: Mapping[QueueKey, int] | Iterable[tuple[QueueKey, int]] = ()
+        self,
+        offsets: Mapping[QueueKey, int] | Iterable[tuple[QueueKey, int]] = (),
+        before: Mapping[QueueKey, Fingerprint] | None = None,
     ) -> None:
-        """Take the offsets; keys may be plain tuples.
+        """Take the offsets; keys may be plain tuples. Those of queues not named count for nothing.
+
+        Args:
+            before: None: those of `offsets`, if it has some.
 
         Raises:
             OffsetFormatError: an offset below 0, or a negative queue.
@@ -87,6 +103,11 @@ class QueueOffsets(Mapping[QueueKey, int]):
             if not 0 <= key.queue_id <= INT32_MAX:
                 raise OffsetFormatError(f"{describe(key)}: {key.queue_id} is no queue")
         self._offsets = dict(sorted(found.items()))
+        if before is None:
+            before = offsets.before if isinstance(offsets, QueueOffsets) else {}
+        self.before: Mapping[QueueKey, Fingerprint] = {
+            key: before[key] for key, offset in self._offsets.items() if offset and key in before
+        }
 
     @classmethod
     def from_json(cls, document: str | bytes | Mapping[str, Any]) -> QueueOffsets:
@@ -103,18 +124,24 @@ class QueueOffsets(Mapping[QueueKey, int]):
         if not isinstance(document, Mapping):
             raise OffsetFormatError(f"offsets are a JSON object, not {document!r:.80}")
         version = document.get("v")
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in (PLAIN_VERSION, VERSION):
             raise OffsetFormatError(
                 f"offsets of version {version!r} cannot be read, this release knows {VERSION}: "
                 "the checkpoint was written by a newer release, or by another source"
             )
-        if set(document) != {"v", "o"}:
-            raise OffsetFormatError(f"offsets hold v and o, not {', '.join(map(str, document))}")
-        return cls(_flattened(document["o"]))
+        parts = ("v", "o") if version == PLAIN_VERSION else ("v", "o", "f")
+        if set(document) != set(parts):
+            raise OffsetFormatError(
+                f"offsets hold {', '.join(parts)}, not {', '.join(map(str, document))}"
+            )
+        return cls(_flattened(document["o"]), dict(_fingerprints(document.get("f", {}))))
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into a checkpoint; keys stand in their order."""
-        return {"v": VERSION, "o": self.nested()}
+        if not self.before:  # as releases before this one read it
+            return {"v": PLAIN_VERSION, "o": self.nested()}
+        before = _nested((key, list(each)) for key, each in self.before.items())
+        return {"v": VERSION, "o": self.nested(), "f": before}
 
     def text(self) -> str:
         """Return the JSON text; equal offsets give equal texts."""
@@ -122,21 +149,22 @@ class QueueOffsets(Mapping[QueueKey, int]):
 
     def nested(self) -> NestedOffsets:
         """Return the offsets by topic, broker name and queue id, each in order."""
-        nested: NestedOffsets = {}
-        for (topic, broker, queue_id), offset in sorted(
-            self._offsets.items(), key=lambda item: (item[0][0], item[0][1], str(item[0][2]))
-        ):
-            nested.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
-        return nested
+        return _nested(self._offsets.items())
 
     def updated(self, changes: Mapping[QueueKey, int]) -> QueueOffsets:
-        """Return these offsets with some replaced or added."""
-        return QueueOffsets({**self._offsets, **changes})
+        """Return these offsets with some replaced or added; of those no fingerprint is known."""
+        before = {key: each for key, each in self.before.items() if key not in changes}
+        return QueueOffsets({**self._offsets, **changes}, before)
 
     def without(self, keys: Iterable[QueueKey]) -> QueueOffsets:
         """Return these offsets but for some queues."""
         gone = set(keys)
-        return QueueOffsets({key: at for key, at in self._offsets.items() if key not in gone})
+        left = {key: at for key, at in self._offsets.items() if key not in gone}
+        return QueueOffsets(left, self.before)
+
+    def knowing(self, before: Mapping[QueueKey, Fingerprint]) -> QueueOffsets:
+        """Return these offsets with more fingerprints."""
+        return QueueOffsets(self._offsets, {**self.before, **before})
 
     def __getitem__(self, key: QueueKey) -> int:
         return self._offsets[key]
@@ -149,7 +177,7 @@ class QueueOffsets(Mapping[QueueKey, int]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, QueueOffsets):
-            return self._offsets == other._offsets
+            return self._offsets == other._offsets and self.before == other.before
         return self._offsets == other if isinstance(other, Mapping) else NotImplemented
 
     def __hash__(self) -> int:
@@ -158,8 +186,8 @@ class QueueOffsets(Mapping[QueueKey, int]):
     def __repr__(self) -> str:
         return f"QueueOffsets({self.text()})"
 
-    def __reduce__(self) -> tuple[type[QueueOffsets], tuple[dict[QueueKey, int]]]:
-        return QueueOffsets, (self._offsets,)
+    def __reduce__(self) -> tuple[type[QueueOffsets], tuple[Mapping[QueueKey, Any], ...]]:
+        return QueueOffsets, (self._offsets, self.before)
 
 
 def queue_id_of(text: object) -> int:
@@ -190,6 +218,23 @@ def _flattened(nested: object) -> Iterator[tuple[QueueKey, int]]:
         if type(offset) is not int:
             raise OffsetFormatError(f"{describe(key)}: {offset!r:.40} is no queue offset")
         yield key, offset
+
+
+def _fingerprints(nested: object) -> Iterator[tuple[QueueKey, Fingerprint]]:
+    for key, value in flatten_queues(nested, "f"):
+        try:
+            yield key, Fingerprint.from_json(value)
+        except ValueError as error:
+            raise OffsetFormatError(f"{describe(key)}: {error}") from error
+
+
+def _nested(values: Iterable[tuple[QueueKey, T]]) -> dict[str, dict[str, dict[str, T]]]:
+    nested: dict[str, dict[str, dict[str, T]]] = {}
+    for (topic, broker, queue_id), value in sorted(
+        values, key=lambda item: (item[0][0], item[0][1], str(item[0][2]))
+    ):
+        nested.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = value
+    return nested
 
 
 def _items(value: object, where: str) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,7 @@ from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffse
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.key_lookup import KeyLookup
+from skylarkmq.spark.reading.last_read import LastRead
 from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.spark.reading.positions import Position, listed, resolve
 from skylarkmq.spark.reading.queue_view import FilterCheck, QueueView
@@ -265,6 +266,11 @@ NEW_QUEUE: Final = (
     "the queue is new to this query and does not begin at 0: they expired before the query saw it, "
     "or its broker joined with an older disk"
 )
+USED_AGAIN: Final = (
+    "the message before it is another one than the query has read. The topic was made anew, or the "
+    "broker lost its last messages in a crash or has an older disk, and these offsets are used "
+    "again"
+)
 
 
 class StreamPlanner:
@@ -285,6 +291,11 @@ class StreamPlanner:
       a crash and gives their offsets to others. A queue that begins at 0 is taken for a new one and
       read from there, others go on at their end. Such a queue's end in a batch lies before its
       start.
+    - A queue has grown beyond `start` with offsets that are used again: the message before `start`
+      is another one than the checkpoint says. Such a queue goes on at the first message that was
+      stored after the one that it has read; a shorter queue too, when it has one. The offsets of
+      a release that noted no messages, a message that has expired, and a broker that does not tell
+      are no loss.
     - Queues come: they are read from their first message. One that begins after offset 0 has lost
       what it had before, or its broker joined with an older disk.
     - Queues go: they stay in the offsets, and what they hold is read; were they dropped, their
@@ -316,6 +327,7 @@ class StreamPlanner:
         self._knows_unrouted = False
         self._last_batch_s: float | None = None
         self._end: QueueOffsets | None = None
+        self._last_read = LastRead(self._view)
         self.lost_count = 0
         """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
 
@@ -354,21 +366,38 @@ class StreamPlanner:
             DataLost: with failOnDataLoss.
             RocketMQError: nothing is known yet and no broker answers, or one refuses.
         """
-        self._end = self._latest(start, limit)
+        end = self._latest(start, limit)
+        patient = self._target is not None
+        self._end = start if end == start else self._last_read.noted(start, end, patient=patient)
         return self._end
 
     def _latest(self, start: QueueOffsets, limit: Limit) -> QueueOffsets:
         if not start:
             return self._first()
         self._put(start)
-        ends = self._ends(start)
-        if not self._is_due(start, ends, limit):
+        known = self._known_ends(start)
+        # At first also of queues that seem to have nothing new: they may have just as much again.
+        is_first, patient = not self._last_read.was_compared, self._target is not None
+        last_read = self._last_read
+        again = last_read.compare(start, known, patient=patient) if is_first else {}
+        ends = {
+            key: until
+            for key, until in known.items()
+            if key in again or (until != start.get(key) and (until > 0 or key in start))
+        }
+        if not again and not self._is_due(start, ends, limit):
             return start
-        begins = self._begins(start, ends)
+        if not is_first:
+            again = last_read.compare(start, ends, patient=patient)
+        ends = {key: until for key, until in ends.items() if key not in last_read.silent}
+        begins = self._begins(start, ends, again)
         backlogs = {key: ends[key] - begin for key, begin in begins.items()}
         if limit.max_rows is not None:
             backlogs = shares(backlogs, limit.max_rows)
-        end = start.updated({key: begin + backlogs[key] for key, begin in begins.items()})
+        reached = {key: begin + backlogs[key] for key, begin in begins.items()}
+        end = start.updated(
+            {key: at for key, at in reached.items() if at != start.get(key) or key in again}
+        )
         if end != start:
             self._last_batch_s = self._clock.monotonic()
         elif self._target is not None and self._write_back is not None:
@@ -408,7 +437,13 @@ class StreamPlanner:
         """
         if not start:
             return []  # see `_first`
-        changed = [key for key, until in end.items() if start.get(key) != until]
+        again = self._last_read.compared(start, end)
+        changed = [
+            key
+            for key, until in end.items()
+            if start.get(key) != until
+            or (key in again and start.before.get(key) != end.before.get(key))
+        ]
         firsts = self._view.beginnings(changed)
         unsure = [
             key for key in changed if key not in firsts and end[key] < start.get(key, INT64_MAX)
@@ -418,7 +453,8 @@ class StreamPlanner:
             firsts |= self._view.patiently(lambda: ask(unsure, master_only=True))
         ranges: list[OffsetRange] = []
         for key in changed:
-            begin, loss = begin_of(key, start.get(key), end[key], firsts.get(key))
+            at, first = start.get(key), firsts.get(key)
+            begin, loss = begin_of(key, at, end[key], first, again.get(key))
             self._note(loss)
             if begin < end[key]:
                 ranges.append(OffsetRange(*key, begin, end[key]))
@@ -452,22 +488,23 @@ class StreamPlanner:
         write down where the query stands. A query that began without queues waits for them."""
         if self._began:
             return self._began
-        return QueueOffsets(dict.fromkeys(self._ends(NOWHERE), 0))
+        ends = self._known_ends(NOWHERE)
+        return QueueOffsets({key: 0 for key, until in ends.items() if until > 0})
 
-    def _ends(self, start: QueueOffsets) -> dict[QueueKey, int]:
-        """Return the ends to go to, without queues that have nothing new."""
+    def _known_ends(self, start: QueueOffsets) -> QueueOffsets:
+        """Return the ends to go to."""
         target = self._target
         if target is None:
-            ends = self._view.patiently(lambda: self._view.ends(start))
-        else:
-            ends = target = self._target = self._with_unrouted(start, target)
-        return {
-            key: until
-            for key, until in ends.items()
-            if until != start.get(key) and (until > 0 or key in start)
-        }
+            return self._view.patiently(lambda: self._view.ends(start))
+        self._target = self._with_unrouted(start, target)
+        return self._target
 
-    def _begins(self, start: QueueOffsets, ends: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+    def _begins(
+        self,
+        start: QueueOffsets,
+        ends: Mapping[QueueKey, int],
+        again: Mapping[QueueKey, int],
+    ) -> dict[QueueKey, int]:
         """Return from where each queue is read; new ones whose broker is silent wait."""
         if not ends:
             return {}
@@ -475,7 +512,8 @@ class StreamPlanner:
         begins: dict[QueueKey, int] = {}
         for key, until in ends.items():
             if key in start or key in firsts:
-                begins[key], loss = begin_of(key, start.get(key), until, firsts.get(key))
+                at, first = start.get(key), firsts.get(key)
+                begins[key], loss = begin_of(key, at, until, first, again.get(key))
                 self._refuse(loss)
         return begins
 
@@ -524,17 +562,21 @@ class StreamPlanner:
 
 
 def begin_of(
-    key: QueueKey, start: int | None, end: int, first: int | None
+    key: QueueKey, start: int | None, end: int, first: int | None, again: int | None = None
 ) -> tuple[int, DataLost | None]:
     """Return from where a queue is read up to `end`, at most `end`, and what is lost meanwhile.
 
     Args:
         start: where the batch starts, None for a queue that is new.
         first: the queue's first message, None when its broker does not say.
+        again: from where on offsets below `start` are used again, None where they are not.
     """
     if start is None:
         begin = min(first or 0, end)
         return begin, DataLost(key, 0, first or 0, begin, NEW_QUEUE) if begin > 0 else None
+    if again is not None:
+        begin = min(max(again, first or 0), end)
+        return begin, DataLost(key, start, begin, start - begin, USED_AGAIN)
     if end < start:
         return (0 if first == 0 else end), DataLost(key, start, end, start - end)
     if first is not None and first > start:

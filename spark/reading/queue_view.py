@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from skylarkmq.client.consumer.subscription import filter_error
@@ -26,6 +26,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
     TopicNotExist,
 )
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.remoting.waiting import Backoff
 from skylarkmq.spark.cluster import BlockingClient, may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
@@ -75,6 +76,8 @@ class QueueView:
         self._ends_until_s: float | None = None
         self._away: dict[tuple[str, str], Backoff] = {}
         # By broker, with a topic that only this broker lacks, or with none.
+        self._silent: dict[str, Backoff] = {}
+        # Brokers of which nobody tells which messages they have, not a slave either.
 
     def queues(self) -> list[QueueKey]:
         """Return the queues of the subject, looked up again every `refresh_s`.
@@ -159,6 +162,34 @@ class QueueView:
         self._note(failed, found)
         return found
 
+    def fingerprints(
+        self, places: Mapping[QueueKey, int], *, patient: bool
+    ) -> tuple[dict[QueueKey, Fingerprint], set[QueueKey]]:
+        """Return which messages stand at queue offsets, and the queues that nobody tells of.
+
+        Slaves tell as well. Who refuses to tell, and who has no such message, is not silent: there
+        is nothing to wait for.
+
+        Args:
+            patient: nobody is silent; else one that was is asked less and less often.
+
+        Raises:
+            RocketMQError: patient, and a broker did not answer for `patience_s`.
+        """
+        if patient:
+            return self.patiently(lambda: self._fingerprints(places)), set()
+        now_s = self._clock.monotonic()
+        waiting = {name for name, silent in self._silent.items() if silent.until_s > now_s}
+        wanted = {key: at for key, at in places.items() if key.broker_name not in waiting}
+        failed: dict[QueueKey, RocketMQError] = {}
+        found = self._fingerprints(wanted, failed)
+        silent = {key.broker_name for key in failed}
+        for broker in silent:
+            self._silent.setdefault(broker, Backoff(AWAY_FIRST_S, AWAY_MAX_S)).failed(now_s)
+        for broker in {key.broker_name for key in wanted} - silent:
+            self._silent.pop(broker, None)
+        return found, {*failed, *(places.keys() - wanted.keys())}
+
     def patiently(self, ask: Callable[[], T]) -> T:
         """Return what `ask` returns, tried again for `patience_s` while brokers are away.
 
@@ -169,6 +200,23 @@ class QueueView:
 
     def __str__(self) -> str:
         return str(self.subject)
+
+    def _fingerprints(
+        self, places: Mapping[QueueKey, int], silent: dict[QueueKey, RocketMQError] | None = None
+    ) -> dict[QueueKey, Fingerprint]:
+        """Return which messages stand at queue offsets.
+
+        Args:
+            silent: takes the queues without an answer; None: the first of their errors is raised.
+        """
+        failed: dict[QueueKey, RocketMQError] = {}
+        found = self.brokers.fingerprints(places, failed) if places else {}
+        passing = {key: error for key, error in failed.items() if _passing(error)}
+        if silent is None and passing:
+            raise next(iter(passing.values()))
+        if silent is not None:
+            silent |= passing
+        return found
 
     def _look_up(self) -> list[QueueKey]:
         subject = self.subject

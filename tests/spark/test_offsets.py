@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.spark.offsets import (
     INT64_MAX,
     OffsetFormatError,
@@ -19,6 +20,7 @@ from skylarkmq.spark.offsets import (
 
 NAMES = st.text("abzT%-_0", min_size=1, max_size=4)
 KEYS = st.builds(QueueKey, NAMES, NAMES, st.integers(0, 2**31 - 1))
+PRINT = Fingerprint(41088, 1767225600000, 7)
 OFFSETS = st.dictionaries(KEYS, st.integers(0, INT64_MAX), max_size=12)
 
 
@@ -28,9 +30,32 @@ def test_layout() -> None:
     assert offsets.to_json() == {"v": 1, "o": {"T": {"broker-a": {"0": 17, "1": 4}}}}
 
 
-@given(OFFSETS)
-def test_there_and_back(offsets: dict[QueueKey, int]) -> None:
-    found = QueueOffsets(offsets)
+def test_layout_with_the_messages_before() -> None:
+    queue = ("T", "broker-a", 0)
+    offsets = QueueOffsets({queue: 17, ("T", "broker-a", 1): 4}).knowing({queue: PRINT})
+    assert offsets.text() == (
+        '{"f":{"T":{"broker-a":{"0":[41088,1767225600000,7]}}},'
+        '"o":{"T":{"broker-a":{"0":17,"1":4}}},"v":2}'
+    )
+    assert list(offsets.to_json()) == ["v", "o", "f"]
+    assert QueueOffsets.from_json(offsets.text()).before == {queue: PRINT}
+    assert offsets == {queue: 17, ("T", "broker-a", 1): 4}
+    assert offsets != QueueOffsets({queue: 17, ("T", "broker-a", 1): 4})
+
+
+def test_messages_before_go_with_their_offsets() -> None:
+    first, second, third = (QueueKey("T", "b", number) for number in range(3))
+    prints = dict.fromkeys((first, second, third), PRINT)
+    offsets = QueueOffsets({first: 1, second: 2, third: 0}, prints)
+    assert offsets.before.keys() == {first, second}, "nothing stands before the first message"
+    assert offsets.updated({first: 1}).before.keys() == {second}
+    assert offsets.without([second]).before.keys() == {first}
+    assert QueueOffsets(offsets).before == offsets.before
+
+
+@given(OFFSETS, st.sets(KEYS))
+def test_there_and_back(offsets: dict[QueueKey, int], known: set[QueueKey]) -> None:
+    found = QueueOffsets(offsets).knowing(dict.fromkeys({*list(offsets)[:3], *known}, PRINT))
     assert QueueOffsets.from_json(found.text()) == found == offsets
     assert QueueOffsets.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert pickle.loads(pickle.dumps(found)) == found
@@ -64,6 +89,13 @@ def test_updated_and_without(first: dict[QueueKey, int], second: dict[QueueKey, 
         "1",
         "{}",
         '{"v":2,"o":{}}',
+        '{"v":1,"o":{},"f":{}}',
+        '{"v":3,"o":{},"f":{}}',
+        '{"v":2,"o":{},"f":[]}',
+        '{"v":2,"o":{},"f":{"T":{"b":{"0":[1,2]}}}}',
+        '{"v":2,"o":{},"f":{"T":{"b":{"0":[1,2,true]}}}}',
+        '{"v":2,"o":{},"f":{"T":{"b":{"0":[1,2,-1]}}}}',
+        '{"v":2,"o":{},"f":{"T":{"b":{"0":[1,2,9223372036854775808]}}}}',
         '{"v":true,"o":{}}',
         '{"v":"1","o":{}}',
         '{"v":1}',
@@ -91,8 +123,8 @@ def test_refused(text: str) -> None:
 
 
 def test_a_newer_version_says_what_it_is() -> None:
-    with pytest.raises(OffsetFormatError, match="version 2 cannot be read"):
-        QueueOffsets.from_json('{"v":2,"o":{}}')
+    with pytest.raises(OffsetFormatError, match="version 3 cannot be read"):
+        QueueOffsets.from_json('{"v":3,"o":{}}')
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)

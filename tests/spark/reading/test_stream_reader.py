@@ -18,8 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from skylarkmq.client import Message
-from skylarkmq.client.sync import Producer
+from skylarkmq.client.sync import Admin, Producer
 from skylarkmq.spark.cluster import close_all
+from skylarkmq.spark.errors import DataLost
+from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.reading.planning import NO_LIMIT, Limit
 from skylarkmq.spark.reading.readers import (
@@ -127,8 +129,42 @@ def test_a_query(filled: dict[str, object]) -> None:
         at = end
     assert sorted(found) == list(range(20))
     report = json.loads(json.dumps(reader.reportLatestOffset()))
-    assert report == at | {"behind": {filled["topic"]: 0}, "lost": 0, "away": []}
+    told = {"behind": {filled["topic"]: 0}, "lost": 0, "away": []}
+    assert report == {"v": 1, "o": at["o"]} | told
     reader.stop()
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_topic_made_anew_while_the_query_was_away(
+    broker: SyncBroker, topic: str, filled: dict[str, object], lenient: bool
+) -> None:
+    options = {**filled, "startingOffsets": "earliest", "failOnDataLoss": not lenient}
+    query = stream(**options)
+    start = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    assert stream(**options).latestOffset(start, ReadAllAvailable()) == start
+    with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+        admin.delete_topic(topic)
+    broker.create_topic(topic)
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
+        for number in range(100, 140):
+            producer.send(Message(topic, str(number)))
+    query = stream(**options)
+    if not lenient:
+        with pytest.raises(DataLost, match="made anew"):
+            query.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(DataLost, match="made anew"):  # a batch that is read after a crash
+            stream(**options).partitions(start, query_end(start, 2))
+        return
+    end = query.latestOffset(start, ReadAllAvailable())
+    assert rows(query, query.partitions(start, end)) == list(range(100, 140))
+    assert rows(query, stream(**options).partitions(start, end)) == list(range(100, 140))
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+
+
+def query_end(start: dict[str, object], more: int) -> dict[str, object]:
+    """An end with a few more messages in each queue."""
+    offsets = QueueOffsets.from_json(start)
+    return QueueOffsets({key: at + more for key, at in offsets.items()}).to_json()
 
 
 def test_a_task_takes_several_short_ranges(filled: dict[str, object]) -> None:

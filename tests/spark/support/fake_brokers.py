@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, RouteNotFound
 from skylarkmq.client.wire.api_consumer import KeyAnswer
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.spark.offsets import QueueKey
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -18,6 +22,17 @@ class FakeQueue:
     messages: list[object] = field(default_factory=list[object])
     """From offset 0 on; index = queue offset."""
     routed: bool = True
+    stored_ms: int = 0
+    """When its first message was stored; each of the others a millisecond later."""
+
+    def stored_at(self, offset: int) -> int:
+        return self.stored_ms + offset
+
+    def fingerprint(self, offset: int) -> Fingerprint | None:
+        """Of a message; None: it is not there."""
+        if not self.first <= offset < self.end:
+            return None
+        return Fingerprint(offset * 100, self.stored_at(offset), 7)
 
     @property
     def end(self) -> int:
@@ -52,6 +67,8 @@ class FakeBrokers:
         self.name_server_down = False
         self.refusal: RocketMQError | None = None
         self.filter_refusal: RocketMQError | None = None
+        self.untold: RocketMQError | None = None
+        """Why nobody may look at a message."""
         self.committed: dict[tuple[str, QueueKey], int] = {}
         self.times: dict[QueueKey, list[int]] = {}
         self.keys: dict[tuple[str, str], KeyAnswer] = {}
@@ -92,9 +109,26 @@ class FakeBrokers:
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         self.asked.append("time")
-        times = self.times.get(queue, [])
+        known = self.queues[queue]
+        times = self.times.get(queue) or [known.stored_at(n) for n in range(known.end)]
         later = [offset for offset, time_ms in enumerate(times) if time_ms >= timestamp_ms]
         return later[0] if later else self.queues[queue].end
+
+    def fingerprints(
+        self,
+        places: Mapping[QueueKey, int],
+        failed: dict[QueueKey, RocketMQError] | None = None,
+    ) -> dict[QueueKey, Fingerprint]:
+        there = {
+            key: (queue.fingerprint(places[key]) if key in places else None)
+            for key, queue in self.queues.items()
+        }
+        if self.untold is not None:
+            assert failed is not None
+            failed |= dict.fromkeys(places, self.untold)
+            return {}
+        answers = self._each("looks", places, failed, there)
+        return {key: each for key, each in answers.items() if each is not None}
 
     def committed_offsets(
         self,
@@ -128,12 +162,12 @@ class FakeBrokers:
         what: str,
         queues: Iterable[QueueKey],
         failed: dict[QueueKey, RocketMQError] | None,
-        answers: dict[QueueKey, int],
-    ) -> dict[QueueKey, int]:
+        answers: dict[QueueKey, T],
+    ) -> dict[QueueKey, T]:
         self.asked.append(what)
         if self.refusal is not None:
             raise self.refusal
-        found: dict[QueueKey, int] = {}
+        found: dict[QueueKey, T] = {}
         for key in queues:
             if key.broker_name in self.down or key not in answers:
                 error = ConnectionFailed(key.broker_name, "refused")
