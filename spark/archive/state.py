@@ -3,7 +3,7 @@
 The commit info of a Delta table's commits has room for a program's own. An archive's commits say
 
     "skylarkmq": "{"v": 1, "n": 17, "kind": "append", "run": "5f...", "token": "c0...",
-                   "whole": true, "start": {...}, "spans": {...}, "gone": {...}}"
+                   "whole": true, "start": {...}, "spans": {...}, "gone": {...}, "ends": {...}}"
 
     n        counts the archive's own commits from 1; also the version of its Delta transaction
     kind     start    where the archive begins in queues that are new to it
@@ -14,7 +14,9 @@ The commit info of a Delta table's commits has room for a program's own. An arch
     start    {"v": 1, "o": {"T": {"broker-a": {"0": 17}}}}       the first offset of each queue
     spans    {"T": {"broker-a": {"0": [[17, 100], [120, 130]]}}} offsets that were archived, ever
     gone     as spans: those of them that were expired or erased
-    whole    true: start, spans and gone are the sum up to n; false: what n alone adds to the sum
+    ends     as start, with the messages before: where a batch ended, to know later whether the
+             broker still has the same messages; earlier releases neither wrote nor read it
+    whole    true: the others are the sum up to n; false: what n alone adds to the sum
 
 The text is JSON; a long one is packed with zlib and begins with "z:". With few queues every commit
 is whole, and the newest one tells all. With very many, one in WHOLE_EVERY is.
@@ -41,6 +43,7 @@ KINDS: Final = ("start", "append", "expire", "erase")
 WHOLE_EVERY: Final = 32
 SMALL: Final = 256
 """A sum of so many queues and runs at most stands in every commit."""
+NOWHERE: Final = QueueOffsets()
 _PLAIN_BYTES_MAX: Final = 4 * 1024
 _PACKED: Final = "z:"
 
@@ -56,6 +59,8 @@ class Change:
     start: QueueOffsets = field(default_factory=QueueOffsets)
     spans: Spans = field(default_factory=Spans)
     gone: Spans = field(default_factory=Spans)
+    ends: QueueOffsets = field(default_factory=QueueOffsets)
+    """Of queues whose message before is known."""
 
 
 class ArchiveState:
@@ -67,6 +72,7 @@ class ArchiveState:
         self.spans = Spans()
         # Invariant: whatever is gone is in `spans` too, so no run archives it again.
         self.gone = Spans()
+        self.ends = QueueOffsets()
         self.note = ""
         """Set when the sum was not told but found in the table's rows: what is not known then."""
 
@@ -86,13 +92,14 @@ class ArchiveState:
         self.spans.add_all(change.spans)
         self.gone.merge_all(change.gone)
         self.spans.merge_all(change.gone)
+        self.ends = self.ends.updated(change.ends).knowing(change.ends.before)
 
     def copy(self) -> ArchiveState:
         """Return a state of its own with the same content."""
         other = ArchiveState(self.number)
         other.start = dict(self.start)
         other.spans, other.gone = self.spans.copy(), self.gone.copy()
-        other.note = self.note
+        other.ends, other.note = self.ends, self.note
         return other
 
     def next_offset(self, key: QueueKey) -> int | None:
@@ -136,7 +143,7 @@ def write_note(state: ArchiveState, change: Change, *, kind: str, run: str, toke
     if is_whole:
         after = state.copy()
         after.apply(change)
-        change = Change(QueueOffsets(after.start), after.spans, after.gone)
+        change = Change(QueueOffsets(after.start), after.spans, after.gone, after.ends)
     document = {
         "v": VERSION,
         "n": number,
@@ -147,6 +154,7 @@ def write_note(state: ArchiveState, change: Change, *, kind: str, run: str, toke
         "start": change.start.to_json(),
         "spans": change.spans.to_json(),
         "gone": change.gone.to_json(),
+        "ends": change.ends.to_json(),
     }
     text = json.dumps(document, separators=(",", ":"))
     if len(text) <= _PLAIN_BYTES_MAX:
@@ -185,6 +193,7 @@ def read_note(text: object, where: str) -> Note:
                 QueueOffsets.from_json(document["start"]),
                 Spans.from_json(document["spans"]),
                 Spans.from_json(document["gone"]),
+                QueueOffsets.from_json(document["ends"]) if "ends" in document else NOWHERE,
             ),
         )
     except ArchiveError:

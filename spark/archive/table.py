@@ -44,6 +44,7 @@ from skylarkmq.spark.archive.delta_log import (
 from skylarkmq.spark.archive.durability import LOG
 from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.state import (
+    NOWHERE,
     ArchiveError,
     ArchiveState,
     Change,
@@ -76,6 +77,11 @@ def table_schema() -> pa.Schema:
     import pyarrow as pa
 
     return schema.arrow_schema(schema.names()).append(pa.field("date", pa.date32()))
+
+
+def known_of(offsets: QueueOffsets) -> QueueOffsets:
+    """Return the offsets of queues whose message before is known."""
+    return offsets.without(offsets.keys() - offsets.before.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +165,32 @@ class ArchiveTable:
         """
 
         def change() -> Commit | None:
-            new = {key: at for key, at in start.items() if self.state.next_offset(key) is None}
-            return Commit("start", Change(start=QueueOffsets(new))) if new else None
+            known = [key for key in start if self.state.next_offset(key) is not None]
+            new = QueueOffsets(start).without(known)
+            plain = QueueOffsets(new, {})  # as earlier releases read it
+            return Commit("start", Change(start=plain, ends=known_of(new))) if new else None
 
         self.commit(change)
 
-    def append(self, files: Sequence[Mapping[str, Any]], spans: Spans) -> None:
+    def append(
+        self,
+        files: Sequence[Mapping[str, Any]],
+        spans: Spans,
+        ends: QueueOffsets = NOWHERE,
+    ) -> None:
         """Commit what tasks have written; durable when it returns.
 
         Args:
             files: of the tasks' reports.
             spans: the offsets that the files hold.
+            ends: where the batch ends.
 
         Raises:
             OverlapError: an offset would be there twice; nothing was done.
         """
         if files:
             adds = [self.add_action(file) for file in files]
-            commit = Commit("append", Change(spans=spans), adds)
+            commit = Commit("append", Change(spans=spans, ends=known_of(ends)), adds)
             self.commit(lambda: commit)
 
     def add_action(self, file: Mapping[str, Any]) -> AddAction:

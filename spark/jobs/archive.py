@@ -25,7 +25,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,7 @@ import click
 from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.sink import write_files
 from skylarkmq.spark.archive.spans import OverlapError, Spans, gaps
-from skylarkmq.spark.archive.state import ArchiveState
+from skylarkmq.spark.archive.state import ArchiveError, ArchiveState
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import COMPRESSIONS, WritePlan
 from skylarkmq.spark.cluster import BlockingClient
@@ -55,7 +56,14 @@ from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
 from skylarkmq.spark.jobs.running import follow_topics, open_session, tasks_at_once
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
-from skylarkmq.spark.reading.positions import EARLIEST, LATEST, Position, instant_ms, resolve
+from skylarkmq.spark.reading.positions import (
+    EARLIEST,
+    LATEST,
+    Position,
+    instant_ms,
+    listed,
+    resolve,
+)
 from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.storage import Location
@@ -200,6 +208,7 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     view.patiently(view.queues)  # no table is made for a topic that is not there
     table = ArchiveTable.open_or_make(location)
     found = survey(options, table.state, view)
+    found.refuse_remade()
     typed = prepared(options, schema, table)
     table.begin(found.new)
     with (
@@ -275,6 +284,8 @@ class Survey:
     """Of these, the queues that the table does not know."""
     begins: Mapping[QueueKey, int]
     ends: Mapping[QueueKey, int]
+    used_again: Collection[QueueKey] = ()
+    """Queues whose broker has other messages at the table's offsets."""
 
     @property
     def backlog(self) -> int:
@@ -288,8 +299,17 @@ class Survey:
         return max(0, self.begins[key] - self.start[key])
 
     def remade(self, key: QueueKey) -> bool:
-        """Return whether a queue ends before the table does: its offsets are used again."""
-        return self.ends[key] < self.start[key]
+        """Return whether the offsets of a queue are used again: it ends before the table does, or
+        has another message where the table ends."""
+        return self.ends[key] < self.start[key] or key in self.used_again
+
+    def refuse_remade(self) -> None:
+        """Refuse a table whose offsets are used again: each stands for one message there.
+
+        Raises:
+            ArchiveError: with the queues.
+        """
+        refuse([key for key in self.start if self.remade(key)])
 
 
 def view_of(options: ArchiveOptions, settings: JobSettings) -> QueueView:
@@ -328,20 +348,57 @@ def survey(options: ArchiveOptions, state: ArchiveState, view: QueueView) -> Sur
     position = starting(options.starting)
     queues = view.patiently(view.queues)
     known = {key: at for key in queues if (at := state.next_offset(key)) is not None}
-    topics = set(state.topics())
+    topics, brokers = set(state.topics()), view.brokers
     grown = [key for key in queues if key not in known and key.topic in topics]
     fresh = [key for key in queues if key not in known and key.topic not in topics]
     new: dict[QueueKey, int] = {}
     if grown:
-        new |= view.patiently(lambda: resolve(EARLIEST, grown, view.brokers, ""))
+        new |= view.patiently(lambda: resolve(EARLIEST, grown, brokers, ""))
     if fresh:
-        new |= view.patiently(lambda: resolve(position, fresh, view.brokers, ""))
+        new |= view.patiently(lambda: resolve(position, fresh, brokers, ""))
+    ends = view.patiently(lambda: brokers.max_offsets(queues))
+    before, _ = view.fingerprints({key: at - 1 for key, at in new.items() if at}, patient=True)
     return Survey(
         QueueOffsets({**known, **new}),
-        QueueOffsets(new),
-        view.patiently(lambda: view.brokers.min_offsets(queues)),
-        view.patiently(lambda: view.brokers.max_offsets(queues)),
+        QueueOffsets(new, before),
+        view.patiently(lambda: brokers.min_offsets(queues)),
+        ends,
+        used_again(state, view, ends, patient=True),
     )
+
+
+def used_again(
+    state: ArchiveState, view: QueueView, ends: Mapping[QueueKey, int], *, patient: bool
+) -> set[QueueKey]:
+    """Return the queues where brokers have other messages than the table at its offsets.
+
+    Args:
+        ends: of the queues to look at.
+        patient: wait for brokers that do not answer.
+
+    Raises:
+        RocketMQError: a broker did not answer.
+    """
+    known = {key: at for key, at in state.ends.items() if key in ends}
+    shorter = {key for key, at in known.items() if ends[key] < at}
+    last = {key: at - 1 for key, at in known.items() if key not in shorter}
+    found, _ = view.fingerprints(last, patient=patient)
+    before = state.ends.before
+    return shorter | {key for key, there in found.items() if not there.is_same(before[key])}
+
+
+def refuse(remade: Collection[QueueKey]) -> None:
+    """Refuse queues whose offsets are used again.
+
+    Raises:
+        ArchiveError: there are some.
+    """
+    if remade:
+        raise ArchiveError(
+            f"the table holds other messages at the offsets of {listed(remade)}: the topic was "
+            "made anew, or its broker lost messages or has an older disk",
+            hint="Archive into another folder from here on",
+        )
 
 
 def dry_run(
@@ -387,8 +444,8 @@ def _warnings(found: Survey, state: ArchiveState) -> Iterator[str]:
         )
     if any(found.remade(key) for key in found.start):
         yield (
-            "A queue ends before the table does: its topic was made anew, or its broker lost "
-            "messages. Archive into another folder from here on."
+            "The table holds other messages at a queue's offsets: its topic was made anew, or its "
+            "broker lost messages. Archive into another folder from here on."
         )
 
 
@@ -455,18 +512,31 @@ class Archiving:
         while True:
             written = Written.of(write_files(frame.coalesce(self._tasks), self._plan()))
             try:
-                self._table.append(written.files, written.spans)
+                wanted = written.spans.queues()
+                ends = end.without(end.keys() - wanted)
+                self._table.append(written.files, written.spans, ends)
                 break
             except OverlapError:
                 # Another run has archived some of it meanwhile: tasks leave that out.
                 written.remove(self._table.location)
-                self._known.merge_all(self._table.state.spans.of_queues(written.spans.queues()))
+                self._refuse_remade(wanted)
+                self._known.merge_all(self._table.state.spans.of_queues(wanted))
         self._repeated += written.repeated
         self._reasons.update(written.reasons)
         for file in written.files:
             self._messages[file["topic"]] += file["rows"]
         self._batches += bool(written.files)
         self._progress.show(self._messages.total(), self._total)
+
+    def _refuse_remade(self, queues: Iterable[QueueKey]) -> None:
+        """Refuse to take new messages for archived ones, with --allow-data-loss.
+
+        Raises:
+            ArchiveError: offsets are used again.
+        """
+        view = view_of(self._options, self._settings)
+        with closing(view.brokers):
+            refuse(used_again(self._table.state, view, view.ends_of(queues), patient=False))
 
     def _plan(self) -> WritePlan:
         return WritePlan(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.spark.archive import state as archive_state
 from skylarkmq.spark.archive.spans import OverlapError, Spans
 from skylarkmq.spark.archive.state import (
@@ -38,7 +39,7 @@ def told(changes: Sequence[Change]) -> tuple[ArchiveState, list[str]]:
 
 
 def parts(state: ArchiveState) -> tuple[object, ...]:
-    return state.number, state.start, state.spans, state.gone
+    return state.number, state.start, state.spans, state.gone, state.ends
 
 
 @given(
@@ -54,7 +55,8 @@ def test_the_sum_is_told(steps: list[tuple[QueueKey, int, bool]], small: int, ev
         changes, ends = [Change(start=QueueOffsets(dict.fromkeys(Q, 3)))], dict.fromkeys(Q, 3)
         for key, size, goes in steps:
             run = Spans.of([(key, ends[key], ends[key] + size)])
-            changes.append(Change(spans=run))
+            last = {key: Fingerprint(size, ends[key], 7)}
+            changes.append(Change(spans=run, ends=QueueOffsets({key: ends[key] + size}, last)))
             ends[key] += size + size % 2  # a hole now and then
             if goes:
                 changes.append(Change(gone=run))
@@ -101,12 +103,21 @@ def test_what_has_gone_is_never_archived_again() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"v": 2}, {"v": None}, {"kind": "x"}, {"n": "y"}, {"spans": {"T": 3}}, {"spans": []},
-     {"start": {"v": 3, "o": {}}}, {"gone": {"T": {"b": {"0": [[0, 2], [1, 3]]}}}}],
+     {"start": {"v": 3, "o": {}}}, {"ends": {"v": 3, "o": {}}},
+     {"gone": {"T": {"b": {"0": [[0, 2], [1, 3]]}}}}],
 )  # fmt: skip
 def test_damaged(change: dict[str, object]) -> None:
     document = json.loads(note_of(ArchiveState(), Change()))
     with pytest.raises(ArchiveError, match="the archive there"):
         read_note(json.dumps(document | change), "there")
+
+
+def test_a_note_of_an_earlier_release_knows_no_messages() -> None:
+    last = QueueOffsets({Q[0]: 3}, {Q[0]: Fingerprint(1, 2, 3)})
+    document = json.loads(note_of(ArchiveState(), Change(ends=last)))
+    assert read_note(json.dumps(document), "there").change.ends == last
+    del document["ends"]
+    assert read_note(json.dumps(document), "there").change.ends == {}
 
 
 @pytest.mark.parametrize("text", [None, 5, "", "{", "[]", "z:", "z:!!", "z:aGVsbG8=", "{}"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 
 from skylarkmq.client import Message
 from skylarkmq.client.errors import NotFound
-from skylarkmq.client.sync import Producer
+from skylarkmq.client.sync import Admin, Producer
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.archive.sink import REPORTS
@@ -176,6 +177,96 @@ def test_a_queue_that_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert json.loads(started[0]) == {"T": {"broker-a": {"0": 5}}}
     assert (figures["messages"], figures["messages_archived_before"]) == (5, 5)
     assert len(set(committed(tmp_path))) == len(committed(tmp_path)) == 15
+
+
+def anew(broker: SyncBroker, topic: str, count: int) -> None:
+    """The topic is deleted, and made and filled again."""
+    with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+        admin.delete_topic(topic)
+    broker.create_topic(topic)
+    fill(broker, topic, 0, count)
+
+
+def archived(broker: SyncBroker, topic: str, path: Path, **more: Any) -> ArchiveOptions:
+    """A table that says that it has all there is of a topic, and what archives it."""
+    options = ArchiveOptions((topic,), str(path), **more)
+    view = archive.view_of(options, JobSettings(name_server=broker.namesrv_addr))
+    with closing(view.brokers):
+        ends = view.ends_now()
+        before, _ = view.fingerprints({key: at - 1 for key, at in ends.items()}, patient=True)
+    table = open_table(path)
+    tasks = [run_of(topic, key.queue_id, 0, at) for key, at in ends.items()]
+    reports = reports_of(table, tasks)
+    spans = Spans.of((key, 0, at) for key, at in ends.items())
+    table.append(
+        [file for report in reports for file in report["files"]], spans, ends.knowing(before)
+    )
+    return options
+
+
+@pytest.mark.parametrize("count", [16, 20, 80])
+def test_a_topic_made_anew_is_no_part_of_the_table(
+    broker: SyncBroker, topic: str, tmp_path: Path, count: int
+) -> None:
+    """Shorter than what was archived, just as long, and longer."""
+    fill(broker, topic, 0, 20)
+    settings = JobSettings(name_server=broker.namesrv_addr)
+    options = archived(broker, topic, tmp_path, allow_data_loss=True)
+    fill(broker, topic, 20, 20)
+    assert archive.run(replace(options, dry_run=True), settings).notes == ()
+    anew(broker, topic, count)
+    (note,) = archive.run(replace(options, dry_run=True), settings).notes
+    assert "made anew" in note and "another folder" in note
+    with pytest.raises(ArchiveError, match=r"(?s)made anew.*another folder"):
+        archive.run(options, settings)
+    assert len(committed(tmp_path)) == 20
+
+
+def test_offsets_that_are_used_again_while_it_runs(
+    broker: SyncBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --allow-data-loss the source goes on with them; they are no other run's messages."""
+    fill(broker, topic, 0, 20)
+    options = archived(broker, topic, tmp_path, allow_data_loss=True, files_per_batch=1)
+    settings, spark = JobSettings(name_server=broker.namesrv_addr), cast("Any", None)
+    table = open_table(tmp_path)
+    run = archive.Archiving(options, settings, table, spark, settings.progress("x"))
+    anew(broker, topic, 40)
+    monkeypatch.setattr(
+        archive, "write_files", lambda frame, plan: reports_of(table, [run_of(topic, 0, 0, 10)])
+    )
+    with pytest.raises(ArchiveError, match="made anew"):
+        run.take(cast("Any", Frame()), QueueOffsets())
+    assert len(committed(tmp_path)) == 20
+
+
+def test_a_queue_that_begins_later_has_its_message_before(
+    broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    fill(broker, topic, 0, 20)
+    options = ArchiveOptions((topic,), str(tmp_path), starting="latest")
+    view = archive.view_of(options, JobSettings(name_server=broker.namesrv_addr))
+    table = open_table(tmp_path)
+    with closing(view.brokers):
+        table.begin(archive.survey(options, table.state, view).new)
+        table = open_table(tmp_path)
+        assert table.state.ends.keys() == table.state.start.keys() != set()
+        assert not archive.survey(options, table.state, view).used_again
+        anew(broker, topic, 40)
+        assert len(archive.survey(options, table.state, view).used_again) == 4
+
+
+@pytest.mark.spark
+def test_a_run_notes_the_last_messages(
+    spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    fill(broker, topic, 0, 20)
+    go(broker, [topic], tmp_path / "table")
+    fill(broker, topic, 20, 20)
+    assert go(broker, [topic], tmp_path / "table").figures["messages"] == 20
+    anew(broker, topic, 80)
+    with pytest.raises(ArchiveError, match="made anew"):
+        go(broker, [topic], tmp_path / "table")
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
