@@ -56,6 +56,7 @@ from skylarkmq.spark.jobs.reporting import Cell, Progress, Summary, Table
 from skylarkmq.spark.jobs.running import follow_topics, open_session, tasks_at_once
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import SourceOptions, Subject
+from skylarkmq.spark.reading.last_read import used_again
 from skylarkmq.spark.reading.positions import (
     EARLIEST,
     LATEST,
@@ -363,28 +364,8 @@ def survey(options: ArchiveOptions, state: ArchiveState, view: QueueView) -> Sur
         QueueOffsets(new, before),
         view.patiently(lambda: brokers.min_offsets(queues)),
         ends,
-        used_again(state, view, ends, patient=True),
+        used_again(view, state.ends, ends, patient=True),
     )
-
-
-def used_again(
-    state: ArchiveState, view: QueueView, ends: Mapping[QueueKey, int], *, patient: bool
-) -> set[QueueKey]:
-    """Return the queues where brokers have other messages than the table at its offsets.
-
-    Args:
-        ends: of the queues to look at.
-        patient: wait for brokers that do not answer.
-
-    Raises:
-        RocketMQError: a broker did not answer.
-    """
-    known = {key: at for key, at in state.ends.items() if key in ends}
-    shorter = {key for key, at in known.items() if ends[key] < at}
-    last = {key: at - 1 for key, at in known.items() if key not in shorter}
-    found, _ = view.fingerprints(last, patient=patient)
-    before = state.ends.before
-    return shorter | {key for key, there in found.items() if not there.is_same(before[key])}
 
 
 def refuse(remade: Collection[QueueKey]) -> None:
@@ -511,8 +492,8 @@ class Archiving:
         """Archive a batch: tasks write, then one commit, which has their offsets."""
         while True:
             written = Written.of(write_files(frame.coalesce(self._tasks), self._plan()))
+            wanted = written.spans.queues()
             try:
-                wanted = written.spans.queues()
                 ends = end.without(end.keys() - wanted)
                 self._table.append(written.files, written.spans, ends)
                 break
@@ -536,7 +517,8 @@ class Archiving:
         """
         view = view_of(self._options, self._settings)
         with closing(view.brokers):
-            refuse(used_again(self._table.state, view, view.ends_of(queues), patient=False))
+            ends = view.ends_of(queues)
+            refuse(used_again(view, self._table.state.ends, ends, patient=False))
 
     def _plan(self) -> WritePlan:
         return WritePlan(

@@ -65,6 +65,7 @@ from skylarkmq.spark.jobs.windows import (
 from skylarkmq.spark.offsets import QueueOffsets, describe
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.progress import watch
+from skylarkmq.spark.reading.last_read import used_again
 from skylarkmq.spark.reading.queue_view import QueueView
 from skylarkmq.spark.settings import CONNECTION_OPTIONS
 from skylarkmq.spark.writing.unique_keys import key_of_values
@@ -218,7 +219,7 @@ def starting_text(options: MetricsOptions, settings: JobSettings, known: QueueOf
     now, because their broker is away, are left out, and their offsets stay in the table's state.
 
     Raises:
-        JobError: a queue ends before the place where it was counted up to.
+        JobError: a queue ends before the place where it was counted up to, or has other messages.
         RocketMQError: no such topic, or no answer.
     """
     if not known:
@@ -229,13 +230,15 @@ def starting_text(options: MetricsOptions, settings: JobSettings, known: QueueOf
         queues = view.patiently(view.queues)
         firsts = view.patiently(lambda: client.min_offsets(queues))
         ends = view.patiently(lambda: client.max_offsets(queues))
+        again = used_again(view, known, ends, patient=True)
     found = {queue: known.get(queue, firsts[queue]) for queue in queues}
-    for queue in [queue for queue, offset in found.items() if offset > ends[queue]]:
+    for queue in [each for each, offset in found.items() if offset > ends[each] or each in again]:
         if source.reading.fail_on_data_loss:
             raise JobError(
-                f"{describe(queue)} ends at {ends[queue]}, and was counted up to {found[queue]}: "
-                "its topic was made anew, or its broker lost messages. Give another --output, or "
-                "--option failOnDataLoss=false to count what is there from its first message"
+                f"{describe(queue)} ends at {ends[queue]}, and was counted up to {found[queue]}, "
+                "where its messages are others now: its topic was made anew, or its broker lost "
+                "messages. Give another --output, or --option failOnDataLoss=false to count what "
+                "is there from its first message"
             )
         found[queue] = firsts[queue]
     return json.dumps(QueueOffsets(found).nested())

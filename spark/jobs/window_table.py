@@ -214,7 +214,7 @@ class WindowTable:
             JobError, HoldLostError: another run writes there.
             StorageError, OSError: it is not known whether it was written.
         """
-        self.offsets = self.offsets.updated(offsets)
+        self.offsets = self.offsets.updated(offsets).knowing(offsets.before)
         if self._dry:
             return
         state = {

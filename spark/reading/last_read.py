@@ -25,6 +25,26 @@ from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.reading.queue_view import QueueView
 
 
+def used_again(
+    view: QueueView, known: QueueOffsets, ends: Mapping[QueueKey, int], *, patient: bool
+) -> set[QueueKey]:
+    """Return the queues that have other messages than those read, for jobs that keep the ends.
+
+    Args:
+        known: up to where they were read.
+        ends: of the queues to look at.
+        patient: wait for brokers that do not answer.
+
+    Raises:
+        RocketMQError: a broker did not answer for `retryTimeoutMs`.
+    """
+    reached = {key: at for key, at in known.items() if key in ends and key in known.before}
+    shorter = {key for key, at in reached.items() if ends[key] < at}
+    last = {key: at - 1 for key, at in reached.items() if key not in shorter}
+    found, _ = view.fingerprints(last, patient=patient)
+    return shorter | {key for key, there in found.items() if not there.is_same(known.before[key])}
+
+
 class LastRead:
     """One query's looks at what it has read last."""
 

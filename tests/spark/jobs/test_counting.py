@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.jobs import metrics
@@ -397,11 +398,16 @@ def test_where_a_later_run_starts(broker: SyncBroker, topic: str) -> None:
     found = json.loads(metrics.starting_text(options, settings, known))
     assert found == {topic: {"broker-a": {"0": 1, "1": 2, "2": 0, "3": 0}}}
     beyond = known.updated({queues[2]: 3})
-    with pytest.raises(JobError, match="ends at 2, and was counted up to 3: its topic was made"):
+    with pytest.raises(JobError, match=r"ends at 2, and was counted up to 3, where.*made"):
         metrics.starting_text(options, settings, beyond)
     lenient = JobSettings(broker.namesrv_addr, {"failOnDataLoss": "false"})
     found = json.loads(metrics.starting_text(options, lenient, beyond))
     assert found[topic]["broker-a"]["2"] == 0
+    other = known.knowing({queues[1]: Fingerprint(1, 2, 3)})
+    with pytest.raises(JobError, match=r"ends at 2, and was counted up to 2, where.*made anew"):
+        metrics.starting_text(options, settings, other)
+    found = json.loads(metrics.starting_text(options, lenient, other))
+    assert found == {topic: {"broker-a": {"0": 1, "1": 0, "2": 0, "3": 0}}}
 
 
 def test_the_subject_with_groups_finds_topics_that_come_later() -> None:
