@@ -7,9 +7,10 @@
     ForwardMessageToDeadLetterQueue   it goes to %DLQ%group, and is done
 
 A receive is a status, the messages, the time of the answer. Nothing within the time of the poll is
-a status too: 40401. It is answered DEADLINE_MARGIN_S before its client stops waiting at the latest,
-and a call that breaks off gives all its messages back: clients throw away what came of a broken
-answer, and their messages would be stuck for the invisible time.
+a status too: 40401. A poll that names no time ends half a request timeout of the client's settings
+before its client stops waiting, any other DEADLINE_MARGIN_S before that at the latest; and a call
+that breaks off gives all its messages back: clients throw away what came of a broken answer, and
+their messages would be stuck for the invisible time.
 
 As in 5.3.3, the queue that a receive names does not matter, and neither does its broker. A handle
 that is over, made up, or of another group, topic or broker is answered with 40013.
@@ -72,6 +73,8 @@ from skylarkmq.protocol.v5.schema_pb2 import (
 
 log = logging.getLogger(__name__)
 
+POLL_MIN_S: Final = 5.0
+"""Of a poll whose client does not say how long."""
 POLL_MAX_S: Final = 20.0
 DEADLINE_MARGIN_S: Final = 0.2
 """The answer has this time for its way to the client."""
@@ -104,8 +107,8 @@ _FILTERS: Final[dict[int, str]] = {
     SQL: EXPRESSION_SQL92,
 }
 
-NoteReceive = Callable[[Call, str, str, FilterExpression], object]
-"""Called with group, topic and filter."""
+NoteReceive = Callable[[Call, str, str, FilterExpression], float]
+"""Called with group, topic and filter; returns how long the client waits for other answers, s."""
 
 
 class _Duration(Protocol):
@@ -125,6 +128,7 @@ class Receiving(RpcHandlers):
 
         Args:
             note_receive: told of each receive, before it takes anything; may refuse it.
+                Knows how long the client waits for other answers.
             peer_clock: on which deadlines are told, and polls end.
         """
         self._context = context
@@ -139,7 +143,6 @@ class Receiving(RpcHandlers):
     async def receive_message(self, call: Call, request: ReceiveMessageRequest, send: Send) -> None:
         """Send messages when there are some."""
         wanted = self._wanted(call, request)
-        self._note_receive(call, wanted.group, wanted.topic, request.filter_expression)
         popped = await self._pop.receive(wanted, call.source)
         try:
             await self._send(wanted, request.message_queue.topic.resource_namespace, popped, send)
@@ -182,33 +185,45 @@ class Receiving(RpcHandlers):
         await send(last)
 
     def _wanted(self, call: Call, request: ReceiveMessageRequest) -> PopRequest:
-        """Check a receive, and return it as pop consumption understands it."""
+        """Check and note a receive, and return it as pop consumption understands it."""
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
         settings, _ = check_read(self._context, group, topic, call.source)
         if len(request.attempt_id) > ATTEMPT_ID_MAX:
             why = f"an attempt id has up to {ATTEMPT_ID_MAX} characters"
             raise RpcRefused(Code.BAD_REQUEST, why)
         is_renewed = request.auto_renew
+        invisible_ms = RENEWED_MS
+        if not is_renewed:
+            invisible_ms = _invisible_ms(request.invisible_duration, INVISIBLE_MIN_MS)
+        matches = self._filter(request.filter_expression)
+        timeout_s = self._note_receive(call, group, topic, request.filter_expression)
         return PopRequest(
             group=group,
             topic=topic,
             client_id=call.client_id,
-            matches=self._filter(request.filter_expression),
+            matches=matches,
             count=min(max(request.batch_size, 1), COUNT_MAX),
-            invisible_ms=RENEWED_MS
-            if is_renewed
-            else _invisible_ms(request.invisible_duration, INVISIBLE_MIN_MS),
-            until_s=self._poll_end(call, request),
+            invisible_ms=invisible_ms,
+            until_s=self._poll_end(call, request, timeout_s),
             attempt_id=request.attempt_id,
             is_fifo=settings.is_orderly,
             is_renewed=is_renewed,
         )
 
-    def _poll_end(self, call: Call, request: ReceiveMessageRequest) -> float:
+    def _poll_end(self, call: Call, request: ReceiveMessageRequest, timeout_s: float) -> float:
+        """Return when a receive is answered at the latest.
+
+        Args:
+            timeout_s: how long the client waits for other answers; of a poll that names no time,
+                half of it is left for the answer's way.
+        """
+        now_s = self._peer_clock.monotonic()
         wait_s = POLL_MAX_S
         if request.HasField("long_polling_timeout"):
             wait_s = min(max(_ms(request.long_polling_timeout) / 1000, 0.0), POLL_MAX_S)
-        now_s = self._peer_clock.monotonic()
+        elif call.deadline_s is not None:
+            left_s = call.deadline_s - now_s
+            wait_s = min(max(left_s - timeout_s / 2, POLL_MIN_S), POLL_MAX_S)
         if call.deadline_s is None:
             return now_s + wait_s
         last_s = call.deadline_s - DEADLINE_MARGIN_S

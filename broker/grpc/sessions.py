@@ -140,8 +140,11 @@ class Sessions:
 
     def receives(
         self, call: Call, group: str, topic: str, expression: schema_pb2.FilterExpression
-    ) -> None:
+    ) -> float:
         """Note that a client asks for messages; it is heard of, and a member from now on.
+
+        Returns:
+            How long it waits for other answers, s.
 
         Raises:
             RpcRefused: ILLEGAL_FILTER_EXPRESSION or TOO_MANY_REQUESTS, of a new client.
@@ -152,7 +155,7 @@ class Sessions:
             wishes = peer.wishes
             if wishes.group and wishes.group != group:  # of one id, two groups
                 self._consumers.check_mode(group, pops=True)
-                return
+                return wishes.request_timeout_s
             if wishes.group and topic in wishes.subscriptions:
                 peer.heard(call)
                 member = self._consumers.clients(group).get(peer)
@@ -160,10 +163,12 @@ class Sessions:
                     self._join(peer)
                 else:
                     member.last_update_ms = int(peer.last_s * 1000)
-                return
+                return wishes.request_timeout_s
         before = None if peer is None else peer.wishes
         subscription = subscription_of(topic, expression, self._clock.now_ms())
-        self._join(self._keep(call, with_subscription(before, group, subscription)))
+        wishes = with_subscription(before, group, subscription)
+        self._join(self._keep(call, wishes))
+        return wishes.request_timeout_s
 
     def leave(self, call: Call) -> None:
         """Forget a client that says so; nothing happens to one that is not known."""

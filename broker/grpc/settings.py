@@ -52,6 +52,8 @@ EXPRESSION_SQL92: Final = "SQL92"
 BATCH_SIZE: Final = 32
 """Messages of one receive."""
 POLL_S: Final = 20
+REQUEST_TIMEOUT_S: Final = 3.0
+"""Of a client that does not say how long it waits for an answer: SDKs' own default."""
 SEND_ATTEMPTS: Final = 3
 SEND_WAIT_MS: Final = (10, 1000)
 """Before the second attempt of a send, and at most."""
@@ -72,6 +74,7 @@ class Wishes(NamedTuple):
         group: of a consumer; empty: it is a producer.
         consume_type: of a consumer.
         subscriptions: of a consumer, by topic.
+        request_timeout_s: of a consumer; how long it waits for an answer, polls aside.
     """
 
     size: int
@@ -79,6 +82,7 @@ class Wishes(NamedTuple):
     group: str = ""
     consume_type: str = ""
     subscriptions: Mapping[str, SubscriptionData] = MappingProxyType({})
+    request_timeout_s: float = REQUEST_TIMEOUT_S
 
     @property
     def consumer_data(self) -> ConsumerData:
@@ -147,7 +151,11 @@ def _consumer(
         for topic in (topic_of(entry.topic),)
     }
     _check_sql(wanted.values())
-    return Wishes(size, (), group, consume_type, wanted)
+    timeout = settings.request_timeout
+    timeout_s = timeout.seconds + timeout.nanos / 1e9
+    if timeout_s <= 0:
+        timeout_s = REQUEST_TIMEOUT_S
+    return Wishes(size, (), group, consume_type, wanted, timeout_s)
 
 
 def with_subscription(before: Wishes | None, group: str, subscription: SubscriptionData) -> Wishes:

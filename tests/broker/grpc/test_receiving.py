@@ -18,6 +18,7 @@ from skylarkmq.broker.grpc.receiving import (
     DEADLINE_MARGIN_S,
     ENTRIES_MAX,
     POLL_MAX_S,
+    POLL_MIN_S,
     RENEWED_MS,
     TURN_SIZE,
     Receiving,
@@ -89,6 +90,7 @@ class Rig(GroupRig):
         self.pop = ScriptedPop()
         self.noted: list[tuple[str, str, str]] = []
         self.note_error: Exception | None = None
+        self.request_timeout_s = 3.0
         self.sent: list[v5.ReceiveMessageResponse] = []
         self.break_after = -1  # messages that go out before the stream breaks
         self.handlers = Receiving(
@@ -98,10 +100,11 @@ class Rig(GroupRig):
             self.clock,
         )
 
-    def _note(self, call: Call, group: str, topic: str, expression: v5.FilterExpression) -> None:
+    def _note(self, call: Call, group: str, topic: str, expression: v5.FilterExpression) -> float:
         self.noted.append((call.client_id, group, topic))
         if self.note_error is not None:
             raise self.note_error
+        return self.request_timeout_s
 
     def hold(self, *bodies: bytes) -> None:
         """Let the next receive get these."""
@@ -303,8 +306,6 @@ async def test_a_push_consumer_names_no_invisible_time() -> None:
     ("poll", "deadline_s", "wait_s"),
     [
         (None, None, POLL_MAX_S),
-        (None, 23.0, POLL_MAX_S),
-        (None, 5.0, 5.0 - DEADLINE_MARGIN_S),
         ({"seconds": 40}, 43.0, POLL_MAX_S),
         ({"seconds": 3}, 6.0, 3.0),
         ({"nanos": 100_000_000}, 3.1, 0.1),
@@ -322,6 +323,27 @@ async def test_the_poll_ends_before_the_client_stops_waiting(
     await rig.receive(request, deadline_s=deadline_s)
     assert rig.wanted.until_s - rig.clock.monotonic() == pytest.approx(wait_s)
     assert DEADLINE_MARGIN_S >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "request_timeout_s", "wait_s"),
+    [
+        (40.0, 3.0, POLL_MAX_S),
+        (23.0, 3.0, POLL_MAX_S),
+        (13.0, 3.0, 11.5),
+        (13.0, 6.0, 10.0),
+        (13.0, 30.0, POLL_MIN_S),
+        (6.0, 3.0, POLL_MIN_S),
+        (4.0, 3.0, 4.0 - DEADLINE_MARGIN_S),
+    ],
+)
+async def test_a_poll_without_a_time_leaves_the_answer_half_a_request_timeout(
+    deadline_s: float, request_timeout_s: float, wait_s: float
+) -> None:
+    rig = Rig()
+    rig.request_timeout_s = request_timeout_s
+    await rig.receive(deadline_s=deadline_s)
+    assert rig.wanted.until_s - rig.clock.monotonic() == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize("deadline_s", [0.1, 0.0, -3.0])

@@ -287,6 +287,23 @@ async def test_a_receive_without_settings_makes_a_member(rig: SessionRig) -> Non
     assert list(info.subscriptions) == ["U"], "what settings say counts"
 
 
+@pytest.mark.parametrize(
+    ("said", "timeout_s"),
+    [({"seconds": 10, "nanos": 500_000_000}, 10.5), (None, 3.0), ({"seconds": -1}, 3.0)],
+)
+async def test_a_receive_tells_how_long_its_client_waits_for_an_answer(
+    rig: SessionRig, said: dict[str, int] | None, timeout_s: float
+) -> None:
+    assert rig.sessions.receives(a_call("other@1"), GROUP, TOPIC, ANY) == 3.0
+    settings = subscription()
+    if said is not None:
+        settings.request_timeout.seconds = said["seconds"]
+        settings.request_timeout.nanos = said.get("nanos", 0)
+    await rig.open(settings)
+    for group, topic in ((GROUP, TOPIC), (GROUP, "U"), (GROUP, "U"), ("h", TOPIC)):
+        assert rig.sessions.receives(a_call(), group, topic, ANY) == timeout_s
+
+
 async def test_receives_are_signs_of_life(rig: SessionRig) -> None:
     rig.sessions.start()
     rig.housekeeping.start()
