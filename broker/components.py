@@ -67,6 +67,7 @@ from skylarkmq.broker.processor.query import (
     QueryConsumeQueueProcessor,
     QueryProcessor,
 )
+from skylarkmq.broker.processor.recall import RecallProcessor
 from skylarkmq.broker.processor.reply import ReplyProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
@@ -505,6 +506,7 @@ def _processors(
             EndTransactionProcessor(
                 context, transactions, Verdicts(parts.store, transactions, clock, stats)
             ),
+            RecallProcessor(context, store_host),
             ReplyProcessor(context, checks, parts.client_calls, stats, store_host),
             parts.admin_broker,
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),

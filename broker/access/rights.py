@@ -177,6 +177,7 @@ BROKER: Final[Mapping[int, Row]] = _table(
     _account(_C.SEND_BATCH_MESSAGE, _topic(PUB, "b")),
     _account(_C.SEND_REPLY_MESSAGE, _topic(PUB)),
     _account(_C.SEND_REPLY_MESSAGE_V2, _topic(PUB, "b")),
+    _account(_C.RECALL_MESSAGE, _topic(PUB)),
     _account(_C.END_TRANSACTION, _stored(PUB)),
     _account(_C.HEART_BEAT, Resource(_SUBSCRIBED, _of_heartbeat)),
     _account(_C.UNREGISTER_CLIENT, _group(optional=True)),

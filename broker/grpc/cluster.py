@@ -49,10 +49,10 @@ from skylarkmq.broker.grpc.endpoint import REMOTING_CODES, SEND, Refusal
 from skylarkmq.broker.grpc.handing_on import HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.grpc.names import group_of, split_transaction_id, topic_of
 from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
-from skylarkmq.broker.grpc.recall import parse_handle
 from skylarkmq.broker.grpc.receiving import ENTRIES_MAX, NoteReceive
 from skylarkmq.broker.grpc.sending import MESSAGES_MAX
 from skylarkmq.broker.pop.handles import parse
+from skylarkmq.broker.processor.recall import parse_handle
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import shown

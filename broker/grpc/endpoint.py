@@ -84,7 +84,7 @@ _CLIENT: Final = CLIENT.encode()
 _C: Final = RequestCode
 REMOTING_CODES: Final[dict[str, int]] = {
     SEND: _C.SEND_MESSAGE_V2,
-    "RecallMessage": _C.SEND_MESSAGE_V2,
+    "RecallMessage": _C.RECALL_MESSAGE,
     "EndTransaction": _C.END_TRANSACTION,
     RECEIVE: _C.UPDATE_CONSUMER_OFFSET,
     "AckMessage": _C.UPDATE_CONSUMER_OFFSET,

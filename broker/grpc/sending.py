@@ -11,7 +11,7 @@ request at a time until it is answered.
                      for a message that is stored, but not as safely as the broker promises
     message id       as it was sent; the transaction's id names the broker, too
     offset           of its queue, of the half topic, or of where delayed messages wait
-    recall handle    of a message that waits for its delivery time (`recall.py`)
+    recall handle    of a message that waits for its delivery time (`processor/recall.py`)
 
 Unlike RocketMQ, which stores the messages of one request as a batch, so none of them can be delayed
 or be half a transaction, and has one answer for all of them, with an id that none has.
@@ -39,20 +39,16 @@ from skylarkmq.broker.grpc.calls import (
 )
 from skylarkmq.broker.grpc.names import topic_of, transaction_id
 from skylarkmq.broker.grpc.queue_choice import QueueChoice
-from skylarkmq.broker.grpc.recall import recall_handle
 from skylarkmq.broker.grpc.validation import Checked, MessageRules
 from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.processor.recall import handle_of
 from skylarkmq.broker.processor.send import Placed, Sender, SendProcessor
 from skylarkmq.broker.processor.send_answers import CODES
 from skylarkmq.broker.transaction.ledger import TransactionLedger
 from skylarkmq.broker.waiting import Outcome
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
-from skylarkmq.protocol.flags import (
-    RMQ_SYS_TRANS_HALF_TOPIC,
-    RMQ_SYS_WHEEL_TIMER_TOPIC,
-    is_writeable,
-)
+from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC, is_writeable
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.topic_attributes import message_types_of
@@ -221,13 +217,9 @@ class SendHandlers(RpcHandlers):
             transaction_id=transaction_id(checked.message_id, self._config.broker_name),
             offset=placed.queue_offset,
         )
-        if placed.inner.topic == RMQ_SYS_WHEEL_TIMER_TOPIC:
-            entry.recall_handle = recall_handle(
-                placed.target.topic,
-                self._config.broker_name,
-                checked.deliver_ms,
-                checked.message_id,
-            )
+        handle = handle_of(placed.inner, placed.target.topic, self._config.broker_name)
+        if handle is not None:
+            entry.recall_handle = handle
         return entry
 
     def _writable(self, name: str) -> TopicConfig:

@@ -51,6 +51,7 @@ KINDS: Final[dict[int, str]] = {
     RequestCode.SEND_MESSAGE_V2: "send",
     RequestCode.SEND_BATCH_MESSAGE: "send",
     RequestCode.CONSUMER_SEND_MSG_BACK: "send",
+    RequestCode.RECALL_MESSAGE: "send",
     RequestCode.PULL_MESSAGE: "pull",
     RequestCode.LITE_PULL_MESSAGE: "pull",
     RequestCode.POP_MESSAGE: "pull",

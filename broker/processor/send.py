@@ -32,6 +32,7 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.metrics.stats import BrokerStats, TrafficIn
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
+from skylarkmq.broker.processor.recall import handle_of
 from skylarkmq.broker.processor.send_answers import SendAnswers, Tell
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import (
@@ -389,8 +390,9 @@ class SendProcessor:
         except (StoreFullError, OSError) as error:
             raise self._unavailable(error) from error
         place = placed.queue_id, placed.queue_offset
-        wait = placed.inner.wait_store_ok
-        self._note(connection, request, placed.target, [placed.physical_offset], place, wait)
+        wait, target = placed.inner.wait_store_ok, placed.target
+        handle = handle_of(placed.inner, target.topic, self._config.broker_name)
+        self._note(connection, request, target, [placed.physical_offset], place, wait, handle)
 
     def put(
         self, sender: Sender, body: bytes, header: SendMessageRequestHeader, tell: Tell
@@ -560,11 +562,12 @@ class SendProcessor:
         physical_offsets: list[int],
         place: tuple[int, int],
         wait: bool,
+        recall_handle: str | None = None,
     ) -> None:
         """Answer with the place, queue id and queue offset, of the first message."""
         if request.is_oneway:
             return
-        frame = self._answers.of_request(request, physical_offsets, *place)
+        frame = self._answers.of_request(request, physical_offsets, *place, recall_handle)
         self._answers.add((connection, request.serialize_type, 1, frame), wait, target.topic)
 
     # One turn of the loop

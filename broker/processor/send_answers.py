@@ -56,6 +56,7 @@ _TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is 
 _MSG_ID = "msgId"
 _QUEUE_ID = "queueId"
 _QUEUE_OFFSET = "queueOffset"
+_RECALL_HANDLE = "recallHandle"
 _MSG_REGION = "MSG_REGION"
 _TRACE_ON = "TRACE_ON"
 
@@ -258,16 +259,19 @@ class SendAnswers:
         physical_offsets: list[int],
         queue_id: int,
         queue_offset: int,
+        recall_handle: str | None = None,
     ) -> bytes:
         """Return the frame that says where the message of a request is stored, or its batch."""
         kind, msg_ids = request.serialize_type, message_ids(self.id_prefix, physical_offsets)
-        if not self.codec(request):
+        if recall_handle is None and not self.codec(request):
             encode = self._encoders[kind, trace_text(self._config)]
             return encode_frame(kind, encode(request.opaque, msg_ids, queue_id, queue_offset))
         answer = request.reply(ResponseCode.SUCCESS, None, self.extras(request))
         answer.ext_fields[_MSG_ID] = msg_ids.decode()
         answer.ext_fields[_QUEUE_ID] = str(queue_id)
         answer.ext_fields[_QUEUE_OFFSET] = str(queue_offset)
+        if recall_handle is not None:
+            answer.ext_fields[_RECALL_HANDLE] = recall_handle
         return encode_command(answer)
 
     def note_fresh(self, topic: str) -> None:
@@ -349,8 +353,8 @@ def _with_status(frames: bytes, status: PutMessageStatus, why: str) -> bytes:
         answer.code = CODES[status]
         if status not in TAKEN:
             answer.remark = why
-            for name in (_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET):
-                del answer.ext_fields[name]
+            for name in (_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _RECALL_HANDLE):
+                answer.ext_fields.pop(name, None)
         if status is PutMessageStatus.UNCONFIRMED:
             answer.ext_fields[UNCONFIRMED_FIELD] = "true"
         out.append(encode_command(answer))

@@ -1,5 +1,5 @@
-"""Headers of sending (10, 310, 320, 324, 325), sending back (36), the reply push (326), and
-transactions: the verdict (37), the question (39), another chance (323).
+"""Headers of sending (10, 310, 320, 324, 325), sending back (36), the reply push (326), taking back
+(370), and transactions: the verdict (37), the question (39), another chance (323).
 
 The send request exists under two sets of names for the same fields: long ones (v1, codes 10 and
 324) and single letters (v2, codes 310, 320 and 325). Here it is one type, read and written by
@@ -54,12 +54,31 @@ class SendMessageRequestHeader(Header, kw_only=True, frozen=True):
 
 
 class SendMessageResponseHeader(Header, kw_only=True, frozen=True):
-    """Where the message is. `msg_id` is the offset id, for a batch several joined by commas."""
+    """Where the message is. `msg_id` is the offset id, for a batch several joined by commas.
+
+    5.x's `recall_handle` takes back a message that waits for a time of its own.
+    """
 
     msg_id: str
     queue_id: JavaInt
     queue_offset: JavaLong
     transaction_id: str | None = None
+    recall_handle: str | None = None
+
+
+class RecallMessageRequestHeader(Header, kw_only=True, frozen=True):
+    """A message that is to be taken back."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    broker_name: str | None = msgspec.field(default=None, name="bname")
+
+
+class RecallMessageResponseHeader(Header, kw_only=True, frozen=True):
+    """The id of the message, the one that its producer gave it."""
+
+    msg_id: str
 
 
 class ConsumerSendMsgBackRequestHeader(Header, kw_only=True, frozen=True):

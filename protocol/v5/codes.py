@@ -80,6 +80,7 @@ _BY_RESPONSE: Final[dict[int, Code]] = {
     # Unlike RocketMQ, which says INTERNAL_SERVER_ERROR: its clients would try again.
     ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
     ResponseCode.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
+    ResponseCode.ILLEGAL_OPERATION: Code.BAD_REQUEST,
     ResponseCode.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
 }
 

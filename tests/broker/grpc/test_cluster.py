@@ -21,10 +21,10 @@ from skylarkmq.broker.grpc.handing_on import NotHandedOn
 from skylarkmq.broker.grpc.names import transaction_id
 from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.broker.grpc.queue_choice import queue_of_group
-from skylarkmq.broker.grpc.recall import recall_handle
 from skylarkmq.broker.grpc.receiving import ENTRIES_MAX
 from skylarkmq.broker.grpc.sending import MESSAGES_MAX
 from skylarkmq.broker.pop.handles import MAIN, Receipt
+from skylarkmq.broker.processor.recall import recall_handle
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -338,6 +338,7 @@ async def test_this_broker_refuses_what_it_would_handle_and_nothing_else(name: s
     assert not rig.work and len(asked) == 1
     assert asked[0] in (
         RequestCode.SEND_MESSAGE_V2,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.END_TRANSACTION,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.CONSUMER_SEND_MSG_BACK,

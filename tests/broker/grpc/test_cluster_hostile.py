@@ -13,8 +13,8 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.grpc.names import transaction_id
-from skylarkmq.broker.grpc.recall import recall_handle
 from skylarkmq.broker.pop.handles import Receipt
+from skylarkmq.broker.processor.recall import recall_handle
 from skylarkmq.protocol.v5 import schema_pb2 as v5
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.grpc.cluster_rig import GROUP, TOPIC, Cluster, open_cluster

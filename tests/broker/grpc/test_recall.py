@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.grpc.recall import parse_handle, recall_handle
+from skylarkmq.broker.processor.recall import parse_handle, recall_handle
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.grpc.sending_rig import ID, TOPIC, SendingRig, message, sending_rig

@@ -18,7 +18,9 @@ NAMES: list[tuple[type[msgspec.Struct], str]] = [
         "producerGroup! topic! defaultTopic! defaultTopicQueueNums! queueId! sysFlag!"
         " bornTimestamp! flag! properties reconsumeTimes unitMode maxReconsumeTimes batch bname",
     ),
-    (send.SendMessageResponseHeader, "msgId! queueId! queueOffset! transactionId"),
+    (send.SendMessageResponseHeader, "msgId! queueId! queueOffset! transactionId recallHandle"),
+    (send.RecallMessageRequestHeader, "producerGroup topic! recallHandle! bname"),
+    (send.RecallMessageResponseHeader, "msgId!"),
     (
         send.ConsumerSendMsgBackRequestHeader,
         "offset! group! delayLevel! originMsgId originTopic unitMode maxReconsumeTimes",
