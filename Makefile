@@ -9,7 +9,7 @@
 # Test a change
 #   make test      the test suite: about three minutes, three files at a time, in a random order
 #   make check     style, types, the Dockerfiles, layers and other rules of the architecture
-#   make test-slow  the tests above half a CPU second, or that wait for more than two seconds
+#   make test-slow  the tests above half a CPU second, two seconds of waiting, or 40 MiB
 #   make test-pure  without the compiled kernel: the tests of what has a twin in it
 #   make test-spark  the tests that start a JVM: the Spark connector and its jobs
 #

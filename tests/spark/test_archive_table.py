@@ -58,6 +58,7 @@ def test_columns_that_a_file_lacks(tmp_path: Path) -> None:
     assert batch.column("queueOffset").to_pylist() == [0, 1, 2]
 
 
+@pytest.mark.slow  # for its memory
 def test_large_bodies_make_small_batches(tmp_path: Path) -> None:
     table = open_table(tmp_path)
     append(table, [row(("T", "b", 0, n), body=bytes([n]) * 1_000_000) for n in range(12)])

@@ -115,6 +115,7 @@ def test_large_bodies(pair: tuple[ScriptedPeer, Caller], size: int) -> None:
     assert caller.call(request(1, body)).body == body
 
 
+@pytest.mark.slow  # for its memory
 def test_both_write_much_and_neither_reads_first(pair: tuple[ScriptedPeer, Caller]) -> None:
     """The peer answers while it is still being written to; both sides' buffers are full."""
     _, caller = pair

@@ -222,6 +222,7 @@ async def test_a_poll_at_another_broker_is_answered_when_this_endpoint_stops(
         await until(lambda: cluster.waiting(1) == 0)
 
 
+@pytest.mark.slow  # for its memory
 async def test_large_bodies_pass_both_ways(tmp_path: Path) -> None:
     async with (
         open_cluster(tmp_path, "CLUSTER", "LOCAL", mapped_file_size_commit_log=32 << 20) as cluster,
