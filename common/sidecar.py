@@ -47,6 +47,7 @@ class Kind(IntEnum):
     TERMS = 6
     CUT_BACK = 7
     REPLICA = 8
+    DELAY_HISTORY = 9
 
 
 def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:

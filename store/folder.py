@@ -67,6 +67,7 @@ class StorePaths:
         self.terms = self.own / "terms"
         self.replica = self.own / "replica"
         self.timer = self.own / "timer"
+        self.delay_history = self.own / "delay-history"
         self.pop = self.own / "pop"
 
     def queue_folder(self, topic: str, queue_id: int) -> Path:

@@ -6,10 +6,15 @@ It follows the log, each `flushDelayOffsetInterval` while something changes, and
 crash repeats the deliveries since. Of the two files that a write leaves, the older one (`.bak`) is
 read when the newer one is missing or damaged.
 
-A log that was cut beside it has lost messages that wait, or the delivered copies of some. A copy
-is never older than its time, so each start looks for messages that count as delivered and are due
-after the newest record: the copies of those are gone. Such a level goes back to the first one of
-that time, and `MARGIN_MS` more for copies that were late: repeated rather than lost.
+A log that was cut beside it has lost messages that wait, or the delivered copies of some. Our own
+file, `skylarkmq/delay-history`, is written before each time; it says how long the log was, and
+where the levels were when it was shorter (`store/log_history.py`): a map with `history`, a list of
+[end of the log, [[level, offset], ...]]. A start on a shorter log goes back to that.
+
+Without it, as after RocketMQ: a copy is never older than its time, so each start looks for messages
+that count as delivered and are due after the newest record: the copies of those are gone. Such a
+level goes back to the first one of that time, and `MARGIN_MS` more for copies that were late:
+repeated rather than lost.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../schedule/ScheduleMessageService.java
 (persist, load), common/.../ConfigManager.java
@@ -25,17 +30,22 @@ from typing import Final
 from skylarkmq.broker.tables.json_table import load_table, table_text
 from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
+from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import schedule_queue_id
+from skylarkmq.store.log_history import LogHistory
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import is_address
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "delayOffset.json"
+Offsets = dict[int, int]
 MARGIN_MS: Final = 60_000
 """How late a copy may have been stored that is looked for."""
 
@@ -53,12 +63,15 @@ class DelayOffsetTable(FollowingTable):
         super().__init__(writer, path, self._taken, store, clock, interval_s)
         self._files = files
         self._offsets: dict[int, int] = {}
+        self._history = LogHistory[Offsets]()
+        self._history_path = store.paths.delay_history
 
     def load(self) -> None:
         """Read the file, after the store. Blocks; before the loop serves.
 
         Raises:
             CorruptFileError: neither of the two files can be read.
+            OSError: the disk failed.
         """
         table = load_table(self._files, self._path, DelayOffsetSerializeWrapper)
         if table is not None:
@@ -67,8 +80,45 @@ class DelayOffsetTable(FollowingTable):
                 for level, offset in table.offset_table.items()
                 if level > 0 and offset >= 0
             }
+        self._history = self._read_history()
+        log_end = self._store.commit_log.wrote_offset
+        if self._history.log_end > log_end:
+            self._go_back(log_end)
         for level, offset in self._offsets.items():
             self._clip(level, offset)
+
+    def _read_history(self) -> LogHistory[Offsets]:
+        path = self._history_path
+        if not self._files.exists(path):
+            return LogHistory()
+        try:
+            content = decode_sidecar(path, Kind.DELAY_HISTORY, self._files.read_all(path))
+            return LogHistory((log_end, dict(rows)) for log_end, rows in content["history"])
+        except (CorruptFileError, KeyError, TypeError, ValueError) as error:
+            log.warning("%s counts for nothing: %s", path, error)
+            return LogHistory()
+
+    def _go_back(self, log_end: int) -> None:
+        """Go on where the levels were when the log was as short as it is now."""
+        before = self._history.go_back(log_end) or {}
+        self._offsets = {
+            level: min(offset, before.get(level, 0)) for level, offset in self._offsets.items()
+        }
+        log.warning(
+            "the log was cut to %d: delayed messages whose copies may have gone are delivered "
+            "again, from where their levels were when it ended at %d",
+            log_end,
+            self._history.log_end,
+        )
+        # The log may be longer again when the files are written next. The offsets go first.
+        try:
+            self._files.replace(self._path, self._text(self._rows()), backup=True)
+            self._files.replace(self._history_path, self._history_text(), backup=False)
+        except OSError as error:
+            if refusal(error) is None:
+                raise
+            log.warning("%s will be written later: %s", self._path, error)
+            self.mark()
 
     def _clip(self, level: int, offset: int) -> None:
         """Let nothing count as delivered that cannot be."""
@@ -114,5 +164,21 @@ class DelayOffsetTable(FollowingTable):
             self.changed()
 
     def _taken(self) -> Text:
-        rows = {str(level): offset for level, offset in sorted(self._offsets.items())}
-        return partial(table_text, "offsetTable", rows, None)
+        self._history.say(self._store.commit_log.wrote_offset, dict(self._offsets))
+        return partial(self._both, self._history_text(), self._rows())
+
+    def _both(self, history: bytes, rows: dict[str, int]) -> bytes:
+        """Return the text, after the history was written. Tables thread."""
+        self._files.replace(self._history_path, history, backup=False)
+        return self._text(rows)
+
+    def _rows(self) -> dict[str, int]:
+        return {str(level): offset for level, offset in sorted(self._offsets.items())}
+
+    @staticmethod
+    def _text(rows: dict[str, int]) -> bytes:
+        return table_text("offsetTable", rows, None)
+
+    def _history_text(self) -> bytes:
+        rows = [[log_end, [*said.items()]] for log_end, said in self._history.rows]
+        return encode_sidecar(Kind.DELAY_HISTORY, {"history": rows})

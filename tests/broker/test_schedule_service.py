@@ -207,6 +207,75 @@ async def test_what_counts_as_delivered_and_has_no_copy_any_more_is_delivered_ag
     assert again.file() == {"1": 3}
 
 
+async def late_copies() -> tuple[Rig, int]:
+    """A rig that was down while messages became due; where the log ended before their copies."""
+    rig = Rig().start()
+    rig.park(1, b"in time")
+    await rig.advance(12)
+    rig.park(2, b"a")
+    rig.park(2, b"b")
+    await rig.advance(0.5)
+    await rig.stop_all()
+    late = Rig(rig.files)
+    late.clock.step_wall(3600)
+    late.start()
+    late.store.put_message(inner("other", 0, b"the cut is here"), late.results.append)
+    place = late.store.commit_log.max_offset
+    await late.advance(15)
+    assert late.bodies() == [b"in time", b"a", b"b"]
+    await late.stop_all()
+    return late, place
+
+
+def after_a_cut(rig: Rig, place: int) -> Rig:
+    """Start on what is left; the log ends at `place`."""
+    again = Rig(rig.files)
+    again.clock.step_wall(7200)
+    again.store.load()
+    again.store.cut_back(place)
+    again.store.start()
+    again.table.load()
+    again.service.start()
+    return again
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_late_copies_that_a_cut_took_come_again(is_killed: bool) -> None:
+    """Of messages that had been due long before the newest record that is left."""
+    rig, place = await late_copies()
+    again = after_a_cut(rig, place)
+    if is_killed:  # when the log is longer than before the cut
+        for _ in range(10):
+            again.store.put_message(inner("other", 0, bytes(500)), again.results.append)
+        again = Rig(again.files.snapshot())
+        again.clock.step_wall(7300)
+        again.start()
+    await again.advance(12)
+    assert again.bodies() == [b"in time", b"a", b"b"]
+    await again.stop_all()
+    assert again.file() == {"1": 1, "2": 2}
+
+
+@pytest.mark.parametrize("content", [b"no history", None])
+async def test_without_the_history_the_newest_record_says_what_comes_again(
+    content: bytes | None,
+) -> None:
+    rig = Rig().start()
+    rig.park(2, b"a")
+    await rig.advance(1)
+    place = rig.store.commit_log.max_offset
+    await rig.advance(15)
+    await rig.stop_all()
+    path = rig.store.paths.delay_history
+    if content is None:
+        rig.files.unlink(path)
+    else:
+        rig.files.replace(path, content, backup=False)
+    again = after_a_cut(rig, place)
+    await again.advance(3)
+    assert again.bodies() == [b"a"]
+
+
 async def test_a_refused_put_is_tried_again_without_repeating_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

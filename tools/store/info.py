@@ -153,6 +153,7 @@ def _own(store: StoppedStore) -> list[Info]:
         (Kind.FLUSHED_OFFSET, store.paths.flushed_offset),
         (Kind.CUT_BACK, store.paths.cut_back),
         (Kind.TIMER_CHECKPOINT, store.paths.timer / CHECKPOINT_NAME),
+        (Kind.DELAY_HISTORY, store.paths.delay_history),
     ):
         if store.files.exists(path):
             data = store.files.read_all(path)
