@@ -325,7 +325,7 @@ class MessageWriter:
         """Commit records of another broker's log, laid out for the end of this one.
 
         Args:
-            newest_ms: their newest store time.
+            newest_ms: their newest store time; 0 without any.
             blank: the record that ends the file after them; empty when it does not end.
 
         Returns:
@@ -335,7 +335,7 @@ class MessageWriter:
             StoreFullError, OSError: there is no next file; the records before it are stored.
         """
         self.commit_open()
-        batch = self._log.begin(newest_ms)
+        batch = self._log.begin(newest_ms or self._log.store_timestamp)
         full: Exception | None = None
         try:
             batch.reserve(len(records))  # the last file of an earlier run may not be ready yet

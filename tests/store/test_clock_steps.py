@@ -212,3 +212,20 @@ def test_times_of_places_rise() -> None:
     assert steps.rows[-1] == (499 + 2 * STEPS_MAX, 999 + 2 * STEPS_MAX, 10**6)
     steps.keep(500 + 2 * STEPS_MAX - 3, 500 + 2 * STEPS_MAX - 2)
     assert len(steps.rows) == 1
+
+
+def test_the_end_of_a_file_that_comes_alone_is_no_step_back() -> None:
+    """It has no store time."""
+    master, slave = StoreRig().start(), StoreRig(broker_role="SLAVE").start()
+    log = master.store.commit_log
+    blank = 0  # where the record begins that ends the first file
+    while len(log.mapped_files.mapped) == 1:
+        blank = log.max_offset
+        master.put("T", 0, bytes(9000))
+        master.workers.run_all()
+    for end in (blank, log.file_size, log.max_offset):
+        while (offset := slave.store.received.next_offset) < end:
+            slave.store.take_records(offset, bytes(log.part(offset, end - offset)))
+            slave.workers.run_all()
+    assert slave.store.commit_log.clock_steps.rows == ()
+    assert slave.store.commit_log.store_timestamp == log.store_timestamp
