@@ -6,8 +6,10 @@
     /v3/watch               watch: an answer that goes on, one line for each change
     /v3/auth/authenticate   a token, where etcd wants to know who asks
 
-One connection carries the requests, one after the other, and each watch has one of its own. A
-request that fails goes to the next endpoint, each of them once; one that works is kept.
+One connection carries reads and swaps, one after the other, so that a later answer knows no less
+than an earlier one. Another one carries what is about leases, because a renewal must not wait for a
+slow read, and each watch has one of its own. A request that fails goes to the next endpoint, each
+of them once; one that works is kept.
 
 A swap is different, because it must not happen twice: it goes on to another endpoint only while
 it certainly did not reach the one before. After that its fate is UNKNOWN, unless etcd itself says
@@ -145,6 +147,21 @@ class RefusedError(CoordinationError):
         self.refusal = refusal
 
 
+class _Line:
+    """A connection that is made when it is needed, and whose turn it is to use it."""
+
+    def __init__(self) -> None:
+        self.endpoint_number = 0
+        self.connection: HttpConnection | None = None
+        self.one_at_a_time = asyncio.Lock()
+
+    def drop(self) -> None:
+        """Close the connection; the next request makes another one."""
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+
+
 class Etcd:
     """One broker name's keys in etcd; a `Coordination`.
 
@@ -171,10 +188,9 @@ class Etcd:
         self._clock = clock
         self._tls = tls
         self._token = ""
-        self._endpoint_number = 0
+        self._keys = _Line()
+        self._leases = _Line()
         self._watch_number = 0
-        self._connection: HttpConnection | None = None
-        self._one_at_a_time = asyncio.Lock()
         self._watches: set[HttpConnection] = set()
 
     async def read(self) -> Snapshot:
@@ -185,7 +201,7 @@ class Etcd:
             revision = self.seen.check(answer, is_linearizable=True)
             return self._prefix.snapshot(answer, revision)
 
-        return await self._ask("/v3/kv/range", asked, understood)
+        return await self._ask(self._keys, "/v3/kv/range", asked, understood)
 
     async def swap(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> Swapped:
         check_swap(conditions, changes)
@@ -200,7 +216,7 @@ class Etcd:
             return Swapped.DONE if answer.succeeded else Swapped.REFUSED
 
         try:
-            return await self._ask("/v3/kv/txn", asked, understood, once=True)
+            return await self._ask(self._keys, "/v3/kv/txn", asked, understood, once=True)
         except UnansweredError as error:
             log.warning("a change in etcd may or may not have happened: %s", error)
             return Swapped.UNKNOWN
@@ -220,7 +236,7 @@ class Etcd:
             number(answer.ttl, "TTL", ttl_s)
             return number(answer.id, "ID", 1)
 
-        return await self._ask("/v3/lease/grant", {"TTL": str(ttl_s)}, understood)
+        return await self._ask(self._leases, "/v3/lease/grant", {"TTL": str(ttl_s)}, understood)
 
     async def renew(self, lease: int) -> bool:
         def understood(body: bytes) -> bool:
@@ -232,14 +248,14 @@ class Etcd:
                 raise NonsenseError(f"it is about lease {answer.id}, not {lease}")
             return number(answer.ttl, "TTL") > 0
 
-        return await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, understood)
+        return await self._ask(self._leases, "/v3/lease/keepalive", {"ID": str(lease)}, understood)
 
     async def revoke(self, lease: int) -> None:
         def understood(body: bytes) -> None:
             self.seen.check(decode(body, Answer), is_linearizable=False)
 
         try:
-            await self._ask("/v3/lease/revoke", {"ID": str(lease)}, understood)
+            await self._ask(self._leases, "/v3/lease/revoke", {"ID": str(lease)}, understood)
         except RefusedError as error:
             if not error.refusal.is_lease_ended:
                 raise
@@ -260,7 +276,8 @@ class Etcd:
 
     def close(self) -> None:
         """Close all connections; what waits for an answer fails."""
-        self._drop_connection()
+        self._keys.drop()
+        self._leases.drop()
         for connection in self._watches:
             connection.abort()
 
@@ -268,6 +285,7 @@ class Etcd:
 
     async def _ask(
         self,
+        line: _Line,
         path: str,
         asked: Mapping[str, object],
         understood: Callable[[bytes], T],
@@ -286,14 +304,14 @@ class Etcd:
             when it is `once`.
         """
         body = msgspec.json.encode(asked)
-        async with self._one_at_a_time:
+        async with line.one_at_a_time:
             failures: list[str] = []
             # One more where the first one finds a connection that has died since it was last used.
-            tries = len(self._config.endpoints) + (self._connection is not None)
+            tries = len(self._config.endpoints) + (line.connection is not None)
             for _ in range(tries):
-                endpoint = self._config.endpoints[self._endpoint_number]
+                endpoint = self._config.endpoints[line.endpoint_number]
                 try:
-                    return await self._ask_endpoint(endpoint, path, body, understood, once)
+                    return await self._ask_endpoint(line, endpoint, path, body, understood, once)
                 except (NonsenseError, UnansweredError, RefusedError):
                     raise
                 except CoordinationError as error:
@@ -302,6 +320,7 @@ class Etcd:
 
     async def _ask_endpoint(
         self,
+        line: _Line,
         endpoint: Endpoint,
         path: str,
         body: bytes,
@@ -310,31 +329,33 @@ class Etcd:
     ) -> T:
         """Ask one endpoint; when it fails, the next request goes to another one."""
         try:
-            answer = await self._exchange(endpoint, path, body)
+            answer = await self._exchange(line, endpoint, path, body)
             if answer.status == 200:
                 return understood(answer.body)
             refusal = decode_refusal(answer.status, answer.body)
         except BaseException as error:
             # Also when the caller does not wait any more: the answer may still come.
-            was_sent = self._connection is not None and self._connection.sent
-            self._give_up(endpoint)
+            was_sent = line.connection is not None and line.connection.sent
+            self._give_up(line, endpoint)
             if once and was_sent and isinstance(error, CoordinationError):
                 raise UnansweredError(str(error)) from error
             raise
         if refusal.changed_nothing:
             raise RefusedError(endpoint, refusal)
-        self._give_up(endpoint)
+        self._give_up(line, endpoint)
         kind = UnansweredError if once else CoordinationError
         raise kind(f"{endpoint}: {refusal}")
 
-    async def _exchange(self, endpoint: Endpoint, path: str, body: bytes) -> HttpAnswer:
+    async def _exchange(
+        self, line: _Line, endpoint: Endpoint, path: str, body: bytes
+    ) -> HttpAnswer:
         """Return the answer of one endpoint, with a new token where the old one is refused."""
         limit_s = self._config.request_limit_s
         try:
-            if self._connection is None or not self._connection.is_usable:
-                self._drop_connection()
-                self._connection = await within(self._clock, limit_s, connect(endpoint, self._tls))
-            connection = self._connection
+            if line.connection is None or not line.connection.is_usable:
+                line.drop()
+                line.connection = await within(self._clock, limit_s, connect(endpoint, self._tls))
+            connection = line.connection
             if self._config.user and not self._token:
                 await self._authenticate(connection)
             answer = await self._post(connection, path, body)
@@ -373,16 +394,11 @@ class Etcd:
     def _headers(self) -> list[tuple[str, str]]:
         return [("Authorization", self._token)] if self._token else []
 
-    def _give_up(self, endpoint: Endpoint) -> None:
+    def _give_up(self, line: _Line, endpoint: Endpoint) -> None:
         """Begin with the next endpoint, on a new connection."""
-        self._drop_connection()
+        line.drop()
         endpoints = self._config.endpoints
-        self._endpoint_number = (endpoints.index(endpoint) + 1) % len(endpoints)
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
+        line.endpoint_number = (endpoints.index(endpoint) + 1) % len(endpoints)
 
     # Watches
 

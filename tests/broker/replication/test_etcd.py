@@ -356,6 +356,30 @@ async def test_an_endpoint_that_says_nothing_costs_its_time_alone() -> None:
 # Leases
 
 
+async def test_a_renewal_waits_for_no_other_request() -> None:
+    """A read that is slow, or a swap, must not cost the lease."""
+
+    def slow(request: Request) -> Answer:
+        if request.path == "/v3/lease/keepalive":
+            result = {"header": header(7), "ID": "77", "TTL": "10"}
+            return line_answer({"result": result}, then="goes on")
+        return Answer(b"HTTP/1.1 200", "silent")
+
+    async with scripted_etcd(slow) as server:
+        way = client(server, clock=ManualClock())
+        others = [asyncio.ensure_future(way.read()), asyncio.ensure_future(way.swap([], STATE))]
+        await until(lambda: server.requests)
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(2):
+                assert await way.renew(77)
+        assert not any(other.done() for other in others)
+        assert len(server.requests) == 3, "reads and swaps wait for each other"
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        way.close()
+
+
 @pytest.mark.parametrize(
     ("said", "word"),
     [

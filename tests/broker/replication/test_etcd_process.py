@@ -74,12 +74,14 @@ async def test_an_etcd_that_is_stopped_leaves_a_swap_open(member: EtcdProcess) -
     member.pause()
     try:
         swap = asyncio.ensure_future(way.swap([Condition("state", 0)], [Change("state", b"1")]))
-        await until(lambda: way._connection and way._connection.sent and clock.pending_count)
+        await until(
+            lambda: way._keys.connection and way._keys.connection.sent and clock.pending_count
+        )
         clock.advance(2)
         assert await swap is Swapped.UNKNOWN
         # The kernel takes the connection, nobody answers.
         read = asyncio.ensure_future(way.read())
-        await until(lambda: way._connection and way._connection.sent)
+        await until(lambda: way._keys.connection and way._keys.connection.sent)
         clock.advance(2)
         with pytest.raises(CoordinationError, match="no answer within 2 s"):
             await read
