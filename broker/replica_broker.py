@@ -71,6 +71,7 @@ from skylarkmq.common.refusal import refusal
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.remoting.waiting import sleep, wait_event
+from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.log_walk import LogWalk
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
@@ -532,7 +533,10 @@ class ReplicaBroker:
             await self._serve()
             self._stored(self._store.commit_log.stored_offset)
         if parts.store.commit_log.mapped_files.last is None:
-            parts.store.commit_log.open_first()
+            try:
+                parts.store.commit_log.open_first()
+            except StoreFullError as error:
+                log.warning("leading without room for messages: %s", error)
         self._stage = Stage.LEADING
         self._tell_clients()
         end = parts.store.commit_log.wrote_offset

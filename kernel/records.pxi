@@ -32,14 +32,20 @@ cdef unsigned char* lay_out(
     return out + 2
 
 
+cdef unsigned char LOOKED_AT[256]  # the characters at which `is_plain` stops
+memset(LOOKED_AT, 0, sizeof(LOOKED_AT))
+LOOKED_AT[0] = LOOKED_AT[c'C'] = LOOKED_AT[c'D'] = LOOKED_AT[c'P'] = LOOKED_AT[c'T'] = True
+
+
 cdef bint is_plain(const unsigned char* text, Py_ssize_t size) noexcept nogil:
     """Whether nothing in encoded properties asks for more than storing the message."""
     cdef const unsigned char* end = text + size
     while text < end:
-        if text[0] == 0 or asks_for_more(text, end):
-            return False
-        if text[0] == c'C' and begins(text, end, CLUSTER, CLUSTER_SIZE):
-            return False
+        if LOOKED_AT[text[0]]:
+            if text[0] == 0 or asks_for_more(text, end):
+                return False
+            if text[0] == c'C' and begins(text, end, CLUSTER, CLUSTER_SIZE):
+                return False
         text += 1
     return True
 

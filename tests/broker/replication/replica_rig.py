@@ -69,14 +69,14 @@ class ReplicaSet:
         )
 
     async def start(self, number: int, *, files: Files | None = None, **more: Any) -> ReplicaBroker:
-        """Start a replica; `files` has what it keeps of the set, such as its terms."""
+        """Start a replica on the disk, or on these files."""
         config = self.config(number, **more)
         way = self.ways[number] = SimulatedCoordination(self.engine, NAME, self.clock)
 
         clock = self._clocks[number] = LifeClock(self.clock)
 
         def make(config: BrokerConfig) -> BrokerController:
-            return BrokerController(config, clock=clock, metrics=self._metrics)
+            return BrokerController(config, clock=clock, metrics=self._metrics, files=files)
 
         replica = self.replicas[number] = ReplicaBroker(config, make, files=files, coordination=way)
         await replica.start()

@@ -16,7 +16,7 @@ import pytest
 
 from skylarkmq.broker import replica_broker
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replica_broker import ReplicaBroker
+from skylarkmq.broker.replica_broker import ReplicaBroker, Stage
 from skylarkmq.broker.replication.failover.replica_events import FailoverRules, State
 from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.client import (
@@ -457,6 +457,20 @@ async def test_one_that_cannot_write_its_term_for_a_lease_lets_another_one_lead(
         alone = await replicas.start(1, files=files)
         assert alone.ended is not None
         assert await asyncio.wait_for(alone.ended, LIMIT_S) == 1
+
+
+async def test_the_first_of_a_set_leads_without_room_for_messages(tmp_path: Path) -> None:
+    """Its process ended, and again at each start."""
+    async with replica_set(tmp_path) as replicas:
+        files = FailingFiles()
+        files.fail("allocate", path="commitlog", times=ALWAYS, error=errno.ENOSPC)
+        alone = await replicas.start(1, files=files)
+        await until(lambda: files.has_failed, "a refusal")
+        assert alone.ended is not None
+        await until(lambda: alone._stage is Stage.LEADING or alone.ended.done(), "it leads")
+        assert not alone.ended.done()
+        files.heal()
+        await replicas.led()
 
 
 async def test_a_stop_does_not_wait_for_terms_that_the_machine_refuses(tmp_path: Path) -> None:
