@@ -18,7 +18,7 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from enum import Enum
@@ -402,47 +402,53 @@ class ReplicaBroker:
         if self._stage is Stage.FOLLOWING:
             if not anew and offset == self._store.commit_log.wrote_offset:
                 await self._synced()
-                await self._kept(partial(self._terms.keep, lineage), self._goes_on)
+                await self._granted(partial(self._keep, lineage), self._goes_on)
                 return self.lineage()
             await self._next_life()
         if anew and has_log:
             await self._begin_anew()
-        elif not anew and offset < self._store.commit_log.wrote_offset:
-            self._store.cut_back(offset)
-            self._recovered_end = offset
-        if await self._kept(partial(self._terms.keep, lineage), self._goes_on):
+        is_cut = await self._granted(partial(self._cut, offset, anew=anew), self._goes_on)
+        if is_cut and await self._granted(partial(self._keep, lineage), self._goes_on):
             await self._follow()
         return self.lineage()
+
+    async def _cut(self, offset: int, *, anew: bool) -> None:
+        if not anew and offset < self._store.commit_log.wrote_offset:
+            self._store.cut_back(offset)
+            self._recovered_end = offset
+
+    async def _keep(self, lineage: Lineage) -> None:
+        await asyncio.to_thread(self._terms.keep, lineage)
 
     def _goes_on(self) -> bool:
         return not self._is_stopping
 
-    async def _kept(
-        self, write: Callable[[], None], is_wanted: Callable[[], bool], limit_s: float = math.inf
+    async def _granted(
+        self,
+        attempt: Callable[[], Awaitable[None]],
+        is_wanted: Callable[[], bool],
+        limit_s: float = math.inf,
     ) -> bool:
-        """Have rows on the disk, or wait until the machine has what that takes.
+        """Do something as soon as the machine has what it takes.
 
-        Returns False when they are no longer wanted before.
+        Returns False when it is no longer wanted before.
 
         Raises:
-            OSError: the disk has failed, or refuses for `limit_s`.
+            StoreError, OSError: it has failed for good, or is refused for `limit_s`.
         """
         clock, told = self.life.peer_clock, False
         until_s = clock.monotonic() + limit_s
         while True:
             try:
-                await asyncio.to_thread(write)
+                await attempt()
                 return True
-            except OSError as error:
-                refused = refusal(error)
-                if refused is None or clock.monotonic() >= until_s:
+            except (StoreFullError, OSError) as error:
+                is_final = isinstance(error, OSError) and refusal(error) is None
+                if is_final or clock.monotonic() >= until_s:
                     raise
                 if not told:
                     told = True
-                    log.error(
-                        "this replica cannot write the terms of its log and waits: %s; %s",
-                        *refused,
-                    )
+                    log.error("this replica stores nothing and waits for its machine: %s", error)
             await sleep(clock, RETRY_S)
             if not is_wanted():
                 return False
@@ -521,8 +527,9 @@ class ReplicaBroker:
 
     async def begin_term(self, row: TermStart) -> Lineage:
         # Another replica may lead where this one cannot for so long.
-        write, limit_s = partial(self._terms.append, row), self.driver.rules.lease_s
-        await self._kept(write, lambda: self._may_begin(row.term), limit_s)
+        begin, limit_s = partial(self._terms.append, row), self.driver.rules.lease_s
+        attempt = partial(asyncio.to_thread, begin)
+        await self._granted(attempt, lambda: self._may_begin(row.term), limit_s)
         return self.lineage()
 
     async def lead(self, term: int) -> None:

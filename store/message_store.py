@@ -250,7 +250,11 @@ class MessageStore:
         marks = self.queues.checkpoint.load()._replace(index_point=self.index.point_at(offset))
         kept = self._cut.keep(offset)
         end_offset = self.commit_log.max_offset
-        self._cut.decide(Cut(offset, lowered(marks, offset, newest_ms)))
+        try:
+            self._cut.decide(Cut(offset, lowered(marks, offset, newest_ms)))
+        except StoreFullError:
+            self._files.unlink(kept)  # or each further try would take as much room
+            raise
         log.warning(
             "cutting the log back to offset %d; the %d bytes that go are kept in %s",
             offset,

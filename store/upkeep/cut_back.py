@@ -19,6 +19,7 @@ Unlike RocketMQ, whose slave goes on behind whatever it has.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
@@ -76,7 +77,7 @@ class CutBack:
             )
         return newest
 
-    def keep(self, offset: int) -> str:
+    def keep(self, offset: int) -> Path:
         """Copy what lies behind an offset into a file of its own, and return its path.
 
         Raises:
@@ -84,7 +85,7 @@ class CutBack:
         """
         size = self._log.max_offset - offset
         try:
-            return str(self._log.mapped_files.copy_out(offset, size, self._paths.own))
+            return self._log.mapped_files.copy_out(offset, size, self._paths.own)
         except OSError as error:
             refused = refusal(error)
             if refused is None:
