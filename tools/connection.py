@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, Unanswered
 from skylarkmq.client.config import DEFAULT_NAMESRV_ADDR, Credentials
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
@@ -75,6 +75,11 @@ class Session:
         It does without brokers that do not answer, and notes them for the output.
         """
         return Admin(client=client, timeout=self.timeout, unanswered=self.output.unanswered)
+
+    def without(self, broker: str, address: str, error: RocketMQError) -> None:
+        """Note and name a broker that a reader does without."""
+        self.output.unanswered[broker] = Unanswered(broker, address, error)
+        self.output.tell_unanswered()
 
     def run(
         self,

@@ -66,7 +66,8 @@ def tail(
 ) -> None:
     """Print the messages of all queues of TOPIC as they come, from now on, until Ctrl-C.
 
-    Joins no group. Prints a line for each message, JSON where no terminal reads it.
+    Joins no group. Prints a line for each message, JSON where no terminal reads it. A broker that
+    does not answer is named, and unless --last is given read once it does.
     """
     if last is not None and since is not None:
         raise click.UsageError("--last or --since, not both")
@@ -96,7 +97,9 @@ def tail(
             left -= len(shown)
         if not left:
             return
-        async with PeekReader(topic, client=client, start=start, selector=selector) as reader:
+        async with PeekReader(
+            topic, client=client, start=start, selector=selector, without=session.without
+        ) as reader:
             async for message in reader:
                 if _has(message, wanted):
                     _print(session, message, form)
@@ -238,7 +241,12 @@ async def _recent(
     ends = {each.queue: each.end for each in queues}
     found: list[PeekedMessage] = []
     async with PeekReader(
-        topic, client=client, start=begins, stop=ends, selector=selector
+        topic,
+        client=client,
+        start=begins,
+        stop=ends,
+        selector=selector,
+        without=session.without,
     ) as reader:
         found += [message async for message in reader]
     return sorted(found, key=_stored)[-count:], ends

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final, Literal, cast
 
-from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError
+from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 
@@ -75,7 +75,7 @@ def why(error: RocketMQError) -> Why:
     """Return in one word why a server did not answer."""
     if isinstance(error, RequestTimeout):
         return "silent"
-    return "away" if isinstance(error, ConnectionFailed) else "refused"
+    return "away" if isinstance(error, ConnectionFailed | RouteNotFound) else "refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@
 It joins no group, commits nothing and acknowledges nothing, so it changes nothing for the groups
 that consume the topic. Each queue has a task that pulls a batch ahead of the reader. The messages
 of one queue come in their order.
+
+With `without` it does without brokers that do not answer. A reader that has no end asks them again
+and again, and reads their queues once they answer; one that has an end leaves them out. So do both
+with brokers that refuse.
 """
 
 from __future__ import annotations
@@ -13,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeGuard
 
 from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
@@ -27,10 +31,12 @@ from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
     ConsumerClosed,
+    FilterRefused,
     IllegalState,
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
+    TopicNotExist,
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.message_view import StoredView
@@ -69,8 +75,11 @@ class PeekedMessage(StoredView):
 class _Feed:
     """One queue: the next offset, the end, and messages that were read and not given yet."""
 
-    def __init__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
+    def __init__(
+        self, queue: MessageQueue, offset: int, end: int | None, *, is_found: bool = True
+    ) -> None:
         self.queue = queue
+        self.is_found = is_found  # where it begins; else its broker has not answered yet
         self.offset = offset
         self.end = end
         self.ready: deque[PeekedMessage] = deque()
@@ -95,6 +104,7 @@ class PeekReader(OnClient):
         start: PeekStart = StartFrom.FIRST,
         stop: PeekStop = None,
         selector: Selector | None = None,
+        without: Callable[[str, str, RocketMQError], object] | None = None,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
 
@@ -108,13 +118,19 @@ class PeekReader(OnClient):
                 queue that ends earlier is read to its end. None: the reader goes on for ever, and
                 also reads queues that are made meanwhile.
             selector: which messages; default all. `Sql92` must be enabled on the broker.
+            without: called with name and address of a broker that does not answer, and with the
+                cause, maybe several times; the reader goes on with the others. An error is raised
+                where none is left. Default: the first broker that does not answer ends it.
         """
         super().__init__(client, namesrv_addr)
         self._topic = topic
         self._start = start
         self._stop = stop
         self._subscription = Subscription(self._namespace.wrap(topic), selector, 0)
+        self._without = without
         self._feeds: dict[MessageQueue, _Feed] = {}
+        self._left_out: set[MessageQueue] = set()  # of brokers that refuse, or did not answer
+        self._has_read = False  # a queue to its end
         self._turn: deque[_Feed] = deque()
         self._changed = asyncio.Event()
         self._failure: RocketMQError | None = None
@@ -129,7 +145,8 @@ class PeekReader(OnClient):
         """Return the next message.
 
         Raises:
-            RocketMQError: a broker refused, or was away for longer than 30 s.
+            RocketMQError: a broker refused, or was away for longer than 30 s, and `without` is not
+                given, or no other is left.
             IllegalState: not started.
         """
         if not self._started and not self._stopped:
@@ -151,7 +168,7 @@ class PeekReader(OnClient):
         Raises:
             RouteNotFound: nobody has the topic.
             FilterRefused: a broker does not filter so.
-            RocketMQError: a broker or all name servers cannot be asked.
+            RocketMQError: a broker, with `without` each of them, or no name server can be asked.
             ConsumerClosed: stopped before.
         """
         async with self._starting:
@@ -213,23 +230,57 @@ class PeekReader(OnClient):
 
     async def _open_feeds(self) -> list[_Feed]:
         services = services_of(self._client)
-        offsets = OffsetStore(services, TOOLS_CONSUMER_GROUP)
         route = await services.routes.refresh(self._subscription.data.topic)
         if route is None:
             raise RouteNotFound(self._topic, "topic_missing", "No broker has this topic")
-        await check_filter(services, TOOLS_CONSUMER_GROUP, self._subscription, inline=True)
-        if isinstance(self._start, StartFrom):
-            queues = list(route.subscribe_queues)
-            starts = await asyncio.gather(*(self._begin_of(offsets, queue) for queue in queues))
-        else:
-            wrap = self._namespace.wrap_queue
-            named = {wrap(queue): offset for queue, offset in self._start.items()}
-            queues, starts = list(named), list(named.values())
+        queues = list(route.subscribe_queues)
+        if not isinstance(self._start, StartFrom):
+            queues = [self._namespace.wrap_queue(queue) for queue in self._start]
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        outcomes = await asyncio.gather(
+            *(self._feeds_on(broker, those) for broker, those in by_broker.items()),
+            return_exceptions=self._without is not None,
+        )
+        feeds: list[_Feed] = []
+        errors: list[RocketMQError] = []
+        for (broker, those), outcome in zip(by_broker.items(), outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                feeds += outcome
+                continue
+            if not _is_silence(outcome):
+                raise outcome
+            errors.append(outcome)
+            self._do_without(broker, outcome)
+            if self._stop is None and _may_succeed_later(outcome):
+                feeds += [_Feed(queue, 0, None, is_found=False) for queue in those]
+            else:
+                self._left_out.update(those)
+        if len(errors) == len(by_broker) and errors:
+            raise errors[0]
+        return feeds
+
+    async def _feeds_on(self, broker: str, queues: list[MessageQueue]) -> list[_Feed]:
+        """Ask a broker where these of its queues begin and end."""
+        services = services_of(self._client)
+        offsets = OffsetStore(services, TOOLS_CONSUMER_GROUP)
+        subscription = self._subscription
+        await check_filter(services, TOOLS_CONSUMER_GROUP, subscription, inline=True, broker=broker)
+        starts = await asyncio.gather(*(self._begin_of(offsets, queue) for queue in queues))
         ends = await asyncio.gather(*(self._end_of(offsets, queue) for queue in queues))
         return [_Feed(*item) for item in zip(queues, starts, ends, strict=True)]
 
+    def _do_without(self, broker: str, error: RocketMQError) -> None:
+        """Tell of a broker that does not answer; raise the error where that ends the reader."""
+        if self._without is None or not _is_silence(error):
+            raise error
+        addresses = services_of(self._client).routes.broker(broker)
+        self._without(broker, addresses[min(addresses)] if addresses else "", error)
+
     async def _begin_of(self, offsets: OffsetStore, queue: MessageQueue) -> int:
-        assert isinstance(self._start, StartFrom), "offsets by queue need no question"
+        if not isinstance(self._start, StartFrom):
+            return self._start[self._namespace.unwrap_queue(queue)]
         if self._start.where == "first":
             return await offsets.begin(queue)
         if self._start.where in ("last", "now"):
@@ -256,6 +307,7 @@ class PeekReader(OnClient):
         """Read one queue to its end; the root of a task."""
         sources = PullSources(services_of(self._client).routes)
         try:
+            await self._find(feed)
             while not feed.at_end:
                 await feed.room.wait()
                 offset = feed.offset
@@ -263,14 +315,39 @@ class PeekReader(OnClient):
                 self._look_for_new_queues()
                 if feed.offset == offset:
                     await sleep(services_of(self._client).clock, EMPTY_DELAY_S)
+            self._has_read = True
         except RocketMQError as error:
-            self._failure = self._failure or error
+            self._leave_out(feed, error)
         except Exception as error:
             log.exception("reading %s failed, the reader ends", feed.queue)
             self._failure = RocketMQError(f"reading {feed.queue} failed: {error}")
         finally:
             self._feeds.pop(feed.queue, None)
             self._changed.set()
+
+    async def _find(self, feed: _Feed) -> None:
+        """Ask where a queue begins until its broker answers."""
+        services, queue = services_of(self._client), feed.queue
+        while not feed.is_found:
+            await sleep(services.clock, RETRY_S * services.random.uniform(0.5, 1.5))
+            try:
+                (found,) = await self._feeds_on(queue.broker_name, [queue])
+            except RocketMQError as error:
+                if not _may_succeed_later(error):
+                    raise
+                log.debug("%s cannot be read yet: %s", queue, error)
+            else:
+                feed.offset, feed.is_found = found.offset, True
+
+    def _leave_out(self, feed: _Feed, error: RocketMQError) -> None:
+        """Go on without a queue; where that is not wanted, or none is left, the reader ends."""
+        self._left_out.add(feed.queue)
+        try:
+            self._do_without(feed.queue.broker_name, error)
+        except RocketMQError:
+            self._failure = self._failure or error
+        if self._feeds.keys() <= {feed.queue} and not self._has_read:
+            self._failure = self._failure or error
 
     async def _patient_pull(self, feed: _Feed, sources: PullSources) -> PullResult:
         """Pull; while the broker is away or busy, try again for AWAY_MAX_S.
@@ -292,8 +369,12 @@ class PeekReader(OnClient):
             except RocketMQError as error:
                 now_s = services.clock.monotonic()
                 give_up_s = now_s + AWAY_MAX_S if give_up_s is None else give_up_s
-                if not _may_succeed_later(error) or now_s >= give_up_s:
+                if not _may_succeed_later(error):
                     raise
+                if now_s >= give_up_s:
+                    if self._without is None or feed.end is not None:
+                        raise
+                    self._do_without(queue.broker_name, error)
                 log.debug("peeking into %s: %s", queue, error)
                 sources.forget(queue)
                 await sleep(services.clock, RETRY_S * services.random.uniform(0.5, 1.5))
@@ -331,8 +412,15 @@ class PeekReader(OnClient):
         if self._failure is not None or self._stopped:
             return
         for queue in route.subscribe_queues:
-            if queue not in self._feeds:
+            if queue not in self._feeds and queue not in self._left_out:
                 self._begin(_Feed(queue, 0, None))
+
+
+def _is_silence(error: BaseException) -> TypeGuard[RocketMQError]:
+    """Return whether a broker cannot be asked or refuses, which says nothing about the others."""
+    if isinstance(error, FilterRefused | TopicNotExist):
+        return False
+    return isinstance(error, BrokerError | ConnectionFailed | RequestTimeout | RouteNotFound)
 
 
 def _may_succeed_later(error: RocketMQError) -> bool:

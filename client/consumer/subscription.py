@@ -161,7 +161,12 @@ def filter_error(error: BrokerError) -> BrokerError:
 
 
 async def check_filter(
-    services: Services, group: str, subscription: Subscription, *, inline: bool = False
+    services: Services,
+    group: str,
+    subscription: Subscription,
+    *,
+    inline: bool = False,
+    broker: str | None = None,
 ) -> None:
     """Ask every broker of the topic whether it can filter so; tags need no question.
 
@@ -171,6 +176,7 @@ async def check_filter(
     Args:
         inline: each pull will carry the expression. Then every broker must have said yes: an
             Apache broker that cannot read an inline expression answers with every message.
+        broker: the only one to ask.
 
     Raises:
         FilterRefused: a broker does not filter by SQL92, or cannot read the expression.
@@ -190,9 +196,10 @@ async def check_filter(
     question = CheckClientRequestBody(
         client_id=services.client_id, group=group, subscription_data=data
     )
-    addresses = [broker[MASTER_ID] for broker in route.brokers.values() if MASTER_ID in broker]
+    brokers = [ids for name, ids in route.brokers.items() if broker in (None, name)]
+    addresses = [ids[MASTER_ID] for ids in brokers if MASTER_ID in ids]
     if inline:  # also slaves that have lost their master are pulled from
-        addresses = [broker[min(broker)] for broker in route.brokers.values() if broker]
+        addresses = [ids[min(ids)] for ids in brokers if ids]
     timeout_s = services.config.request_timeout
     outcomes = await asyncio.gather(
         *(services.consumer_api.check_client(each, question, timeout_s) for each in addresses),

@@ -46,6 +46,7 @@ from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSe
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
 from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
+from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.observe.trace import TRACE_TOPIC
 from skylarkmq.client.producer.lanes import QueueSelector
@@ -1070,6 +1071,7 @@ class PeekReader:
         start: PeekStart = StartFrom.FIRST,
         stop: PeekStop = None,
         selector: Selector | None = None,
+        without: Callable[[str, str, RocketMQError], object] | None = None,
     ) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> PeekedMessage: ...
@@ -1079,7 +1081,7 @@ class PeekReader:
         Raises:
             RouteNotFound: nobody has the topic.
             FilterRefused: a broker does not filter so.
-            RocketMQError: a broker or all name servers cannot be asked.
+            RocketMQError: a broker, with `without` each of them, or no name server can be asked.
             ConsumerClosed: stopped before.
         """
 

@@ -33,6 +33,18 @@ MUTANTS: Final = (
         "client/consumer/test_offset_store.py client/consumer/test_orderly.py",
     ),
     Mutant(
+        "client/consumer/peek_reader.py",
+        "if queue not in self._feeds and queue not in self._left_out:",
+        "if queue not in self._feeds:",
+        "client/consumer/test_peek_reader.py",
+    ),
+    Mutant(
+        "client/consumer/peek_reader.py",
+        "if len(errors) == len(by_broker) and errors:",
+        "if False:",
+        "client/consumer/test_peek_reader.py",
+    ),
+    Mutant(
         "client/consumer/queue_locks.py",
         "self._until_s[queue] = asked_s + LOCK_LOST_S",
         "self._until_s[queue] = self._clock.monotonic() + LOCK_LOST_S",

@@ -16,6 +16,7 @@ from skylarkmq.client import (
     IllegalState,
     MessageQueue,
     PeekReader,
+    RocketMQError,
     RouteNotFound,
     Sql92,
     StartFrom,
@@ -195,3 +196,125 @@ async def test_cancelled_waiting_loses_no_message() -> None:
             await asyncio.gather(waiting, return_exceptions=True)
             if waiting.cancelled():
                 assert (await peek.it.wait(anext(peek.reader))).body == b"%d" % n
+
+
+# Without a broker that does not answer
+
+
+class Two(Peek):
+    """A second broker, which is to be sick; `without` tells who was done without."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.without: list[tuple[str, str, type[RocketMQError]]] = []
+        settings.setdefault("without", self._note)
+        super().__init__(1, 2, **settings)
+        self.other = self.it.cluster.broker("broker-b", {"orders": 1})
+        self.other.add("orders", 0, b"b-0", b"b-1")
+
+    def _note(self, broker: str, address: str, error: RocketMQError) -> None:
+        self.without.append((broker, address, type(error)))
+
+    def away(self) -> None:
+        self.other.connect_error = ConnectionRefusedError("down")
+        self.other.lose_all()
+
+    async def next(self) -> bytes:
+        return (await self.it.wait(anext(self.reader))).body
+
+    async def pass_a_minute(self) -> None:
+        """Brokers that are there answer held pulls in time."""
+        for _ in range(6):
+            await self.it.pass_time(10)
+            self.it.broker.release_pulls()
+            self.other.release_pulls()
+
+
+async def test_it_goes_on_without_a_broker_and_with_it_once_it_answers() -> None:
+    two = Two()
+    two.away()
+    async with two:
+        assert two.without == [("broker-b", two.other.address, ConnectionFailed)]
+        assert [await two.next() for _ in range(2)] == [b"0-0", b"0-1"]
+        two.other.connect_error = None
+        assert [await two.next() for _ in range(2)] == [b"b-0", b"b-1"]
+        two.away()
+        two.it.broker.add("orders", 0, b"0-2")
+        await two.pass_a_minute()
+        assert await two.next() == b"0-2"
+        assert len(two.without) > 1
+        assert set(two.without) == {two.without[0]}
+        two.other.connect_error = None
+        two.other.add("orders", 0, b"b-2")
+        assert await two.next() == b"b-2"
+
+
+async def test_from_now_on_begins_where_a_broker_answers() -> None:
+    two = Two(start=StartFrom.NOW)
+    two.away()
+    async with two:
+        waiting = asyncio.create_task(two.next())
+        two.other.connect_error = None
+        await two.it.pass_time(4)
+        two.other.add("orders", 0, b"new")
+        assert await waiting == b"new"
+
+
+async def test_with_an_end_it_leaves_out_who_does_not_answer() -> None:
+    two = Two(stop="now")
+    two.away()
+    async with two:
+        assert await two.rest() == [b"0-0", b"0-1"]
+    later = Two(stop="now")
+    later.other.refuse(PULL, *[ResponseCode.SYSTEM_BUSY] * 100)
+    async with later:
+        await later.pass_a_minute()
+        assert await later.rest() == [b"0-0", b"0-1"]
+        assert [broker for broker, _, _ in later.without] == ["broker-b"]
+
+
+@pytest.mark.parametrize("code", [PULL, RequestCode.GET_MIN_OFFSET])
+async def test_who_refuses_is_left_out(code: int) -> None:
+    two = Two()
+    two.other.refuse(code, ResponseCode.NO_PERMISSION)
+    async with two:
+        assert [await two.next() for _ in range(2)] == [b"0-0", b"0-1"]
+        two.it.broker.add("orders", 0, b"0-2")
+        await two.pass_a_minute()
+        assert await two.next() == b"0-2", "nor is its queue a new one"
+        assert [broker for broker, _, _ in two.without] == ["broker-b"]
+        two.it.broker.refuse(PULL, ResponseCode.NO_PERMISSION)
+        two.it.broker.release_pulls()
+        with pytest.raises(BrokerError, match="NO_PERMISSION"):
+            await two.next()
+
+
+async def test_where_nobody_answers_it_does_not_begin() -> None:
+    two = Two()
+    two.away()
+    two.it.broker.connect_error = ConnectionRefusedError("down")
+    with pytest.raises(ConnectionFailed):
+        await two.it.wait(two.reader.start())
+    assert len(two.without) == 2
+    default = Two(without=None)
+    default.away()
+    with pytest.raises(ConnectionFailed):
+        await default.it.wait(default.reader.start())
+
+
+async def test_a_filter_is_checked_by_each_broker_that_is_read() -> None:
+    code = RequestCode.CHECK_CLIENT_CONFIG
+    two = Two(selector=Sql92("n > 3"))
+    two.away()
+    async with two:
+        assert await two.next() == b"0-0"
+        two.other.connect_error = None
+        assert [await two.next() for _ in range(3)] == [b"0-1", b"b-0", b"b-1"]
+        assert [len(broker.of_code(code)) for broker in (two.it.broker, two.other)] == [1, 1]
+    refused = Two(selector=Sql92("n >"))
+    refused.other.refuse(code, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    with pytest.raises(FilterRefused):
+        await refused.it.wait(refused.reader.start())
+    named = Two(selector=Sql92("n > 3"), start={FIRST: 1})
+    named.away()
+    async with named:
+        assert (await named.next(), named.without) == (b"0-1", [])

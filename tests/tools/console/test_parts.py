@@ -176,7 +176,7 @@ async def test_a_tail_tells_what_it_left_out_once_no_more_comes(
             await asyncio.Event().wait()
 
     reader: Any = read()
-    events = [event async for event in limited(tail.events_of(reader, ManualClock()))]
+    events = [event async for event in limited(tail.events_of(reader, ManualClock(), {}))]
     assert len(events) == tail.RATE_MAX + 1
     assert events[-1] == 'event: skipped\ndata: {"count": 3}\n\n'
 

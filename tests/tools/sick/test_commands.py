@@ -109,6 +109,23 @@ def test_a_tail_begins_with_what_the_others_have(shell: Shell, cluster: Cluster)
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
+@pytest.mark.parametrize("more", ["--since 1h", "--since 1h --tags x", "--last 9 --tags x"])
+def test_a_tail_reads_what_the_others_have(shell: Shell, cluster: Cluster, more: str) -> None:
+    said = shell("tail", "orders", *more.split(), "--for", "1s")
+    assert {each["topic"] for each in said.lines} == ({"orders"} if more == "--since 1h" else set())
+    assert names_the_sick(said, cluster)
+    assert said.err.count("warning: without") == 1
+    assert said.code == INCOMPLETE
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
+def test_a_tail_from_now_on_begins_without_the_sick(shell: Shell, cluster: Cluster) -> None:
+    said = shell("tail", "orders", "--for", "100ms")
+    assert (said.lines, said.code) == ([], INCOMPLETE)
+    assert names_the_sick(said, cluster)
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
 @pytest.mark.parametrize(
     "words", ["consumerProgress -g billing", "getBrokerConfig -c DefaultCluster"]
 )

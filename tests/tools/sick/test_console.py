@@ -55,6 +55,18 @@ async def test_what_is_known_of_the_others_is_shown(
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
+async def test_a_live_tail_names_who_does_not_answer(cluster: Cluster) -> None:
+    async with (
+        console(cluster.namesrv, new_client=cluster.client) as browser,
+        browser.client.stream("GET", "/tail/events?topic=orders") as answer,
+    ):
+        lines = answer.aiter_lines()
+        told = [await anext(lines) for _ in range(4)]
+    assert told[2] == "event: without"
+    assert SICK in told[3]
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
 async def test_what_waits_is_not_said_to_be_nothing(cluster: Cluster) -> None:
     assert "Nothing is delayed" not in await page(cluster, "/pending")
 

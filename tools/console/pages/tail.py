@@ -2,18 +2,19 @@
 
 The page holds a stream of events open (`text/event-stream`). A reader of the SDK's own (PeekReader)
 feeds it: it joins no group and commits nothing. A stream shows so many messages a second; it counts
-those that it leaves out.
+those that it leaves out, and names the brokers that do not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
+from skylarkmq.client.admin import Unanswered
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
 from skylarkmq.client.errors import RocketMQError
@@ -56,8 +57,16 @@ class Tails:
         selector = Tag(tag) if tag else None
         queues = (await admin.describe_topic(topic)).queues
         starts = {each.queue: max(each.begin, each.end - SHOWN_BEFORE) for each in queues}
+
+        def without(broker: str, address: str, error: RocketMQError) -> None:
+            visit.unanswered[broker] = Unanswered(broker, address, error)
+
         reader = PeekReader(
-            topic, client=access.client, start=starts or StartFrom.NOW, selector=selector
+            topic,
+            client=access.client,
+            start=starts or StartFrom.NOW,
+            selector=selector,
+            without=without,
         )
         events = self._events(reader, access.clock, visit)
         return StreamingResponse(
@@ -69,7 +78,7 @@ class Tails:
         try:
             await reader.start()
             yield "retry: 3000\n\n"
-            async for event in events_of(reader, clock):
+            async for event in events_of(reader, clock, visit.unanswered):
                 yield event
         except RocketMQError as error:
             failure = explained(error, visit.settings)
@@ -79,10 +88,20 @@ class Tails:
             await reader.stop()
 
 
-async def events_of(reader: PeekReader, clock: Clock) -> AsyncGenerator[str]:
-    """Yield the text of events: messages, what was left out, and beats while nothing comes."""
+async def events_of(
+    reader: PeekReader, clock: Clock, unanswered: Mapping[str, Unanswered]
+) -> AsyncGenerator[str]:
+    """Yield the text of events: messages, what was left out, and beats while nothing comes.
+
+    Args:
+        unanswered: brokers that do not answer, by name; the reader's `without` adds some.
+    """
     second_s, told, left_out = clock.monotonic(), 0, 0
+    named = 0
     while True:
+        if len(unanswered) > named:
+            named = len(unanswered)
+            yield _event("without", {"brokers": [str(each) for each in unanswered.values()]})
         try:
             message = await asyncio.wait_for(anext(reader), TOLD_S if left_out else BEAT_S)
         except (TimeoutError, StopAsyncIteration) as error:

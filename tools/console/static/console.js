@@ -190,6 +190,11 @@ function watch() {
     text.hidden = false;
     text.textContent = `${skipped.toLocaleString("en")} more came too fast to be shown.`;
   });
+  source.addEventListener("without", (event) => {
+    const text = byId("tail-without");
+    text.hidden = false;
+    text.textContent = JSON.parse(event.data).brokers.map((each) => `Without ${each}`).join("; ");
+  });
   source.addEventListener("failed", (event) => {
     const failure = JSON.parse(event.data);
     const text = byId("tail-error");
