@@ -112,6 +112,8 @@ class RouteInfoManager:
         # Invariant: the addresses in `_live` are those in `_addresses`, each in its broker's.
         # Invariant: every broker name in `_queues` and in `_clusters` stands in `_addresses`.
         self._live: dict[str, BrokerLiveInfo] = {}
+        # Invariant: it says of those in `_live` what their `connections` say.
+        self._by_connection: dict[BrokerConnection, dict[BrokerLiveInfo, None]] = {}
         self._addresses: dict[str, dict[int, str]] = {}  # broker name -> id -> address
         self._clusters: dict[str, str] = {}  # broker name -> cluster
         self._queues: dict[str, dict[str, QueueData]] = {}  # broker name -> topic -> its queues
@@ -192,8 +194,9 @@ class RouteInfoManager:
             self._clusters[name] = header.cluster_name
         if known is None:
             known = self._live[address] = BrokerLiveInfo(name, address, connection)
-        elif connection is not None:
+        if connection is not None:
             known.connections.add(connection)
+            self._by_connection.setdefault(connection, {})[known] = None
         known.data_version = wrapper.data_version
         known.filter_servers = body.filter_server_list
         known.ha_server_addr = header.ha_server_addr
@@ -252,11 +255,10 @@ class RouteInfoManager:
 
     def connection_closed(self, connection: BrokerConnection) -> None:
         """Drop the brokers whose last connection is gone."""
-        for address, info in list(self._live.items()):
-            if connection in info.connections:
-                info.connections.discard(connection)
-                if not info.connections:
-                    self._drop(address, "its connection ended")
+        for info in self._by_connection.pop(connection, {}):
+            info.connections.discard(connection)
+            if not info.connections:
+                self._drop(info.address, "its connection ended")
 
     def drop_silent(self) -> None:
         """Drop the brokers elsewhere that did not register for BROKER_EXPIRY_S."""
@@ -438,7 +440,7 @@ class RouteInfoManager:
             del addresses[broker_id]  # a slave that became the master, or the other way round
         before = addresses.get(header.broker_id)
         if before is not None:
-            self._live.pop(before, None)
+            self._end_life(before)
         addresses[header.broker_id] = address
         log.info("broker %s registered at %s", header.broker_name, address)
 
@@ -481,8 +483,17 @@ class RouteInfoManager:
             return True
         return 0 < len(topic) <= NAME_SIZE_MAX and len(self._brokers) < TOPICS_MAX
 
-    def _drop(self, address: str, why: str) -> None:
+    def _end_life(self, address: str) -> BrokerLiveInfo:
         info = self._live.pop(address)
+        for connection in info.connections:
+            others = self._by_connection[connection]
+            del others[info]
+            if not others:
+                del self._by_connection[connection]
+        return info
+
+    def _drop(self, address: str, why: str) -> None:
+        info = self._end_life(address)
         addresses = self._addresses[info.name]
         for broker_id in [i for i, other in addresses.items() if other == address]:
             del addresses[broker_id]

@@ -344,6 +344,18 @@ def test_what_a_broker_registers_is_bounded(
     assert _queues(routes, "V") == {"broker-a": 4}
 
 
+def test_the_end_of_a_connection_looks_at_its_own_brokers() -> None:
+    routes = RouteInfoManager(ManualClock())
+    links = [_Link() for _ in range(500)]
+    for number, link in enumerate(links):
+        routes.register(_header(f"broker-{number}", f"10.0.0.1:{number}"), _body(), link)
+    with counted_lines() as work:
+        for link in links:
+            routes.connection_closed(link)
+    assert work.lines < 500 * 100, "some for each, not for each pair"
+    assert (routes._live, routes._by_connection) == ({}, {})
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_brokers_that_leave_together_are_forgotten_in_turns(shared: bool) -> None:
     clock = ManualClock()
@@ -476,6 +488,10 @@ def test_whatever_brokers_do_routes_lead_to_brokers_that_are_there(
         else:
             routes.forget_topic(topics)
         table = routes.cluster_info().broker_addr_table
+        live = {info: each for each, info in routes._live.items()}
+        assert {(c, info) for c, infos in routes._by_connection.items() for info in infos} == {
+            (c, info) for info in live for c in info.connections
+        }
         assert all(name in routes._brokers[topic] for name, topic in _entries(routes))
         standing = [each for data in table.values() for each in data.broker_addrs.values()]
         assert len(standing) == len(set(standing)), "an address stands once"
