@@ -133,6 +133,7 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         self._reading_ended = False
         self._behind = False  # the transport holds more than BEHIND_SIZE
         self._unread_size = 0  # what it would hold if the peer had not read since `paused_since_s`
+        self._lingers = False  # it gets nothing any more, and may not have taken the last yet
         self._held_size = 0  # bytes that came and were not handled, as the server knows it
         self.writing_paused = False
         self.reading_paused = False
@@ -185,6 +186,7 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._lingers = False
         if not self.close_reason:
             self.close_reason = "peer" if exc is None else "error"
         self._forget_all()
@@ -283,8 +285,10 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
 
     def end(self, reason: str) -> None:
         """End the connection as `close` does, and all that is under way for the peer now."""
+        if self.closed:
+            return
         self.close(reason)
-        self.closed = True  # at once: nothing is added to what it still takes
+        self.closed = self._lingers = True  # at once: nothing is added to what it still takes
         self._forget_all()
         self._tell_listeners()
 
@@ -292,8 +296,10 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         """End the connection now; what is queued is lost."""
         if not self.close_reason:
             self.close_reason = reason
-        self.closed = True  # at once: a later answer must not add to what is dropped
-        self._transport.abort()
+        if not self.closed or self._lingers:
+            self.closed = True  # at once: a later answer must not add to what is dropped
+            self._lingers = False
+            self._transport.abort()
 
 
 def socket_silence_s(connected: Any) -> float:

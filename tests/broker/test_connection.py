@@ -263,3 +263,21 @@ def test_close_sends_what_is_queued_and_keeps_its_first_reason(owner: Owner) -> 
     made.close("other")
     assert (transport.writes, transport.ended) == ([b"last"], "close")
     assert made.close_reason == "idle_timeout"
+
+
+async def test_an_end_at_once_sends_what_is_queued_and_tells_listeners(owner: Owner) -> None:
+    made, transport = connect(owner)
+    gone: list[object] = []
+    made.add_close_listener(gone.append)
+    made._in_read = True
+    made.send(b"last")
+    made.end("revoked")
+    made.send(b"late")
+    await settle()
+    assert (transport.writes, transport.ended, made.closed) == ([b"last"], "close", True)
+    assert gone == [made]
+    made.end("other")
+    made.abort("other")  # it does not take its last answer
+    assert (transport.ended, made.close_reason) == ("abort", "revoked")
+    made.connection_lost(None)
+    assert (gone, owner.gone) == ([made], [made])
