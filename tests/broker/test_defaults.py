@@ -179,6 +179,7 @@ BROKER: dict[str, Any] = {
     "popInflightMaxPerQueue": Other(None, 10_000, "every table has a limit; 5.x's is off"),
     "popInflightMaxPerGroup": Other(None, 100_000, "every table has a limit"),
     "popInflightMax": Other(None, 1_000_000, "every table has a limit"),
+    "enableRetryTopicV2": Other(None, False, "as 5.x has it"),
     "consumeYoungQueueFromFirst": Other(None, True, "RocketMQ's rule, which has no key there"),
     "startAcceptSendRequestTimeStamp": 0,
     "rejectTransactionMessage": False,

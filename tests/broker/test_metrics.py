@@ -165,6 +165,7 @@ EXACT = {
         f'skylarkmq_connections_closed_total{{{OURS},reason="slow_sender"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="shutdown"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="limit"}} 0.0',
+        f'skylarkmq_connections_closed_total{{{OURS},reason="revoked"}} 0.0',
         f'skylarkmq_connections_closed_total{{{OURS},reason="other"}} 0.0',
     ],
     "skylarkmq_network_bytes_total": [
