@@ -6,7 +6,8 @@ stop. After a crash a group gets the messages of the last seconds again.
 
 The log may still end below an offset: after a power cut over a file of RocketMQ's, which does not
 wait for the log, and after tools that cut a log or put an older one in its place. New messages
-below it would never be consumed, so each start sets such offsets to the end.
+below it would never be consumed, so each start sets such offsets to the end, in the file as well:
+after new messages nobody could tell any more.
 
 The table is bounded by its callers, which refuse unknown topics, groups and queues.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../offset/ConsumerOffsetManager.java
@@ -117,6 +118,7 @@ class ConsumerOffsetManager(FollowingTable):
                     offsets[queue_id] = end
         if count:
             self.mark()
+            self._write_clipped()
             log.warning(
                 "%d consumer offsets were above the ends of their queues, whose last messages are "
                 "gone, and were set to the ends: %s%s",
@@ -124,6 +126,17 @@ class ConsumerOffsetManager(FollowingTable):
                 example,
                 ", ..." if count > 1 else "",
             )
+
+    def _write_clipped(self) -> None:
+        """Replace the file at once; blocks. What is refused here is written with the next change.
+
+        What this start has found is as durable as its log.
+        """
+        text = table_text("offsetTable", dict(self.rows()), None)
+        try:
+            self._files.replace(self._path, text, backup=True)
+        except OSError as error:
+            log.error("%s could not be written, tried again later: %s", self._path, error)
 
     def start(self) -> None:
         """Begin to write the file at intervals."""

@@ -175,6 +175,8 @@ async def test_nor_is_one_after_a_clean_stop_as_tools_leave_a_store_that_they_cu
     again = Rig(rig.files).with_file(b'{"offsetTable":{"T@g":{"0":10},"T@h":{"0":1}}}').start()
     assert again.store.recovery is not None and again.store.recovery.clean
     assert [again.manager.query(group, "T", 0) for group in "gh"] == [1, 1]
+    # In the file too: a kill would leave it as it was, with new messages below it.
+    assert again.table["T@g"] == {"0": 1}
 
 
 @pytest.mark.parametrize("text", [None, b"", b" \n"])
