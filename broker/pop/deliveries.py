@@ -6,6 +6,8 @@
         held       somebody has it, or it rests for a moment; ends by the clock (`Lapses`)
         again      it waits in place for the next receive
         moving     it is being copied to a topic of retries or dead letters
+        acked      of an ordered group: it is acknowledged, but one before it is not; done as soon
+                   as all before it are, and comes again with one that does
 
 Loop thread.
 """
@@ -44,10 +46,11 @@ class Delivery:
         topic: that a receive asked for, or must ask for.
         to_dead_letters: where it goes while it is moving.
         copy_physical: where its copy lies, which is not on the disk yet; UNKNOWN: it has none.
+        is_acked: see above; its serial is that of the acknowledgement.
     """
 
-    __slots__ = ("attempt", "client_id", "copy_physical", "due_ms", "offset", "physical_offset",
-                 "queue", "renewals", "serial", "since_ms", "to_dead_letters",
+    __slots__ = ("attempt", "client_id", "copy_physical", "due_ms", "is_acked", "offset",
+                 "physical_offset", "queue", "renewals", "serial", "since_ms", "to_dead_letters",
                  "topic")  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class Delivery:
         self.since_ms = 0
         self.to_dead_letters = False
         self.copy_physical = UNKNOWN
+        self.is_acked = False
 
 
 class PopQueue:
@@ -113,6 +117,11 @@ class PopQueue:
     def mark(self) -> int:
         """The first message that is not done."""
         return self._order[0] if self._order else self.next_offset
+
+    @property
+    def first(self) -> Delivery | None:
+        """The first message that is not done; None: nothing is in flight."""
+        return self.in_flight[self._order[0]] if self._order else None
 
     @property
     def is_blocked(self) -> bool:

@@ -10,7 +10,14 @@ from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
+from skylarkmq.store.pop.journal_records import (
+    ACKNOWLEDGED,
+    UNKNOWN,
+    Key,
+    KeyState,
+    PopState,
+    Row,
+)
 
 if TYPE_CHECKING:
     from skylarkmq.broker.pop.registry import PopRegistry
@@ -82,7 +89,7 @@ class LiveState:
                 delivery.offset,
                 delivery.physical_offset,
                 delivery.serial,
-                delivery.due_ms + now_ms if delivery.due_ms >= 0 else 0,
+                _visible_ms(delivery, now_ms),
                 delivery.attempt,
                 delivery.copy_physical,
             )
@@ -95,6 +102,13 @@ class LiveState:
             )
             end_physical = units[0].commit_offset if units else UNKNOWN
         return KeyState(queue.next_offset, end_physical, rows, queue.attempt_id)
+
+
+def _visible_ms(delivery: Delivery, now_ms: int) -> int:
+    """Return when a delivery comes again, as a row says it; `now_ms` makes it a time of day."""
+    if delivery.is_acked:
+        return ACKNOWLEDGED
+    return delivery.due_ms + now_ms if delivery.due_ms >= 0 else 0
 
 
 def restore(state: PopState, registry: PopRegistry, taker: Taker) -> PopState:
@@ -118,6 +132,7 @@ def _fill(queue: PopQueue, found: KeyState, registry: PopRegistry, taker: Taker)
     queue.reset(found.next_offset)
     queue.is_fifo = bool(found.attempt_id) or registry.is_ordered(group.name)
     queue.attempt_id = found.attempt_id
+    _end_acknowledged(found.rows, is_fifo=queue.is_fifo)
     consumption = group.consumptions.get(queue.source.asked_topic)
     if found.attempt_id and consumption is not None:
         consumption.attempts.setdefault(found.attempt_id, []).append(queue)
@@ -128,3 +143,12 @@ def _fill(queue: PopQueue, found: KeyState, registry: PopRegistry, taker: Taker)
         queue.add(delivery)
         taker.revive(delivery, row.serial, row.visible_ms)
     taker.settle(queue)
+
+
+def _end_acknowledged(rows: dict[int, Row], *, is_fifo: bool) -> None:
+    """Take out what is acknowledged and need not wait for a message before it any more."""
+    for offset, row in sorted(rows.items()):
+        if row.visible_ms == ACKNOWLEDGED and row.serial:
+            del rows[offset]
+        elif is_fifo:
+            break

@@ -44,6 +44,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.host_address import network_at
 from skylarkmq.store.pop.journal_records import (
+    ACKNOWLEDGED,
     UNKNOWN,
     Changed,
     Done,
@@ -183,6 +184,7 @@ class PopService:
                 if (
                     delivery.due_ms < 0
                     and delivery.copy_physical == UNKNOWN
+                    and not delivery.is_acked
                     and delivery not in queue.again
                 ):  # a copy was under way
                     self.lapses.hold(delivery, self.lapses.now_ms())
@@ -417,7 +419,7 @@ class PopService:
             if delivery is None:
                 known.append(receipt in consumption.ended)
                 continue
-            self._done(consumption, delivery)
+            self._acknowledge(consumption, delivery)
             consumption.ended.append(receipt)
             known.append(True)
         if any(known):
@@ -560,17 +562,32 @@ class PopService:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
             )
 
+    def _acknowledge(self, consumption: Consumption, delivery: Delivery) -> None:
+        """Note that a message is consumed; in an ordered queue as soon as all before it are."""
+        queue = delivery.queue
+        if not queue.is_fifo or delivery is queue.first:
+            self._done(consumption, delivery)
+            return
+        self.taker.keep_acknowledged(delivery)
+        self._note_change(delivery, ACKNOWLEDGED)
+        self.relist(queue)
+
     def _done(self, consumption: Consumption | None, delivery: Delivery) -> None:
         queue = delivery.queue
-        self.taker.end(delivery)
-        self.journal.note(Done(queue.key, delivery.offset))
+        self._end(delivery)
         if queue.is_fifo:
+            while (first := queue.first) is not None and first.is_acked:
+                self._end(first)
             if not queue.in_flight and consumption is not None:
                 self.taker.close_batch(queue, consumption)
             if not queue.is_blocked:
                 self.relist(queue)
         elif self.taker.full:
             self._make_room(queue)
+
+    def _end(self, delivery: Delivery) -> None:
+        self.taker.end(delivery)
+        self.journal.note(Done(delivery.queue.key, delivery.offset))
 
     def _make_room(self, queue: PopQueue) -> None:
         """Go on with queues that were full, not before a quarter of the room is free again."""
@@ -600,15 +617,15 @@ class PopService:
     def _hold(self, delivery: Delivery, invisible_ms: int) -> None:
         """Let a delivery lapse at another time, and note that."""
         self.lapses.hold(delivery, self.lapses.now_ms() + invisible_ms)
-        self._note_change(delivery, invisible_ms)
+        self._note_change(delivery, self._clock.now_ms() + invisible_ms)
 
-    def _note_change(self, delivery: Delivery, invisible_ms: int) -> None:
+    def _note_change(self, delivery: Delivery, visible_ms: int) -> None:
         self.journal.note(
             Changed(
                 delivery.queue.key,
                 delivery.offset,
                 delivery.serial,
-                self._clock.now_ms() + invisible_ms,
+                visible_ms,
                 delivery.attempt,
             )
         )
@@ -701,7 +718,7 @@ class PopService:
     def stays(self, delivery: Delivery) -> None:
         """Let a message come again in place, with one more attempt."""
         delivery.attempt += 1
-        self._note_change(delivery, 0)
+        self._note_change(delivery, self._clock.now_ms())
         self._come_again(delivery)
 
     # Arrivals
@@ -752,5 +769,7 @@ def _find(consumption: Consumption, receipt: Receipt) -> Delivery | None:
     queue = consumption.queue_of(receipt.kind, receipt.queue_id)
     delivery = None if queue is None else queue.in_flight.get(receipt.offset)
     if delivery is None or delivery.serial != receipt.serial or not receipt.serial:
+        return None
+    if delivery.is_acked:
         return None
     return delivery

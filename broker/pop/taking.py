@@ -18,7 +18,8 @@ is something in hand.
 
 Of an ordered group a queue has one open batch: while something of it is in hand, nobody gets
 anything of the queue, except the attempt that opened it. That gets the same messages again, so a
-lost answer costs nothing.
+lost answer costs nothing. An acknowledgement of a message counts once all before it are done: until
+then it comes again with one before it that does, so that who handles them has them in their order.
 
 Loop thread.
 Source: apache/rocketmq@rocketmq-all-5.3.3 broker/.../processor/PopMessageProcessor.java
@@ -31,10 +32,11 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source
+from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.registry import PopRegistry
@@ -49,7 +51,14 @@ from skylarkmq.protocol.record import (
     record_properties,
 )
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.pop.journal_records import UNKNOWN, Done, Row, Took
+from skylarkmq.store.pop.journal_records import (
+    ACKNOWLEDGED,
+    UNKNOWN,
+    Changed,
+    Done,
+    Row,
+    Took,
+)
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult
 
@@ -79,7 +88,7 @@ class Limits(NamedTuple):
 class Notes(Protocol):
     """Where changes are written down (`journal.py`). Loop thread."""
 
-    def note(self, record: Took | Done) -> None:
+    def note(self, record: Took | Done | Changed) -> None:
         """Write a change with this turn's others."""
 
 
@@ -183,6 +192,9 @@ class Taker:
         delivery.serial = serial
         if serial == NOBODY:
             queue.again.append(delivery)
+            return
+        if visible_ms == ACKNOWLEDGED:
+            delivery.is_acked = True
             return
         # A delivery began at its serial, so it never has more left than that says.
         left_ms = min(visible_ms - self._clock.now_ms(), visible_ms - serial, INVISIBLE_MAX_MS)
@@ -366,10 +378,8 @@ class Taker:
 
     def _take_again(self, queue: PopQueue, take: Take) -> None:
         store, topic = self._store, queue.source.topic
-        if queue.is_fifo and len(queue.again) > 1:
-            ordered = sorted(queue.again, key=lambda delivery: delivery.offset)
-            queue.again.clear()
-            queue.again.extend(ordered)
+        if queue.is_fifo:
+            self._put_in_order(queue, take)
         while queue.again and not take.is_over:
             offset = queue.again[0].offset
             if store.is_cold(topic, queue.queue_id, offset):
@@ -379,6 +389,21 @@ class Taker:
             matches = None if queue.source.kind == OLD_RETRY else take.request.matches.stored
             result = store.get_message(topic, queue.queue_id, offset, 1, None, matches)
             self.use_again(queue, result, take)
+
+    def _put_in_order(self, queue: PopQueue, take: Take) -> None:
+        """Let what was acknowledged after a message that comes again come with it, in order."""
+        start = min(delivery.offset for delivery in queue.again)
+        for delivery in queue.in_flight.values():
+            if delivery.is_acked and delivery.offset > start:
+                self._take_back(delivery, take.consumption)
+                delivery.serial = NOBODY
+                delivery.attempt = min(delivery.attempt + 1, take.attempts_max)
+                queue.again.append(delivery)
+                self._journal.note(Changed(queue.key, delivery.offset, NOBODY, 0, delivery.attempt))
+        if len(queue.again) > 1:
+            ordered = sorted(queue.again, key=lambda delivery: delivery.offset)
+            queue.again.clear()
+            queue.again.extend(ordered)
 
     def use_again(self, queue: PopQueue, result: GetMessageResult, take: Take) -> None:
         """Hand out the first message that comes again in place, as it was read; else it is done."""
@@ -482,6 +507,21 @@ class Taker:
         if queue.remove(delivery):
             self.settle(queue)
 
+    def keep_acknowledged(self, delivery: Delivery) -> None:
+        """Let nobody have a message of an ordered queue that is done once all before it are."""
+        serial = delivery.serial
+        self._lapses.release(delivery)
+        let_go(delivery)
+        delivery.serial = serial
+        delivery.is_acked = True
+
+    def _take_back(self, delivery: Delivery, consumption: Consumption) -> None:
+        """Let an acknowledgement count no more: a message before it comes again."""
+        kind, queue_id = delivery.queue.source.kind, delivery.queue.queue_id
+        delivery.is_acked = False
+        with suppress(ValueError):
+            consumption.ended.remove(Receipt(kind, queue_id, delivery.offset, delivery.serial))
+
     # Ordered groups
 
     def _open_batch(self, queue: PopQueue, take: Take) -> bool:
@@ -523,6 +563,8 @@ class Taker:
                 if record is not None:
                     if delivery.client_id:
                         queue.source.group.let_go(delivery)
+                    if delivery.is_acked:
+                        self._take_back(delivery, take.consumption)
                     redelivered = take.consumption.redelivered
                     self._hand_out(delivery, record, take)
                     take.consumption.redelivered = redelivered

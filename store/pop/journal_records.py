@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 UNKNOWN: Final = -1
+ACKNOWLEDGED: Final = -1
+"""In place of a time: the message is acknowledged, but one before it in an ordered queue is not."""
 
 
 class Key(NamedTuple):
@@ -41,7 +43,7 @@ class Row(NamedTuple):
     offset: int  # in its queue
     physical_offset: int  # of its record in the log
     serial: int  # of the delivery: what its handle says; 0: nobody has it
-    visible_ms: int  # from when on it comes again, ms since the epoch
+    visible_ms: int  # from when on it comes again, ms since the epoch; or ACKNOWLEDGED
     attempt: int  # 1 for the first delivery
     copy_physical: int = UNKNOWN  # where its copy lies, while the log may still lose that
 

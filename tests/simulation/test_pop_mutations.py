@@ -12,6 +12,7 @@ from skylarkmq.broker import components
 from skylarkmq.broker.pop import journal, moves, restoring, service
 from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.store.pop.journal_records import (
+    ACKNOWLEDGED,
     Changed,
     Done,
     Forgot,
@@ -51,6 +52,16 @@ def a_deleted_topic_is_not_journalled(patch: Patch) -> None:
     """Nor is it seen that its queues are others."""
     not_journalled(patch, Forgot)
     nothing_is_verified(patch)
+
+
+def an_acknowledgement_out_of_order_is_not_journalled(patch: Patch) -> None:
+    note = Journal.note
+
+    def broken(self: Journal, record: Record) -> None:
+        if not (isinstance(record, Changed) and record.visible_ms == ACKNOWLEDGED):
+            note(self, record)
+
+    patch.setattr(Journal, "note", broken)
 
 
 def another_time_is_taken_for_the_end(patch: Patch) -> None:
@@ -165,6 +176,7 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     done_is_not_journalled,
     what_was_taken_is_not_journalled,
     a_deleted_topic_is_not_journalled,
+    an_acknowledgement_out_of_order_is_not_journalled,
     another_time_is_taken_for_the_end,
     answered_before_the_sync,
     answered_before_it_is_written,

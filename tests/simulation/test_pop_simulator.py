@@ -1,7 +1,7 @@
 """Any crash of a whole broker leaves what it owes its consumers by pop.
 
-What was acknowledged never comes again, whatever else does; what was not always does; no attempt
-is counted back.
+What was acknowledged never comes again, whatever else does, but with a message before it in an
+ordered group; what was not always does; no attempt is counted back.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ POWER_PER_10_SEEDS = {
     "deleted": 2,
     "had to come": 300,
     "second crashes": 7,
+    "taken back": 2,
 }
 
 
@@ -85,7 +86,7 @@ async def recover(
         ledger=deepcopy(point.ledger), start_ms=start_ms,
     )  # fmt: skip
     killed = state.keep is Keep.KILL
-    owed = machine.owed = Owed(point.ledger.pops, killed=killed, keeps_attempts=sync)
+    owed = machine.owed = Owed(deepcopy(point.ledger.pops), killed=killed, keeps_attempts=sync)
     machine.pops.begin_life(owed)
     await machine.boot(watch=False)
     try:

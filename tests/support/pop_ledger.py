@@ -4,6 +4,9 @@
     acknowledged, and it is owed    never comes again, as itself or as a retry
     asked, and no answer yet        either
 
+In a group that keeps the order an acknowledgement counts once all before it in its queue are: when
+one of those is handed out again, it is as if it was never said.
+
 An answer is owed as in `broker_ledger.py`: after the death of the process at once, after a power
 cut when it was kept.
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.support.invariants import require
 
@@ -35,6 +38,7 @@ class Consumed(NamedTuple):
 
 Fact = Sent | Consumed
 Place = tuple[int, int, int]  # kind, queue id, offset
+TAKEN_BACK: Final = Sent(-1)
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class PopLedger:
         came: what was handed out since the last crash.
         doubtful: in hand at an earlier crash, and so perhaps stored twice since then.
         gone: smaller numbers were in a topic that was deleted, or may have been.
+        places: where messages were handed out that come in order.
+        forwarded: are dead letters, or were acknowledged before.
     """
 
     sent: int = 0
@@ -59,6 +65,9 @@ class PopLedger:
     came: set[Consumed] = field(default_factory=set[Consumed])
     ended: set[tuple[Consumed, Place]] = field(default_factory=set[tuple[Consumed, Place]])
     power: Counter[str] = field(default_factory=Counter[str])
+    places: dict[Consumed, Place] = field(default_factory=dict[Consumed, Place])
+    forwarded: set[Consumed] = field(default_factory=set[Consumed])
+    _in_order: list[tuple[str, Place]] = field(default_factory=list[tuple[str, Place]])
 
     def note(self, fact: Fact, *, durable: bool) -> None:
         """Note an answer."""
@@ -83,9 +92,42 @@ class PopLedger:
         self.came.clear()
         self.ended.clear()
 
-    def handed(self, group: str, number: int, place: Place, attempt: int) -> None:
+    def take_back(self, group: str, place: Place) -> None:
+        """Let acknowledgements count no more: a message before theirs comes again."""
+        void = {
+            what
+            for what, known in self.places.items()
+            if what.group == group and known[:2] == place[:2] and known[2] > place[2]
+        }
+        if not void:
+            return
+        self.power["taken back"] += sum(fact in void for fact in self.facts)
+        self.facts = [TAKEN_BACK if fact in void else fact for fact in self.facts]
+        self.kept -= void
+        self.ended = {(what, known) for what, known in self.ended if what not in void}
+        for what in void - self.forwarded:
+            self.asked.pop(what, None)
+
+    def in_order(self) -> int:
+        """This moment, for `is_taken_back`."""
+        return len(self._in_order)
+
+    def is_taken_back(self, group: str, place: Place, since: int) -> bool:
+        """Return whether a message, or one before it, was handed out in order since a moment."""
+        return any(
+            of == group and known[:2] == place[:2] and known[2] <= place[2]
+            for of, known in self._in_order[since:]
+        )
+
+    def handed(
+        self, group: str, number: int, place: Place, attempt: int, *, in_order: bool
+    ) -> None:
         """Note that a message came, and check that it may."""
         what = Consumed(group, number)
+        if in_order:
+            self.take_back(group, place)
+            self.places[what] = place
+            self._in_order.append((group, place))
         require(0 <= number < self.sent, "I3", f"message {number} was never sent")
         require((what, place) not in self.ended, "pop", f"{what} at {place} came after its end")
         require(attempt > (place[0] > 0), "pop", f"{what} came from {place} as {attempt}")
@@ -142,7 +184,7 @@ class Owed(NamedTuple):
                 continue
             for group in groups:
                 what = Consumed(group, number)
-                if what not in self.ledger.facts and not self.ledger.asked[what]:
+                if what not in self.ledger.facts and self.ledger.asked[what] <= 0:
                     require(what in came, "pop", f"{what} was never acknowledged and is lost")
                     count += 1
         return count

@@ -207,10 +207,12 @@ class PopLoad:
         number = int(message.properties["N"])
         assert message.body == b"%d" % number
         attempt = message.reconsume_times + 1
+        in_order, place = group == ORDERED, _place(message)
         if self.owed is not None:
-            in_order = group == ORDERED
+            if in_order:
+                self.owed.ledger.take_back(group, place)
             self.owed.check_handed(group, number, attempt, in_order=in_order)
-        self.ledger.handed(group, number, _place(message), attempt)
+        self.ledger.handed(group, number, place, attempt, in_order=in_order)
 
     async def _deal_with(
         self, client: RawClient, group: str, message: MessageExt, checkpoint: Checkpoint
@@ -232,11 +234,12 @@ class PopLoad:
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE), answer.remark
             return
         number = int(message.properties["N"])
-        what = Consumed(group, number)
+        what, asked = Consumed(group, number), self.ledger.in_order()
         self.ledger.asked[what] += 1
         answer = await client.call(RequestCode.ACK_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
-            self.ledger.consumed(group, number, _place(message), durable=True)
+            if not self.ledger.is_taken_back(group, _place(message), asked):
+                self.ledger.consumed(group, number, _place(message), durable=True)
             self._count()
         else:
             assert answer.code == ResponseCode.NO_MESSAGE, answer.remark

@@ -156,10 +156,12 @@ class PopMachine(BrokerMachine):
         number = int(message.properties["N"])
         assert message.body == b"%d" % number
         held = Held(request.group, request.client_id, number, popped.receipt)
+        in_order = request.group == ORDERED
         if self.owed is not None:
-            in_order = request.group == ORDERED
+            if in_order:
+                self.owed.ledger.take_back(request.group, held.place)
             self.owed.check_handed(request.group, number, popped.attempt, in_order=in_order)
-        self.pops.handed(request.group, number, held.place, popped.attempt)
+        self.pops.handed(request.group, number, held.place, popped.attempt, in_order=in_order)
         self.hands.append(held)
 
     def ack(self) -> None:
@@ -181,10 +183,13 @@ class PopMachine(BrokerMachine):
             self._begin(self._end, held, self.parts.pop.forward_to_dlq)
 
     async def _end(self, held: Held, end: Callable[[str, str, Receipt], Awaitable[bool]]) -> None:
-        what = Consumed(held.group, held.number)
+        what, asked = Consumed(held.group, held.number), self.pops.in_order()
         self.pops.asked[what] += 1
+        if end == self.parts.pop.forward_to_dlq:
+            self.pops.forwarded.add(what)
         if await end(held.group, TOPIC, held.receipt):
-            self.pops.consumed(held.group, held.number, held.place, durable=self.sync)
+            if not self.pops.is_taken_back(held.group, held.place, asked):
+                self.pops.consumed(held.group, held.number, held.place, durable=self.sync)
         else:
             self.pops.asked[what] -= 1
             self.pops.power["handle refused"] += 1

@@ -26,7 +26,16 @@ from skylarkmq.store.pop.journal_file import (
     frames_of,
     has_head,
 )
-from skylarkmq.store.pop.journal_records import UNKNOWN, Forgot, Key, Record, Row, State, Took
+from skylarkmq.store.pop.journal_records import (
+    ACKNOWLEDGED,
+    UNKNOWN,
+    Forgot,
+    Key,
+    Record,
+    Row,
+    State,
+    Took,
+)
 
 Rows = Iterator[dict[str, Any]]
 
@@ -132,6 +141,6 @@ def _message(row: Row) -> dict[str, Any]:
         "physical_offset": row.physical_offset,
         "attempt": row.attempt,
         "serial": row.serial or None,
-        "visible_timestamp": row.visible_ms,
+        "visible_timestamp": None if row.visible_ms == ACKNOWLEDGED else row.visible_ms,
         "copy_physical_offset": None if row.copy_physical == UNKNOWN else row.copy_physical,
     }

@@ -1,7 +1,8 @@
 """A client that does anything in any order, and what must hold whatever it does.
 
 nothing is lost            what is not acknowledged is there at the end
-nothing comes back         what is acknowledged is never handed out again
+nothing comes back         what is acknowledged is never handed out again; in an ordered group that
+                           counts once all before it is
 one handle a message       an older handle than the last one ends nothing
 no sooner than its time    what is in hand is handed out to nobody else
 the attempts are counted   one more for each delivery that was not given back
@@ -37,6 +38,7 @@ class Known:
     kind: int = MAIN  # of the last one
     until_s: float = 0.0  # nobody else gets it before
     is_done: bool = False
+    is_acked: bool = False  # in an ordered queue, where one before it is not done
     is_in_hand: bool = False
 
 
@@ -83,7 +85,9 @@ class Client:
         now = self.rig.clock.monotonic()
         for one in popped:
             known = self.known[message_of(one).body]
-            assert not known.is_done, "what is acknowledged comes back"
+            if self.is_fifo:
+                self.takes_back(known)
+            assert not (known.is_done or known.is_acked), "what is acknowledged comes back"
             assert now >= known.until_s, "it is in hand"
             known.deliveries += 1
             assert one.attempt == known.deliveries, "attempts"
@@ -94,13 +98,34 @@ class Client:
             known.receipt, known.kind = one.receipt, one.receipt.kind
             known.until_s, known.is_in_hand = now + INVISIBLE_S, True
 
+    def queue(self, known: Known) -> list[Known]:
+        """The messages of its queue, in their order."""
+        return [other for other in self.known.values() if other.queue_id == known.queue_id]
+
+    def takes_back(self, known: Known) -> None:
+        """What was acknowledged after a message that comes again comes again, too."""
+        for other in self.queue(known):
+            if other.is_acked and other.offset > known.offset:
+                assert other.receipt is not None
+                self.stale.append(other.receipt)
+                other.is_acked = False
+
+    def acknowledged(self, known: Known) -> None:
+        """Note that a message is done, or is as soon as all before it are."""
+        known.is_acked, known.is_in_hand, known.until_s = True, False, 0.0
+        for other in self.queue(known) if self.is_fifo else [known]:
+            if not (other.is_done or other.is_acked):
+                break
+            other.is_done = True
+
     def check_order(self, known: Known) -> None:
-        for other in self.known.values():
-            if other.queue_id == known.queue_id and other.offset < known.offset:
-                assert other.is_done or other.until_s > self.rig.clock.monotonic(), "order"
+        for other in self.queue(known):
+            if other.offset < known.offset:
+                is_in_hand = not other.is_acked and other.until_s > self.rig.clock.monotonic()
+                assert other.is_done or is_in_hand, "order"
 
     def in_hand(self) -> Known | None:
-        held = [known for known in self.known.values() if known.is_in_hand and not known.is_done]
+        held = [known for known in self.known.values() if known.is_in_hand]
         return self.rng.choice(held) if held else None
 
     def is_over(self, known: Known) -> bool:
@@ -113,7 +138,8 @@ class Client:
         may_be_over = self.is_over(known)
         is_done = await self.rig.ack(known.receipt)
         assert is_done or may_be_over, "a handle ends before its time"
-        known.is_done = is_done
+        if is_done:
+            self.acknowledged(known)
 
     async def ack_stale(self) -> None:
         if self.stale:
@@ -176,7 +202,7 @@ class Client:
             self.got(popped)
             for one in popped:
                 assert await self.rig.ack(one.receipt)
-                self.known[message_of(one).body].is_done = True
+                self.acknowledged(self.known[message_of(one).body])
             if not popped and all(known.is_done for known in self.known.values()):
                 break
         lost = [body for body, known in self.known.items() if not known.is_done]

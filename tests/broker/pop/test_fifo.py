@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from skylarkmq.broker.pop.requests import Popped
 from tests.broker.pop.pop_rig import DEAD, GROUP, RETRY, TOPIC, PopRig, message_of
 
@@ -40,19 +42,153 @@ async def test_what_lapses_comes_again_in_place_from_the_first_that_is_not_done(
     rig = PopRig().start()
     rig.send_all(4)
     popped = await receive(rig, "a", count=3, invisible_ms=10_000)
-    assert await rig.ack(popped[1].receipt)
+    assert await rig.ack(popped[0].receipt)
     task = rig.begin(attempt_id="b", is_fifo=True, wait_s=20, count=3)
     await rig.advance(9.9)
     assert not task.done()
     await rig.advance(0.3)
     again = task.result()
-    assert bodies(again) == [b"0", b"2", b"3"]  # the batch goes on with what follows
+    assert bodies(again) == [b"1", b"2", b"3"]  # the batch goes on with what follows
     assert [one.attempt for one in again] == [2, 2, 1]
-    assert not await rig.ack(popped[0].receipt)
+    assert not await rig.ack(popped[1].receipt)
     assert RETRY not in rig.topics.table
     for one in again:
         assert await rig.ack(one.receipt)
     assert rig.mark() == 4
+
+
+async def test_an_acknowledgement_after_one_that_is_still_out_does_not_count_yet() -> None:
+    rig = PopRig().start()
+    rig.send_all(4)
+    popped = await receive(rig, count=3, invisible_ms=10_000)
+    for one in popped[1:]:
+        assert await rig.ack(one.receipt)
+        assert await rig.ack(one.receipt), "once more is no error"
+    assert rig.mark() == 0
+    changed = await rig.pop.change_invisible(GROUP, TOPIC, popped[1].receipt, 60_000)
+    assert changed is None, "it is acknowledged"
+    rig.pop.give_back(GROUP, TOPIC, [popped[1].receipt])
+    assert await receive(rig) == []
+    await rig.advance(10.2)
+    again = await receive(rig, count=3)
+    assert bodies(again) == [b"0", b"1", b"2"]
+    assert [one.attempt for one in again] == [2, 2, 2]
+    for one in popped:
+        assert not await rig.ack(one.receipt), "of the delivery before"
+    for one in reversed(again):
+        assert await rig.ack(one.receipt)
+    assert rig.mark() == 3
+    assert bodies(await receive(rig)) == [b"3"]
+
+
+async def test_a_changed_time_brings_what_was_acknowledged_after_it_again() -> None:
+    rig = PopRig().start()
+    rig.send_all(4)
+    popped = await receive(rig, count=3, invisible_ms=60_000)
+    assert await rig.ack(popped[0].receipt)
+    assert await rig.pop.change_invisible(GROUP, TOPIC, popped[1].receipt, 2000) is not None
+    assert await rig.ack(popped[2].receipt)
+    assert rig.mark() == 1
+    task = rig.begin(is_fifo=True)
+    await rig.advance(1.9)
+    assert not task.done()
+    await rig.advance(0.3)
+    assert bodies(task.result()) == [b"1", b"2", b"3"]
+    assert [one.attempt for one in task.result()] == [2, 2, 1]
+
+
+async def test_what_is_acknowledged_out_of_order_is_done_when_all_before_it_is() -> None:
+    rig = PopRig().start()
+    rig.send_all(5)
+    popped = await receive(rig, count=4)
+    for at, mark in ((2, 0), (1, 0), (0, 3), (3, 4)):
+        assert await rig.ack(popped[at].receipt)
+        assert rig.mark() == mark
+    assert bodies(await receive(rig)) == [b"4"]
+    await rig.advance(60)
+    assert [message_of(one).body for one in await receive(rig)] == [b"4"]
+
+
+async def test_a_batch_of_one_comes_again_and_then_what_was_acknowledged_after_it() -> None:
+    rig = PopRig().start()
+    rig.send_all(2)
+    popped = await receive(rig, count=2, invisible_ms=10_000)
+    assert await rig.ack(popped[1].receipt)
+    await rig.advance(10.2)
+    (first,) = await receive(rig, count=1)
+    assert not await rig.ack(popped[1].receipt)
+    assert await rig.ack(first.receipt)
+    assert rig.mark() == 1
+    assert bodies(await receive(rig)) == [b"1"]
+
+
+async def test_the_same_attempt_gets_what_was_acknowledged_after_the_first_again() -> None:
+    rig = PopRig().start()
+    rig.send_all(3)
+    first = await receive(rig, "a")
+    assert await rig.ack(first[1].receipt)
+    second = await receive(rig, "a")
+    assert bodies(second) == [b"0", b"1", b"2"]
+    assert [one.attempt for one in second] == [1, 1, 1]
+    assert not await rig.ack(first[1].receipt)
+    for one in second:
+        assert await rig.ack(one.receipt)
+    assert rig.mark() == 3
+
+
+async def test_an_acknowledged_message_is_no_dead_letter_for_one_before_it() -> None:
+    rig = PopRig().start(retry_max_times=1)
+    rig.send_all(3)
+    await receive(rig, invisible_ms=10_000)
+    await rig.advance(10.2)
+    (first, *others) = await receive(rig, invisible_ms=10_000)
+    assert (first.attempt, others[0].attempt) == (2, 2)  # the last one
+    for one in others:
+        assert await rig.ack(one.receipt)
+    rig.pop.give_back(GROUP, TOPIC, [first.receipt])
+    await rig.advance(1.2)
+    again = await receive(rig, invisible_ms=10_000)
+    assert bodies(again) == [b"0", b"1", b"2"]
+    assert [one.attempt for one in again] == [2, 2, 2]
+    for one in again[1:]:
+        assert await rig.ack(one.receipt)
+    await rig.advance(10.5)
+    assert await receive(rig) == []
+    assert [message.body for message in rig.stored(DEAD)] == [b"0"]
+    await rig.advance(11)
+    assert rig.mark() == 3, "what was acknowledged is done with the message before it"
+
+
+@pytest.mark.parametrize("first_is_done", [True, False])
+async def test_an_acknowledgement_out_of_order_outlasts_a_restart(*, first_is_done: bool) -> None:
+    rig = PopRig().start()
+    rig.group(consume_message_orderly=True)
+    rig.send_all(3)
+    popped = await receive(rig, count=2, invisible_ms=10_000)
+    assert await rig.ack(popped[1].receipt)
+    rig.restart()
+    rig.restart()
+    if first_is_done:
+        assert await rig.ack(popped[0].receipt)
+        assert rig.mark() == 2
+        await rig.advance(20)
+        assert bodies(await receive(rig)) == [b"2"]
+    else:
+        assert await receive(rig) == []
+        await rig.advance(10.3)
+        assert bodies(await receive(rig)) == [b"0", b"1", b"2"]
+
+
+async def test_after_a_restart_of_an_unordered_group_acknowledged_is_done() -> None:
+    rig = PopRig().start()
+    rig.send_all(3)
+    popped = await receive(rig, count=2, invisible_ms=10_000)
+    assert await rig.ack(popped[1].receipt)
+    rig.restart()
+    assert await rig.ack(popped[0].receipt)
+    assert rig.mark() == 2
+    assert rig.pop.taker.in_flight == 0
+    assert not any(found.rows for found in rig.journal.state().keys.values())
 
 
 async def test_the_same_attempt_gets_the_same_messages_again() -> None:

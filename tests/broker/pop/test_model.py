@@ -9,6 +9,7 @@ import pytest
 
 from skylarkmq.broker.pop import consumption as consumptions
 from skylarkmq.broker.pop import service as services
+from skylarkmq.broker.pop import taking
 from skylarkmq.broker.pop.consumption import Consumption
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import Receipt
@@ -73,6 +74,19 @@ def _never_blocked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopQueue, "is_blocked", property(lambda queue: False))
 
 
+def _acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PopService, "_acknowledge", PopService._done)
+
+
+def _acknowledged_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Taker, "_put_in_order", lambda *_: None)
+
+
+def _acknowledged_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """At a start."""
+    patch.setattr(taking, "ACKNOWLEDGED", None)
+
+
 def _taken_twice(patch: pytest.MonkeyPatch) -> None:
     use = Taker.use
 
@@ -98,6 +112,9 @@ def _taken_twice(patch: pytest.MonkeyPatch) -> None:
         (_never_blocked, True),
         (_not_counted, True),
         (_any_serial, True),
+        (_acknowledged_at_once, True),
+        (_acknowledged_stays, True),
+        (_acknowledged_is_forgotten, True),
     ],
 )
 async def test_the_model_notices(
