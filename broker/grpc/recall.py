@@ -17,7 +17,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.topic_attributes import message_types_of
 from skylarkmq.protocol.v5.codes import Code, status_code
 from skylarkmq.protocol.v5.schema_pb2 import RecallMessageRequest, RecallMessageResponse
-from skylarkmq.store.results import STORED
+from skylarkmq.store.results import TAKEN
 
 
 class RecallHandlers(RpcHandlers):
@@ -43,7 +43,7 @@ class RecallHandlers(RpcHandlers):
         code = status_code(CODES.get(result.status, ResponseCode.MESSAGE_ILLEGAL))
         return RecallMessageResponse(
             status=OK if code == Code.OK else status(code, remark_of(result) or ""),
-            message_id=message_id if result.status in STORED else "",
+            message_id=message_id if result.status in TAKEN else "",
         )
 
     def _check_topic(self, name: str) -> None:

@@ -33,7 +33,7 @@ from skylarkmq.protocol.headers.send import (
     RecallMessageResponseHeader,
 )
 from skylarkmq.protocol.properties import encode_properties, find_property
-from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
+from skylarkmq.store.results import TAKEN, MessageInner, PutMessageResult
 from skylarkmq.store.timer.rules import TimerRefusedError, cancelled_key, due_of
 
 HANDLE_SIZE_MAX: Final = 4096
@@ -113,7 +113,7 @@ class RecallProcessor(Processor):
         self._find_topic(header.topic)
         message_id, result = await self.take_back(header.topic, header.recall_handle)
         code = CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
-        said = RecallMessageResponseHeader(msg_id=message_id) if result.status in STORED else None
+        said = RecallMessageResponseHeader(msg_id=message_id) if result.status in TAKEN else None
         return Answer(header=said, remark=remark_of(result), code=code)
 
     async def take_back(self, topic: str, text: str) -> tuple[str, PutMessageResult]:

@@ -50,7 +50,7 @@ _CODECS = {
 _REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
 _UNCONFIRMED = (
     "not acknowledged: not all replicas in sync confirmed it in time, or this broker does not lead "
-    "any more; the message may be stored, send it again"
+    "any more; it may be stored: try again"
 )
 _TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
 _MSG_ID = "msgId"
@@ -178,7 +178,8 @@ def remark_of(result: PutMessageResult) -> str | None:
     """Return what an answer says of a message that was not simply stored; None of others."""
     if result.status is PutMessageStatus.PUT_OK:
         return None
-    return f"{result.status.value}: {result.why}" if result.why else result.status.value
+    why = _UNCONFIRMED if result.status is PutMessageStatus.UNCONFIRMED else result.why
+    return f"{result.status.value}: {why}" if why else result.status.value
 
 
 def send_extras(config: BrokerConfig) -> dict[str, str]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from skylarkmq.common.files import DiskFiles
 from tests.broker.replication.metadata_rig import Replica
@@ -29,7 +30,7 @@ DAY_S = 86_400
 
 async def run(groups: int, queues: int, folder: Path) -> None:
     """Commit and write some times; print the medians."""
-    sizes = {"mapped_file_size_commit_log": 1 << 26, "max_message_size": 4 << 20}
+    sizes: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 26, "max_message_size": 4 << 20}
     replica = await _led(Replica(ManualClock(), **sizes))
     offsets, log = replica.parts.offsets, replica.store.commit_log
     takes: list[float] = []
