@@ -12,7 +12,8 @@ SLOW_SYNC_S: they get their offsets as always, the commit thread writes them in 
 published and waiters answered after that, as if the write had returned then. The first quick write
 on that thread ends it. `BusyGauge`, which refuses with code 2, bounds what waits. The append that
 is the first to meet a stall still holds the loop: a thread for every append cost 11 to 33 us more
-CPU and 15 to 90 us more time for each batch.
+CPU and 15 to 90 us more time for each batch. RWF_NOWAIT is no help: ext4 does not take it, XFS and
+Btrfs refuse most appends with it, and where a file system is frozen it waits all the same.
 
 What `published_offset` says: the units of all records below it are in their queues, and
 `on_published` was called with them. It is the end of a record.
