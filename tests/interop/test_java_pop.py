@@ -132,3 +132,27 @@ def test_it_goes_on_after_a_restart_of_the_broker(
         "40 messages", lambda: bodies(consumer.named("message")) == sorted([*wanted, *wanted])
     )
     consumer.finish()
+
+
+@pytest.mark.parametrize("own_broker", [{"enableRetryTopicV2": "true"}], indirect=True)
+def test_retries_in_a_topic_of_the_newer_name(
+    maven: None, own_broker: Broker, children: Children
+) -> None:
+    """The client finds their handles by the `+`, and acknowledges what came again."""
+    admin = JavaAdmin(own_broker.children, own_broker, of_5=True)
+    topic, group = "PopTopic_plus", "PopGroup_plus"
+    with Admin(namesrv_addr=own_broker.namesrv) as ours:
+        ours.create_topic(topic, queues=QUEUES)
+        words = ("-b", admin.address, "-t", topic, "-g", group, "-m", "POP", "-q", "0")
+        assert "success" in admin.run("setConsumeMode", *words)
+        admin.finish()
+        send(own_broker, topic, 2)
+        consumer = JavaTools(children, own_broker).pop(topic, group, fail=1)
+        consumer.count("message", 4)
+        events = consumer.named("message")
+        assert bodies(events) == ["m-0", "m-0", "m-1", "m-1"]
+        assert {event["topic"] for event in events} == {topic}
+        assert f"%RETRY%{group}+{topic}" in ours.list_topics(groups=True)
+        consumer.finish()
+    with SimpleConsumer(topic, group=group, namesrv_addr=own_broker.namesrv) as rest:
+        assert rest.receive(32, timeout=2 * INVISIBLE_MS / 1000) == [], "all is acknowledged"
