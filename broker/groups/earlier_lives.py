@@ -19,7 +19,8 @@ nobody's: it is asked to wait for it (24), and long after the beginning it may r
 has come to.
 
 Who brings a subscription with each pull, commits nothing with it and is no push or lite consumer
-has positions of its own: tools, pull consumers, Spark. Those are let through, and may commit.
+has positions of its own: tools, pull consumers, Spark. Those are let through, and may commit. Ours
+look at the message that they have read last (`client/consumer/last_read.py`).
 
 What is known stays for the life, also when a client comes again; with KNOWN_MAX places everybody
 counts as known until the next start. Loop thread. Unlike RocketMQ, which lets such messages pass.

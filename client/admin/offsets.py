@@ -27,7 +27,7 @@ from skylarkmq.client.admin.cluster import parse_properties
 from skylarkmq.client.admin.groups import MEMBERS_OR_NONE, GroupAdmin
 from skylarkmq.client.admin.results import OffsetReset, QueueReset
 from skylarkmq.client.clock import floor_ms
-from skylarkmq.client.consumer.offset_store import first_since
+from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.errors import NotFound, NotSupported
 from skylarkmq.client.wire.ask import read_body
 from skylarkmq.protocol.bodies.group import ConsumerConnection, ResetOffsetBody

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from skylarkmq.client.admin.base import TopicPlace, ask_brokers, each, note_unanswered
 from skylarkmq.client.admin.results import JsonValue, Result, Unanswered, as_json
-from skylarkmq.client.consumer.offset_store import first_since
+from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.message_view import StoredView

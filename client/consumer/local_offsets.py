@@ -1,11 +1,15 @@
 """Offsets in a file of this machine: where a broadcasting consumer goes on after a restart.
 
     <per-user state folder>/skylarkmq/offsets/<instance name>/<group>.json
-    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:42}}
+    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:42},
+     "lastMessages":[["orders","broker-a",0,41,8320,1767225600000,7]]}
 
-One file for each group and client; the format is that of Java's file, which can be moved here. It
-is written whole, beside the old one, and takes its place at once: a crash leaves the old or the new
-offsets, never half of them. All file work is done by threads, off the loop.
+One file for each group and client; the format is that of Java's file, which can be moved here and
+there. Beside the offsets stands which message of a queue was read last: its queue offset and its
+fingerprint. It binds the file to the cluster, and to the life of its log: at other messages the
+offset counts no more. The file is written whole, beside the old one, and takes its place at once: a
+crash leaves the old or the new offsets, never half of them. All file work is done by threads, off
+the loop.
 
 Two consumers must not share a file, or one would go on where the other one was: give each Client
 an `instance_name` of its own. The second one is refused: in the process by a table, on the machine
@@ -23,13 +27,15 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
+from skylarkmq.client.consumer.last_read import ReadMessage
 from skylarkmq.client.errors import IllegalState, RocketMQError
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.bodies.group import ResetOffsetBody
 from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -43,12 +49,31 @@ LOCK_SUFFIX: Final = ".lock"
 _in_use: set[Path] = set()
 
 
+class LastMessage(NamedTuple):
+    """The last message that was read of a queue, as a list in the file."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    checksum: int
+
+
+class OffsetsFile(ResetOffsetBody, kw_only=True, frozen=True, omit_defaults=True):
+    """What stands in the file."""
+
+    last_messages: tuple[LastMessage, ...] = ()
+
+
 class LocalOffsets:
     """The file of one group, and what stands in it. Loop thread; `open` before all else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table: dict[MessageQueue, int] = {}
+        self._last: dict[MessageQueue, ReadMessage] = {}
         self._opened = False
         self._lock: IO[bytes] | None = None
         self._version = 0
@@ -69,7 +94,7 @@ class LocalOffsets:
         self._opened = True
         try:
             data = await asyncio.to_thread(self._lock_and_read)
-            self._table = _parse(data, self._path)
+            self._table, self._last = _parse(data, self._path)
         except OSError as error:
             self.close()
             raise RocketMQError(f"offsets not read: {error}") from error
@@ -88,6 +113,10 @@ class LocalOffsets:
         """Return the queue offset at which to go on, None when there is none."""
         return self._table.get(queue)
 
+    def last_read(self, queue: MessageQueue) -> ReadMessage | None:
+        """Return the last message below the offset that is known, None without one."""
+        return self._last.get(queue)
+
     async def put(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Take these offsets and write the file.
 
@@ -95,9 +124,35 @@ class LocalOffsets:
             RocketMQError: the file cannot be written; the offsets are kept for the next time.
         """
         self._table.update(offsets)
+        for queue, offset in offsets.items():
+            read = self._last.get(queue)
+            if read is not None and read.offset >= offset:  # it was moved back
+                del self._last[queue]
+        await self._save()
+
+    async def put_last(self, messages: Mapping[MessageQueue, ReadMessage | None]) -> None:
+        """Take which messages stand before the offsets, None where nobody can tell, and write.
+
+        Raises:
+            RocketMQError: as `put`.
+        """
+        changed = False
+        for queue, read in messages.items():
+            if read is None:
+                changed = self._last.pop(queue, None) is not None or changed
+            elif read.offset < self._table.get(queue, 0):
+                self._last[queue], changed = read, True
+        if changed:
+            await self._save()
+
+    async def _save(self) -> None:
         self._version += 1
         rows = [(queue_body(queue), offset) for queue, offset in sorted(self._table.items())]
-        data = encode_body(ResetOffsetBody(offset_table=rows))
+        last = tuple(
+            LastMessage(*queue, read.offset, *read.fingerprint)
+            for queue, read in sorted(self._last.items())
+        )
+        data = encode_body(OffsetsFile(offset_table=rows, last_messages=last))
         try:
             await asyncio.to_thread(self._write, data, self._version)
         except OSError as error:
@@ -183,15 +238,23 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _parse(data: bytes | None, path: Path) -> dict[MessageQueue, int]:
+def _parse(
+    data: bytes | None, path: Path
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, ReadMessage]]:
     if not data:
-        return {}
+        return {}, {}
     try:
-        body = decode_body(ResetOffsetBody, data)
+        body = decode_body(OffsetsFile, data)
     except RemoteProtocolError as error:
         log.error("%s holds no offsets, started without: %s", path, error)
-        return {}
-    return {queue_of(queue): offset for queue, offset in body.offset_table}
+        return {}, {}
+    return (
+        {queue_of(queue): offset for queue, offset in body.offset_table},
+        {
+            MessageQueue(*each[:3]): ReadMessage(each.queue_offset, Fingerprint(*each[4:]))
+            for each in body.last_messages
+        },
+    )
 
 
 def queue_body(queue: MessageQueue) -> MessageQueueBody:

@@ -13,8 +13,7 @@ the group's table with it; if several come at once, each makes a table, and the 
 Unlike RocketMQ: commits are two-way. A one-way commit that is lost moves the group back unnoticed.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/store/RemoteBrokerOffsetStore.java,
-client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException),
-store/.../ConsumeQueue.java (getOffsetInQueueByTime)
+client/.../impl/consumer/RebalancePushImpl.java (computePullFromWhereWithException)
 """
 
 from __future__ import annotations
@@ -26,24 +25,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from skylarkmq.client.config import OFFSET_TIMEOUT_S
+from skylarkmq.client.consumer.last_read import ReadMessage, look, new_life
 from skylarkmq.client.consumer.local_offsets import LocalOffsets
+from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.consumer.queue_locks import QueueLocks
-from skylarkmq.client.consumer.subscription import StartFrom, Subscription
+from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError, RouteNotFound
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_pull import PullRequest, PullStatus, pull
-from skylarkmq.protocol.flags import MASTER_ID, is_retry_topic
+from skylarkmq.protocol.flags import MASTER_ID, TOOLS_CONSUMER_GROUP, is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
 COMMITS_MAX: Final = 64
 """Commits under way at the same time."""
-NEAR_COUNT: Final = 2
-"""Mostly the found message or the next one is the wanted one."""
-FAR_COUNT: Final = 32
-PULLS_MAX: Final = 32
-"""After as many pulls of messages from one millisecond the search ends, early and never late."""
 
 
 class OffsetStore:
@@ -73,6 +68,8 @@ class OffsetStore:
         """Tables of offsets that brokers have by now."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By broker: one that does not answer holds up no commit to another."""
+        self._untold: set[str] = set()
+        """Brokers that do not show messages to the tools of this account."""
         self._tasks: set[asyncio.Task[list[RocketMQError]]] = set()
 
     async def start_offset(self, queue: MessageQueue, start_from: StartFrom) -> int:
@@ -83,14 +80,42 @@ class OffsetStore:
         """
         committed = await self.committed(queue, zero_if_young=start_from.where != "now")
         if committed is not None and committed >= 0:
+            if self._local is not None:
+                committed = await self._checked(self._local, queue, committed, start_from)
             self._committed[queue] = committed
             return committed
+        return await self._first_start(queue, start_from)
+
+    async def _first_start(self, queue: MessageQueue, start_from: StartFrom) -> int:
+        """Return where a group begins that has committed nothing."""
         # Retries are never skipped: what lies in the retry topic was received before.
         if is_retry_topic(queue.topic) or start_from.where == "first":
             return await self.begin(queue)
         if start_from.where in ("last", "now"):
             return await self.end(queue)
         return await self.at_time(queue, start_from.timestamp_ms)
+
+    async def _checked(
+        self, local: LocalOffsets, queue: MessageQueue, offset: int, start_from: StartFrom
+    ) -> int:
+        """Return an offset of the file; where its messages are others by now, one to go on at.
+
+        The file may be of another cluster: so the group begins there as a new one, but not after
+        messages that were stored since the file was written.
+        """
+        read = local.last_read(queue)
+        if read is None:
+            return offset
+        address = self._address(queue)
+        begin = await new_life(self._services, address, self._group, queue, read, of_master=True)
+        if begin is None:
+            return min(offset, read.offset + 1)
+        begin = min(begin, await self._first_start(queue, start_from))
+        log.warning(
+            "%s: offset %d of the file is of another cluster, or of a log that became shorter; "
+            "group %s goes on at %d", queue, offset, self._group, begin,
+        )  # fmt: skip
+        return begin
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
         """Return the group's committed offset, None without one.
@@ -208,7 +233,38 @@ class OffsetStore:
             except RocketMQError as error:
                 return [error]
             self._committed.update(changed)
+            await self._keep_last(local, changed)
         return []
+
+    async def _keep_last(self, local: LocalOffsets, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write beside offsets which messages stand before them, as far as brokers tell.
+
+        They are asked in the name of the tools: a pull of this member would count as its next one.
+        """
+        found: dict[MessageQueue, ReadMessage | None] = {}
+        services, group = self._services, TOOLS_CONSUMER_GROUP
+
+        async def ask(queue: MessageQueue, offset: int) -> None:
+            try:
+                address = self._address(queue)
+                found[queue], answer = await look(services, address, group, queue, offset - 1)
+            except RocketMQError as error:
+                log.debug("last message of %s not looked at: %s", queue, error)
+            else:
+                if answer is None:
+                    self._untold.add(queue.broker_name)
+
+        items = [
+            (queue, offset)
+            for queue, offset in offsets.items()
+            if offset > 0 and queue.broker_name not in self._untold
+        ]
+        for start in range(0, len(items), COMMITS_MAX):
+            await asyncio.gather(*(ask(*item) for item in items[start : start + COMMITS_MAX]))
+        try:
+            await local.put_last(found)
+        except RocketMQError as error:
+            log.debug("last messages not saved, tried again: %s", error)
 
     def _address(self, queue: MessageQueue, *, any_broker: bool = False) -> str:
         """Return the master's address; with `any_broker` a slave's will do while it is away."""
@@ -225,51 +281,3 @@ class OffsetStore:
 def _table(queue: MessageQueue) -> tuple[str, str]:
     """What names the table of a group's offsets that a queue's is in."""
     return queue.topic, queue.broker_name
-
-
-async def first_since(
-    services: Services,
-    address: str,
-    group: str,
-    queue: MessageQueue,
-    when_ms: int,
-    timeout_s: float = OFFSET_TIMEOUT_S,
-) -> int:
-    """Return the queue offset of the first message stored at `when_ms` or later.
-
-    Without such a message it is the offset that the next one will get.
-
-    A broker's own search (29) gives the nearest message, which may come before or after the wanted
-    one, and any of several that were stored in the same millisecond. So this searches for the
-    millisecond before, which finds no message after the wanted one, and reads the messages' times
-    from there on. A broker stamps messages in the order of its log, so times ascend within a queue
-    unless its clock was set back: then a message of that time may be missed.
-
-    Args:
-        address: the broker's master.
-        group: in whose name the messages are read; nothing is committed.
-
-    Raises:
-        RocketMQError: the broker cannot be asked.
-    """
-    api = services.consumer_api
-    if when_ms <= 0:
-        return await api.min_offset(address, queue, timeout_s)
-    offset = await api.search_offset(address, queue, when_ms - 1, timeout_s)
-    everything = Subscription(queue.topic, None, 0).data
-    count = NEAR_COUNT
-    for _ in range(PULLS_MAX):
-        wish = PullRequest(group, queue, offset, count, 0, 0, 0, 0, everything)
-        try:
-            result = await pull(services.remoting, address, wish, timeout_s)
-        except RocketMQError as error:
-            log.warning("times in %s not read, started a little early: %s", queue, error)
-            return offset
-        for message in result.messages:
-            if message.store_timestamp >= when_ms:
-                return message.queue_offset
-        if result.next_offset <= offset and result.status is not PullStatus.OFFSET_MOVED:
-            return offset
-        offset = result.next_offset
-        count = FAR_COUNT
-    return offset

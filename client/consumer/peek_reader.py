@@ -23,6 +23,7 @@ from typing import Final, Literal, Self, TypeGuard
 
 from skylarkmq.client.clock import ceil_ms
 from skylarkmq.client.config import PULL_SUSPEND_MS, PULL_TIMEOUT_S
+from skylarkmq.client.consumer.last_read import LastRead
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullSources
 from skylarkmq.client.consumer.subscription import Selector, StartFrom, Subscription, check_filter
@@ -305,13 +306,19 @@ class PeekReader(OnClient):
 
     async def _read(self, feed: _Feed) -> None:
         """Read one queue to its end; the root of a task."""
-        sources = PullSources(services_of(self._client).routes)
+        services = services_of(self._client)
+        sources = PullSources(services.routes)
+        last = LastRead(services, TOOLS_CONSUMER_GROUP, feed.queue)
         try:
             await self._find(feed)
             while not feed.at_end:
                 await feed.room.wait()
                 offset = feed.offset
-                self._take(feed, await self._patient_pull(feed, sources))
+                result = await self._patient_pull(feed, sources, last)
+                if result is None:
+                    break
+                last.took(result.records)
+                self._take(feed, result)
                 self._look_for_new_queues()
                 if feed.offset == offset:
                     await sleep(services_of(self._client).clock, EMPTY_DELAY_S)
@@ -349,8 +356,12 @@ class PeekReader(OnClient):
         if self._feeds.keys() <= {feed.queue} and not self._has_read:
             self._failure = self._failure or error
 
-    async def _patient_pull(self, feed: _Feed, sources: PullSources) -> PullResult:
+    async def _patient_pull(
+        self, feed: _Feed, sources: PullSources, last: LastRead
+    ) -> PullResult | None:
         """Pull; while the broker is away or busy, try again for AWAY_MAX_S.
+
+        None: the log became shorter, so nothing is left of what was there at the start.
 
         Raises:
             RocketMQError: the last failure.
@@ -358,13 +369,17 @@ class PeekReader(OnClient):
         services, queue = services_of(self._client), feed.queue
         suspend_ms = PULL_SUSPEND_MS if feed.end is None else 0
         data = self._subscription.data
-        wish = PullRequest(
-            TOOLS_CONSUMER_GROUP, queue, feed.offset, BATCH_COUNT, 0, 0, suspend_ms, 0, data
-        )
         give_up_s: float | None = None
         while True:
             try:
-                address, _ = sources.of(queue)
+                address, is_master = sources.of(queue)
+                place, is_new = await last.place(address, feed.offset, of_master=is_master)
+                if is_new and feed.end is not None:
+                    return None
+                feed.offset = place
+                wish = PullRequest(
+                    TOOLS_CONSUMER_GROUP, queue, place, BATCH_COUNT, 0, 0, suspend_ms, 0, data
+                )
                 result = await pull(services.remoting, address, wish, PULL_TIMEOUT_S)
             except RocketMQError as error:
                 now_s = services.clock.monotonic()

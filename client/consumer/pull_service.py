@@ -31,6 +31,7 @@ from skylarkmq.client.config import (
     ConsumerConfig,
 )
 from skylarkmq.client.consumer.counters import ConsumerCounters
+from skylarkmq.client.consumer.last_read import LastRead
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage, Returner
@@ -219,7 +220,7 @@ class PullService:
         self._sources.forget(process_queue.queue)
 
     async def _pull_loop(self, process_queue: ProcessQueue) -> None:
-        clock = self._services.clock
+        clock, last = self._services.clock, self._last_read(process_queue.queue)
         while not process_queue.dropped:
             await self._wait_for_room(process_queue)
             subscription = self.subscriptions.get(process_queue.queue.topic)
@@ -227,6 +228,8 @@ class PullService:
                 return  # unsubscribed: the rebalance that follows gives the queue up
             offset, asked_s = process_queue.pull_offset, clock.monotonic()
             try:
+                if self.inline and await self._has_new_life(process_queue, last):
+                    return
                 result = await self._pull(process_queue, subscription)
             except RocketMQError as error:
                 if self._is_deleted(process_queue, error):
@@ -244,6 +247,7 @@ class PullService:
                     return
             else:
                 self._take(process_queue, subscription, result)
+            last.took(result.records)
             stood_still = process_queue.pull_offset == offset
             if stood_still and clock.monotonic() - asked_s < EMPTY_FAST_S:
                 await sleep(clock, EMPTY_DELAY_S)
@@ -277,6 +281,26 @@ class PullService:
         )
         return self._bytes_share() - process_queue.held_bytes if asks else 0
 
+    def _last_read(self, queue: MessageQueue) -> LastRead:
+        return LastRead(self._services, self._config.group, queue)
+
+    async def _has_new_life(self, process_queue: ProcessQueue, last: LastRead) -> bool:
+        """Look at what was read last, on a new connection; True when the queue starts anew.
+
+        Raises:
+            RocketMQError: the broker cannot be asked.
+        """
+        queue, offset = process_queue.queue, process_queue.pull_offset
+        address, is_master = self._sources.of(queue)
+        place, is_new = await last.place(address, offset, of_master=is_master)
+        if process_queue.dropped:
+            return True
+        if is_new:
+            self._start_anew(queue, place)
+        else:
+            process_queue.pull_offset = place
+        return is_new
+
     async def _pull(self, process_queue: ProcessQueue, subscription: Subscription) -> PullResult:
         queue = process_queue.queue
         address, is_master = self._sources.of(queue)
@@ -284,7 +308,8 @@ class PullService:
             self._services.doubt(queue.topic)  # one of its slaves may have become the master
         peer = self._services.known_peer(address)
         commits = is_master and peer is not None and peer.ours and not self._config.broadcasting
-        commits = commits and self._may_tell(queue)
+        # By its absence our broker knows a reader that looks at the log's life by itself.
+        commits = commits and not self.inline and self._may_tell(queue)
         wish = PullRequest(
             self._config.group,
             queue,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylarkmq.client.consumer.offset_store import PULLS_MAX, OffsetStore, first_since
+from skylarkmq.client.consumer.offset_search import PULLS_MAX, first_since
+from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.message import MessageQueue

@@ -14,10 +14,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from skylarkmq.client import Consumer, Credentials, ReceivedMessage, SimpleConsumer, StartFrom
+from skylarkmq.client import (
+    Consumer,
+    Credentials,
+    MessageQueue,
+    PeekReader,
+    ReceivedMessage,
+    SimpleConsumer,
+    StartFrom,
+)
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.remoting.waiting import sleep
 from tests.simulation.lives.java_member import JavaPuller
+from tests.support.broker_lives import NAME as BROKER
 from tests.support.broker_lives import QUEUE, TOPIC, BrokerLives
 
 NAME: Final = "member"
@@ -143,6 +152,45 @@ class Broadcasting(Clustering):
         """The broker has none."""
 
 
+class ByHand(Clustering):
+    """No member of its group: it has chosen its queue itself."""
+
+    async def _join(self) -> None:
+        client = self._client = self._lives.client(self.name, self._account)
+        await client.start()
+        self._consumer = Consumer(
+            client=client,
+            group=self.group,
+            start_from=StartFrom.FIRST,
+            commit_interval=COMMIT_S,
+        )
+        await self._consumer.start()
+        await self._consumer.assign([MessageQueue(TOPIC, BROKER, QUEUE[1])])
+
+
+class Peeking(Member):
+    """A reader in no group, whose position is in its memory alone."""
+
+    broadcasting = True
+
+    async def _join(self) -> None:
+        client = self._client = self._lives.client(self.name, self._account)
+        await client.start()
+        self._reader = PeekReader(TOPIC, client=client, start=StartFrom.FIRST)
+        await self._reader.start()
+
+    async def _run(self) -> None:
+        async for message in self._reader:
+            self._got(message.body)
+
+    async def _leave(self) -> None:
+        await self._reader.stop()
+        await self._client.stop()
+
+    def note_position(self) -> None:
+        """Nobody has one."""
+
+
 class Deduplicated(Clustering):
     """A group of a topic with a window of unique keys."""
 
@@ -196,6 +244,8 @@ MEMBERS: Final[dict[str, type[Member]]] = {
     "clustering": Clustering,
     "ordered": Ordered,
     "broadcasting": Broadcasting,
+    "by hand": ByHand,
+    "peek": Peeking,
     "deduplicated": Deduplicated,
     "pop": Popping,
     "java": Java,

@@ -18,7 +18,8 @@ from tests.support.raw_client import pull_fields
 READER: Final = Credentials("living-reader", "secret-of-reader")
 LEAVER: Final = Credentials("leaving-reader", "secret-of-leaver")
 SENDER: Final = Credentials("late-sender", "secret-of-sender")
-SDK_KINDS: Final = [kind for kind in MEMBERS if kind != "java"]
+SDK_KINDS: Final = [kind for kind in MEMBERS if kind not in ("java", "peek")]
+"""Without the reader of the tools, whose rights are not those of a group."""
 
 
 def line(account: Credentials, rights: str) -> str:

@@ -39,6 +39,8 @@ class Return(Enum):
     """The same, and another client asked about the queue before."""
     STARTED_AGAIN = auto()
     """It was stopped before, and is a new one: its positions are where it keeps them."""
+    STARTED_LATE = auto()
+    """The same, after one more start of the broker, which knows that end of the queue alone."""
 
 
 AGAIN_S: Final = 40.0
@@ -47,6 +49,7 @@ SAMPLE: Final = {
     Return.LIVES_ON: tuple(MEMBERS),
     Return.ASKED_BEFORE: ("clustering", "java"),
     Return.STARTED_AGAIN: ("clustering", "broadcasting"),
+    Return.STARTED_LATE: ("broadcasting",),
 }
 """Kinds that `make test` looks at, by how they come back; the others are fault tests."""
 ENDS: Final = {"behind": POSITION - 1, "caught up": POSITION + 3}
@@ -71,7 +74,8 @@ async def live_through(
     assert {*FIRST, *SEEN} == set(member.seen()), "so its position is behind them"
     if not what.is_prompt:
         await lives.keep_tables()
-    if returns is Return.STARTED_AGAIN:
+    starts_again = returns in (Return.STARTED_AGAIN, Return.STARTED_LATE)
+    if starts_again:
         await member.stop()
     lives.network.cut(NAME)
     await lives.send(*UNSEEN)
@@ -80,8 +84,10 @@ async def live_through(
     await send_again(lives, ENDS[end])
     if returns is Return.ASKED_BEFORE:
         await lives.ask_about_the_queue(GROUP)
+    if returns is Return.STARTED_LATE:
+        await lives.boot(lives.kill(), keeps="all")
     lives.network.mend(NAME)
-    if returns is Return.STARTED_AGAIN:
+    if starts_again:
         await member.start()
     await lives.pump(AGAIN_S)
     await lives.send("d0", "d1")
@@ -109,6 +115,8 @@ def cases(returns: Return) -> list[ParameterSet]:
     """Every history with every kind and end."""
     found: list[ParameterSet] = []
     for (history, what), kind, end in itertools.product(HISTORIES.items(), MEMBERS, ENDS):
+        if returns in (Return.STARTED_AGAIN, Return.STARTED_LATE) and kind == "peek":
+            continue  # it keeps nothing
         if end == "behind" and what.end > POSITION:
             continue  # this history takes nothing
         marks = () if kind in SAMPLE[returns] else (pytest.mark.fault,)
@@ -136,3 +144,10 @@ async def test_so_does_one_that_was_stopped_before_and_is_started_again(
     history: str, kind: str, end: str, tmp_path: Path
 ) -> None:
     (await live_through(history, kind, end, tmp_path, Return.STARTED_AGAIN)).check()
+
+
+@pytest.mark.parametrize(("history", "kind", "end"), cases(Return.STARTED_LATE))
+async def test_so_does_one_that_is_started_again_long_after(
+    history: str, kind: str, end: str, tmp_path: Path
+) -> None:
+    (await live_through(history, kind, end, tmp_path, Return.STARTED_LATE)).check()
