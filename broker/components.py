@@ -512,7 +512,7 @@ def _processors(
             AdminAccessProcessor(context, parts.access_files, str(HostAddress.unpack(store_host))),
             AdminTopicProcessor(context, parts.deletion, parts.deduplication),
             AdminGroupProcessor(context, parts.delay_offsets, stats, parts.timer),
-            AdminStatsProcessor(context, parts.windows, store_host),
+            AdminStatsProcessor(context, parts.windows, stats, store_host),
             AdminOffsetProcessor(context, parts.client_calls),
             AdminReplicaProcessor(context, lambda: parts.replica, stats),
             AdminDrainProcessor(

@@ -12,6 +12,11 @@ has gone; whoever comes to consume it in the other way is refused meanwhile. Unl
 a member that pulls leaves some queues to a client that does not read them, and both move the
 group's offsets.
 
+Where a setting says that clients of our protocol are to pop (401), what a member does tells whether
+it can: one that asks who the members are, or for locks of queues, divides these by itself, as
+RocketMQ's clients do that listen in order. Such a group is pulled as long as it has such a member,
+unless another one has popped before.
+
 Unlike RocketMQ, a membership that runs out is told to the other members.
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../client/ConsumerManager.java,
 ConsumerGroupInfo.java
@@ -35,6 +40,8 @@ log = logging.getLogger(__name__)
 
 BROADCASTING: Final = "BROADCASTING"
 """The message model of a group each of whose members gets every message."""
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+"""The consume type of a client of our protocol that pulls when its program asks for messages."""
 CONSUME_POP: Final = "CONSUME_POP"
 """The consume type, of RocketMQ 5, of a client of our protocol that pops."""
 GROUPS_PER_CLIENT_MAX: Final = 1024
@@ -48,14 +55,20 @@ class ConsumerGroupInfo:
 
     Attributes:
         pops: its members pop messages; else they divide the queues and pull.
+        bound_to_pop: members that can do nothing else.
+        popped: other members that have popped, as the setting says.
+        dividing: members that have shown that they divide the queues by themselves.
     """
 
     __slots__ = (
+        "bound_to_pop",
         "channels",
         "consume_from_where",
         "consume_type",
+        "dividing",
         "group",
         "message_model",
+        "popped",
         "pops",
         "subscriptions",
     )
@@ -70,6 +83,9 @@ class ConsumerGroupInfo:
         self.consume_from_where = ""
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.channels = channels
+        self.bound_to_pop: set[Member] = set()
+        self.popped: set[Member] = set()
+        self.dividing: set[Member] = set()
 
     def update(self, data: ConsumerData) -> bool:
         """Take one heartbeat in; return whether a topic came or went."""
@@ -181,14 +197,18 @@ class ConsumerManager(Memberships):
         if connection.closed:
             return False
         group = data.group_name
-        pops = not divides or self.is_popping(data)
-        self.check_mode(group, pops=pops)
+        self.check_heartbeat(data, divides=divides)
         joined = self._join(connection, group, client_id, language, version, divides=divides)
         if joined:
             log.info("group %s: %s joins from %s", group, client_id, connection.remote_address)
         info = self._table.get(group)
         if info is None:
+            pops = not _may_divide(data, divides=divides) or self.pops_by_setting(group)
             info = self._table[group] = ConsumerGroupInfo(group, self.clients(group), pops=pops)
+        if not _may_divide(data, divides=divides):
+            info.bound_to_pop.add(connection)
+        elif data.consume_type == CONSUME_ACTIVELY or data.message_model == BROADCASTING:
+            self.divides(connection, group)
         before = info.message_model, *info.subscriptions.values()
         changed = info.update(data)
         if before != (info.message_model, *info.subscriptions.values()):
@@ -196,10 +216,6 @@ class ConsumerManager(Memberships):
         self.watch.note(group, connection, client_id, data.subscription_data_set)
         self.on_subscribed(group, data.subscription_data_set)
         return changed or joined
-
-    def is_popping(self, data: ConsumerData) -> bool:
-        """Return whether a client of our protocol will pop what its heartbeat names."""
-        return data.consume_type == CONSUME_POP or self.pops_by_setting(data.group_name)
 
     def pops(self, group: str) -> bool:
         """Return whether a group has members, and they pop."""
@@ -216,12 +232,45 @@ class ConsumerManager(Memberships):
         if info is not None and info.pops != pops:
             raise RemoteProtocolError(ResponseCode.NO_PERMISSION, _other_mode(info))
 
+    def check_heartbeat(self, data: ConsumerData, *, divides: bool = True) -> None:
+        """Do as `check_mode` with what a heartbeat says, which may leave the way open.
+
+        Args:
+            divides: as `register`.
+        """
+        if not _may_divide(data, divides=divides):
+            self.check_mode(data.group_name, pops=True)
+        elif not self.pops_by_setting(data.group_name):
+            self.check_mode(data.group_name, pops=False)
+
+    def divides(self, connection: Member, group: str) -> None:
+        """Note that a member divides a group's queues by itself; nothing happens to others."""
+        info = self._table.get(group)
+        if info is not None and connection in info.channels and connection not in info.dividing:
+            info.dividing.add(connection)
+            self._decide(info)
+
+    def popped(self, connection: Member, group: str) -> None:
+        """Note that a member pops, if its group may be popped now."""
+        info = self._table.get(group)
+        if info is not None and info.pops and connection in info.channels:
+            info.popped.add(connection)
+
     def setting_changed(self, group: str) -> None:
         """Follow `pops_by_setting`: members that could do both change their way of consuming."""
         info = self._table.get(group)
-        if info is not None and all(client.divides for client in info.channels.values()):
-            info.pops = self.pops_by_setting(group)
+        if info is not None:
+            info.popped.clear()
+            self._decide(info)
+
+    def _decide(self, info: ConsumerGroupInfo) -> None:
+        """Have a group popped by those who must or do already, else as its setting says."""
+        by_setting = not info.dividing and self.pops_by_setting(info.group)
+        pops = bool(info.bound_to_pop or info.popped or by_setting)
+        if pops != info.pops:
+            info.pops = pops
             self.changes += 1
+            log.info("group %s is %s from now on", info.group, "popped" if pops else "pulled")
 
     def tell(self, group: str) -> None:
         """Have the members of a group that has changed told."""
@@ -237,11 +286,27 @@ class ConsumerManager(Memberships):
             self.changes += 1
             self.on_group_gone(group)
         else:
+            info = self._table[group]
+            for members in (info.bound_to_pop, info.popped, info.dividing):
+                members.discard(connection)
+            self._decide(info)
             self.tell(group)
 
 
+def _may_divide(data: ConsumerData, *, divides: bool) -> bool:
+    """Return whether a client can divide the queues of a group; else it can only pop."""
+    return divides and data.consume_type != CONSUME_POP
+
+
 def _other_mode(info: ConsumerGroupInfo) -> str:
-    member = next(iter(info.channels.values()))
+    decided = info.bound_to_pop | info.popped if info.pops else info.dividing
+    if info.pops and not decided:
+        return (
+            f"group {info.group} is set to have its members pop its messages (setConsumeMode), and "
+            "this one pulls: ask for an assignment first, or set the group's mode to PULL"
+        )
+    members = [info.channels[each] for each in info.channels if each in decided]
+    member = (members or list(info.channels.values()))[0]
     how = "pop its messages, as clients of RocketMQ 5 do" if info.pops else "pull from its queues"
     return (
         f"group {info.group} has members that {how}, such as {shown(member.client_id)}: a group is "

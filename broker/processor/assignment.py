@@ -8,7 +8,7 @@
 The mode is a group's and stands in its configuration, so that it goes where that goes. Unlike
 RocketMQ, which has it by topic and group: a group is consumed in one way at a time. So the mode
 that is set for one topic holds for all, and nothing is divided among those who pop
-(popShareQueueNum).
+(popShareQueueNum). While members that divide the queues by themselves pull, all do.
 
 Other brokers of a topic are those that the name servers know.
 
@@ -104,7 +104,8 @@ class AssignmentProcessor(Processor):
         group, topic = body.consumer_group, body.topic
         check_group(group)
         check_topic(topic)
-        pops = self._pops(group) or self._consumers.pops(group)
+        info = self._consumers.group(group)
+        pops = self._pops(group) if info is None else info.pops
         if pops and is_retry_topic(topic):
             return Answer(QueryAssignmentResponseBody())
         places = await self._places(topic)

@@ -135,9 +135,7 @@ class ClientManageProcessor(Processor):
 
     def _check_mode(self, consumer: ConsumerData) -> None:
         try:
-            self._consumers.check_mode(
-                consumer.group_name, pops=self._consumers.is_popping(consumer)
-            )
+            self._consumers.check_heartbeat(consumer)
         except RemoteProtocolError as error:
             raise _GroupRefused(consumer.group_name, error) from error
 

@@ -5,7 +5,8 @@ exists and up to its end: unknown names must not fill the table, and a message t
 yet cannot be consumed. Queries of unknown names answer what RocketMQ answers, and allocate nothing.
 
 While a group's members pop its messages, its offsets are the broker's, and there is nothing to
-divide or to lock: 15, 38 and 41 are refused (`consumer_manager.py`).
+divide or to lock: 15, 38 and 41 are refused. A member that could pop and asks 38 or 41 has its
+group pulled instead, unless another one pops (`consumer_manager.py`).
 
 Unlike RocketMQ, a queue that does not exist, or that an unknown group asks for, is not locked: it
 is missing from the answer, and nothing is remembered of it.
@@ -49,6 +50,7 @@ class ConsumerManageProcessor(Processor):
         """List the members of a group (38), SYSTEM_ERROR when there is none."""
         group = call.header.consumer_group
         check_group(group)
+        self._consumers.divides(call.connection, group)
         client_ids = self._consumers.client_ids(group)
         if not client_ids:
             self._consumers.check_mode(group, pops=False)
@@ -143,6 +145,7 @@ class LockProcessor(Processor):
         wanted = decode_body(LockBatchRequestBody, call.request.body)
         group, client_id = wanted.consumer_group, wanted.client_id
         check_group(group)
+        self._consumers.divides(call.connection, group)
         self._consumers.check_mode(group, pops=False)
         locked: list[MessageQueueBody] = []
         if group in self._groups.table and 0 < len(client_id) <= CLIENT_ID_SIZE_MAX:

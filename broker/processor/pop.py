@@ -282,6 +282,7 @@ class PopMessageProcessor(Processor):
         check_group(group)
         check_topic(topic)
         self._consumers.check_mode(group, pops=True)
+        self._consumers.popped(connection, group)
         config = self._topics.get(topic)
         if config is not None and header.queue_id >= config.read_queue_nums:
             raise _invalid(

@@ -12,7 +12,12 @@ import pytest
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
-from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from skylarkmq.protocol.codes import (
+    POLLING_TIMEOUT,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+)
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.group_rig import FakeConnection
@@ -58,20 +63,26 @@ def pop_member(broker: BrokerController, name: str = "new@1", group: str = GROUP
     return peer
 
 
-async def beat(client: RawClient, *groups: str, how: str = "CONSUME_PASSIVELY") -> RemotingCommand:
+async def beat(
+    client: RawClient,
+    *groups: str,
+    how: str = "CONSUME_PASSIVELY",
+    model: str = "CLUSTERING",
+    client_id: str = "old@1",
+) -> RemotingCommand:
     """A heartbeat of a member that pulls."""
     data = [
         {
             "groupName": group,
             "consumeType": how,
-            "messageModel": "CLUSTERING",
+            "messageModel": model,
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
         }
         for group in groups or (GROUP,)
     ]
     body = {
-        "clientID": "old@1",
+        "clientID": client_id,
         "consumerDataSet": data,
         "producerDataSet": [{"groupName": "pg"}],
     }
@@ -197,13 +208,121 @@ async def test_a_setting_turns_the_members_that_can_do_both(
     consumers.pops_by_setting = lambda group: True
     consumers.setting_changed(GROUP)
     assert consumers.pops(GROUP)
-    assert (await pull(client, 0)).code == REFUSED
+    refused = await pull(client, 0)
+    assert refused.code == REFUSED
+    assert "is set to have its members pop" in (refused.remark or "")
+    assert "old@1" not in (refused.remark or ""), "it has done nothing of the kind"
     assert (await beat(client)).code == ResponseCode.SUCCESS
     pop_member(broker)
     consumers.pops_by_setting = lambda group: False
     consumers.setting_changed(GROUP)
     assert consumers.pops(GROUP), "one of them can do nothing else"
     assert (await beat(client)).code == REFUSED
+
+
+ASSIGNMENT = {
+    "topic": TOPIC,
+    "consumerGroup": GROUP,
+    "clientId": "old@1",
+    "strategyName": "AVG",
+    "messageModel": "CLUSTERING",
+}
+
+
+async def assigned(client: RawClient) -> set[str]:
+    """In which ways a member that leaves the division to the broker is to consume."""
+    body = json.dumps(ASSIGNMENT).encode()
+    answer = await client.call(RequestCode.QUERY_ASSIGNMENT, {}, body)
+    return {each["mode"] for each in json.loads(answer.body)["messageQueueAssignments"]}
+
+
+async def pop(client: RawClient) -> RemotingCommand:
+    fields = {
+        "topic": TOPIC, "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "60000",
+        "pollTime": "0", "bornTime": "0", "initMode": "0",
+    }  # fmt: skip
+    return await ask(client, RequestCode.POP_MESSAGE, **fields)
+
+
+async def set_mode(client: RawClient, mode: str) -> None:
+    body = json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "mode": mode}).encode()
+    answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body)
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.fixture
+async def other(broker: BrokerController) -> AsyncIterator[RawClient]:
+    peer = await RawClient.open(broker.listen_address)
+    yield peer
+    await peer.close()
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+async def test_a_member_that_divides_the_queues_by_itself_pulls_whatever_is_set(
+    broker: BrokerController, client: RawClient, other: RawClient, *, asks_first: bool
+) -> None:
+    """RocketMQ's Java clients that listen in order do."""
+    await set_mode(client, "POP")
+    assert (await beat(client)).code == ResponseCode.SUCCESS
+    assert await assigned(client) == {"POP"}
+    if asks_first:
+        answer = await ask(client, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        assert json.loads(answer.body) == {"consumerIdList": ["old@1"]}
+    locked = json.loads((await lock(client)).body)
+    assert [queue["queueId"] for queue in locked["lockOKMQSet"]] == [0]
+    for answer in (await pull(client, 0), await commit(client), await beat(client)):
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert await assigned(other) == {"PULL"}, "all members consume in one way"
+    refused = await pop(other)
+    assert refused.code == REFUSED and "old@1" in (refused.remark or "")
+    await set_mode(client, "PULL")
+    await set_mode(client, "POP")
+    assert (await pull(client, 0)).code == ResponseCode.SUCCESS, "it can do nothing else"
+    broker.parts.consumers.unregister(*broker.parts.consumers.members(GROUP), GROUP)
+    assert await assigned(other) == {"POP"}
+    assert (await pop(other)).code == POLLING_TIMEOUT, "it is allowed, and all is consumed"
+
+
+async def test_a_member_that_divides_by_itself_waits_for_those_who_pop(
+    broker: BrokerController, client: RawClient, other: RawClient
+) -> None:
+    await set_mode(client, "POP")
+    assert (await beat(client)).code == ResponseCode.SUCCESS
+    assert (await beat(other, client_id="pops@1")).code == ResponseCode.SUCCESS
+    assert (await pop(other)).code == ResponseCode.SUCCESS
+    assert (await ask(client, RequestCode.GET_CONSUMER_LIST_BY_GROUP)).code == 0
+    for answer in (await lock(client), await pull(client, 0), await commit(client)):
+        assert answer.code == REFUSED
+        assert "pops@1" in (answer.remark or ""), "and not itself"
+    assert await assigned(other) == {"POP"}
+    (popping,) = [
+        member
+        for member, info in broker.parts.consumers.clients(GROUP).items()
+        if info.client_id == "pops@1"
+    ]
+    broker.parts.consumers.unregister(popping, GROUP)
+    assert json.loads((await lock(client)).body)["lockOKMQSet"]
+    assert (await pull(client, 0)).code == ResponseCode.SUCCESS
+
+
+async def test_who_is_no_member_decides_nothing(client: RawClient, other: RawClient) -> None:
+    await set_mode(client, "POP")
+    assert (await beat(client)).code == ResponseCode.SUCCESS
+    assert (await ask(other, RequestCode.GET_CONSUMER_LIST_BY_GROUP)).code == 0
+    assert (await lock(other)).code == REFUSED
+    assert await assigned(client) == {"POP"}
+
+
+@pytest.mark.parametrize(
+    ("how", "model"), [("CONSUME_ACTIVELY", "CLUSTERING"), ("CONSUME_PASSIVELY", "BROADCASTING")]
+)
+async def test_some_members_say_in_their_heartbeat_that_they_cannot_pop(
+    client: RawClient, how: str, model: str
+) -> None:
+    await set_mode(client, "POP")
+    assert (await beat(client, how=how, model=model)).code == ResponseCode.SUCCESS
+    assert await assigned(client) == {"PULL"}
+    assert (await pull(client, COMMIT)).code != REFUSED
 
 
 async def test_a_reset_of_a_group_that_pops_is_the_brokers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -109,6 +110,52 @@ def test_what_a_lost_client_had_goes_to_another_one(
                 consumer.ack(message)
                 found.append(message.body.decode())
     assert sorted(found) == ["m-0", "m-1"]
+
+
+def test_administrators_see_what_is_in_hand(
+    broker: Broker, ready: Ready, tools_5: JavaTools, admin_5: JavaAdmin
+) -> None:
+    topic, group = ready("in_hand")
+    send(broker, topic, 3)
+    consumer = tools_5.pop(topic, group, hold="true")
+    consumer.count("message", 3)
+    shown = admin_5.run("consumerProgress", "-n", broker.namesrv, "-g", group)
+    assert "Consume Diff Total: 3" in shown
+    assert "Consume Inflight Total: 3" in shown
+    consumer.kill()
+
+
+def test_one_that_listens_in_order_pulls_whatever_the_mode(
+    broker: Broker, ready: Ready, tools_5: JavaTools
+) -> None:
+    """It divides and locks the queues by itself; then the group is popped again."""
+    topic, group = ready("in_order")
+    wanted = send(broker, topic, 40)
+    consumer = tools_5.pop(topic, group, listener="orderly")
+    consumer.count("message", 40)
+    assert bodies(consumer.named("message")) == wanted
+    consumer.finish()
+    more = send(broker, topic, 50)
+    popping = tools_5.pop(topic, group)
+    # What was handled last may come once more: its client stopped before it committed that.
+    popping.wait_for("the rest", lambda: set(more) == set(bodies(popping.named("message"))))
+    popping.finish()
+
+
+def test_a_timed_message_is_taken_back(broker: Broker, tools_5: JavaTools) -> None:
+    topic = "RecallTopic"
+    with Admin(namesrv_addr=broker.namesrv) as admin:
+        admin.create_topic(topic, queues=QUEUES)
+    wrong = base64.urlsafe_b64encode(f"v1 {topic} {broker.name} 1 m".encode()).decode()
+    sent = tools_5.recall(topic, 4, delay=3000, wrong=wrong)
+    ids = [event["msg_id"] for event in sent.named("timed")]
+    taken = sent.named("recalled")
+    assert [event.get("msg_id") for event in taken] == [ids[0], ids[2], None]
+    assert taken[-1]["code"] == 604
+    consumer = tools_5.pop(topic, "RecallGroup")
+    consumer.count("message", 2)
+    assert bodies(consumer.named("message")) == ["m-1", "m-3"]
+    consumer.finish()
 
 
 def test_it_goes_on_after_a_restart_of_the_broker(

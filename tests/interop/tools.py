@@ -61,6 +61,14 @@ class JavaTools:
         args = {**args, "topic": topic, "group": group}
         return self._start("Pop", args, REBALANCE_SOON, of_5=True)
 
+    def recall(self, topic: str, count: int, **args: str | int) -> Child:
+        """Have a producer of 5.x send timed messages, and take every other one back."""
+        args = {"group": "P_recall", **args, "topic": topic, "count": count}
+        child = self._start("Recall", args, of_5=True)
+        child.event("done")
+        child.finish()
+        return child
+
     def received(self, topic: str, group: str, count: int) -> list[Event]:
         """What a consumer of a group gets, until it has `count` messages."""
         child = self.consume(topic, group)

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import Growth, StatsWindows
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
@@ -49,7 +50,9 @@ Row = tuple[MessageQueueBody, OffsetWrapper]
 class AdminStatsProcessor(Processor):
     """Serves administrators who want figures. Loop thread."""
 
-    def __init__(self, context: Context, windows: StatsWindows, store_host: bytes) -> None:
+    def __init__(
+        self, context: Context, windows: StatsWindows, stats: BrokerStats, store_host: bytes
+    ) -> None:
         """Take what was counted.
 
         Args:
@@ -57,6 +60,7 @@ class AdminStatsProcessor(Processor):
         """
         super().__init__(context)
         self._windows = windows
+        self._stats = stats
         self._address = str(HostAddress.unpack(store_host))
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsDataRequestHeader)
@@ -129,6 +133,7 @@ class AdminStatsProcessor(Processor):
 
     async def _rows(self, group: str, config: TopicConfig) -> AsyncIterator[Row]:
         topic = config.topic_name
+        pulled = self._stats.pulled.get((topic, group), {})
         for queue_id in range(config.read_queue_nums):
             if queue_id % QUEUES_SLICE == 0:
                 await asyncio.sleep(0)
@@ -141,7 +146,7 @@ class AdminStatsProcessor(Processor):
                     broker_offset=end,
                     consumer_offset=place,
                     last_timestamp=max(0, last),
-                    pull_offset=place,
+                    pull_offset=max(place, min(pulled.get(queue_id, 0), end)),
                 ),
             )
 

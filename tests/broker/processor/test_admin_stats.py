@@ -31,7 +31,7 @@ class Rig(GroupRig):
         totals = BrokerRates(self.stats, self.store.stats, self.clock)
         self.windows = StatsWindows(self.stats, self.store.stats, totals, "C1", self.clock)
         host = HostAddress("192.0.2.7", 10911).pack()
-        self.processor = AdminStatsProcessor(self.context, self.windows, host)
+        self.processor = AdminStatsProcessor(self.context, self.windows, self.stats, host)
 
     async def ask(self, code: int, fields: dict[str, Any]) -> RemotingCommand:
         return await ask(self, self.processor, FakeConnection(), request(code, fields))
@@ -202,6 +202,25 @@ async def test_how_far_a_group_is(rig: Rig) -> None:
     assert {key.as_dict()["topic"] for key in rows["offsetTable"]} == {"T"}
     rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "unknown"})
     assert rows == {"consumeTps": 0.0, "offsetTable": {}}
+
+
+async def test_how_far_a_group_was_handed_messages(rig: Rig) -> None:
+    rig.topic("T", queues=5)
+    for queue_id in range(4):
+        for _ in range(4):
+            rig.put("T", queue_id)
+    for queue_id in range(4):
+        rig.offsets.keep("x", "g", "T", queue_id, 2)
+    # Beyond what is committed; not yet so far, after a commit by hand; beyond a log that was cut.
+    rig.stats.pulled_by("T", "g").update({0: 3, 1: 1, 2: 9, 4: 0})
+    rows = await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"})
+    found = {
+        key.as_dict()["queueId"]: (row["consumerOffset"], row["pullOffset"])
+        for key, row in rows["offsetTable"].items()
+    }
+    assert found == {0: (2, 3), 1: (2, 2), 2: (2, 4), 3: (2, 2), 4: (0, 0)}
+    await rig.table(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "h"})
+    assert ("T", "h") not in rig.stats.pulled
 
 
 async def test_how_fast_a_group_is(rig: Rig) -> None:

@@ -4,7 +4,9 @@ import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -18,6 +20,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   fail       a message fails while it has been delivered again fewer times than this
  *   invisible  ms for which nobody else gets a message, 5000 or more
  *   hold       true: messages stay with their listener for ever
+ *   listener   concurrently or orderly
  * </pre>
  */
 public final class Pop {
@@ -38,7 +41,14 @@ public final class Pop {
         set("setClientRebalance", boolean.class, false);
         set("setPopInvisibleTime", long.class, (long) args.number("invisible", 60_000));
         consumer.subscribe(args.text("topic"), args.text("tags", "*"));
-        consumer.registerMessageListener((MessageListenerConcurrently) this::consume);
+        if (args.text("listener", "concurrently").equals("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(Out::message);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) this::consume);
+        }
     }
 
     private void set(String name, Class<?> type, Object value) throws Exception {
