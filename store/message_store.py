@@ -346,6 +346,8 @@ class MessageStore:
         log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
         self.writer.recovered(report.end_offset, report.store_timestamp)
         self._checkpoint_offset = report.end_offset
+        if report.store_timestamp < marks.index_timestamp:  # it was of a clock that was ahead
+            marks = marks._replace(index_timestamp=0)
         self.index.load(marks, unclean=unclean)
         try:
             # After a crash the units are synced in the background, as those of new messages: the

@@ -212,8 +212,14 @@ class Recovery:
         begin, dispatch_from = self._unclean_begin()
         self._rebuild_from(begin, dispatch_from, report)
         report.keeps_queues = dispatch_from == self._point
-        if self._queues.lacking and dispatch_from > self._log.min_offset:
-            log.warning("queue files are missing or damaged; building all queues from the log")
+        says_nothing = self._point is None and report.store_timestamp < self._marks.min_timestamp
+        if (self._queues.lacking or says_nothing) and dispatch_from > self._log.min_offset:
+            log.warning(
+                "building all queues from the log: %s",
+                "its store times go back after those of the checkpoint"
+                if says_nothing
+                else "queue files are missing or damaged",
+            )
             begin, report = self._log.min_offset, RecoveryReport(clean=False)
             # From here on the queues are on the disk up to nowhere, should this be cut short.
             self._queues.checkpoint.save(Marks(self._marks.physic_timestamp))

@@ -229,3 +229,27 @@ def test_the_end_of_a_file_that_comes_alone_is_no_step_back() -> None:
             slave.workers.run_all()
     assert slave.store.commit_log.clock_steps.rows == ()
     assert slave.store.commit_log.store_timestamp == log.store_timestamp
+
+
+def test_a_recovery_by_times_does_not_believe_those_of_before() -> None:
+    """The crash came between the two files of the checkpoint, whose times are ahead."""
+    rig = StoreRig().start()
+    rig.clock.step_wall(DAY_S)
+    put(rig, 3)
+    rig.store.queues.sync(rig.store._marks())
+    rig.workers.run_all()
+    marks = rig.store.queues.checkpoint.load()
+    assert marks.physic_timestamp > DAY_S
+    rig.clock.step_wall(-DAY_S)
+    rig.put("T", 0, b"is in the first file")
+    number = 0  # each to a queue of its own: no gap tells of the one before
+    while len(rig.store.commit_log.mapped_files.mapped) < 3:
+        number += 1
+        rig.put("other", number, bytes(9000))
+        rig.workers.flush.run_all()
+        rig.workers.prepare.run_all()
+    killed = StoreRig(rig.files.snapshot())
+    killed.files.unlink(killed.store.paths.recovery_point)
+    killed.start()
+    assert killed.store.max_offset("T", 0) == 4
+    assert all(killed.store.max_offset("other", one) == 1 for one in range(1, number + 1))

@@ -133,7 +133,8 @@ def check(data: bytes, slot_count: int, item_count: int) -> int:
         )
     if {slot: number for slot, number in enumerate(slots) if number} != newest:
         raise FormatError("the slots do not name the newest items")
-    if used != len(newest) or begin > end:
+    # The times may fall: the clock of who wrote them was set back, as RocketMQ's may be.
+    if used != len(newest) or min(begin, end) < 0:
         raise FormatError(f"{used} slots used from {begin} to {end}")
     if any(data[40 + 4 * slot_count + 20 * count :]):
         raise FormatError("something stands behind the last item")
