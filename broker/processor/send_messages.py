@@ -214,12 +214,13 @@ class SendMessages:
         _check_compressed(head.sys_flag, (part_body for _, part_body, _ in items))
         texts = _PAIR_END.join([text for _, _, text in items])  # looked at once, not one by one
         asks_for_more = any([texts.find(name) >= 0 for name in _ASKS_FOR_MORE])
+        has_zero = texts.find(0) >= 0 or head.properties.find(0) >= 0
         parts: list[BatchPart] = []
         for flag, part_body, inner_level in items:
             if asks_for_more:
                 inner_level = _plain_part(inner_level)
             properties = join_properties(inner_level, head.properties)
-            if len(properties) > MAX_PROPERTIES_SIZE or properties.find(0) >= 0:
+            if has_zero or len(properties) > MAX_PROPERTIES_SIZE:
                 _check_properties(properties)
             tags = find_property(properties, TAGS_AND_SEPARATOR)
             tags_code = 0 if tags is None else cached_tags_code(tags)
