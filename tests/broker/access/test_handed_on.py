@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.access.accounts import AccessRules, Account, read_rules
 from skylarkmq.broker.access.handed_on import CLIENT, PROOF, client_of, is_proved, proof_of
+from skylarkmq.broker.access.revoking import Revoked
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.access.rpc_rights import RPCS
 from skylarkmq.protocol.v5 import schema_pb2
@@ -18,6 +21,7 @@ from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import ACCOUNTS
 from tests.broker.access.test_rpc_control import WHITE, signed
 from tests.broker.grpc.rig import METADATA, open_client, open_rig
+from tests.support.patience import until
 
 RULES = read_rules([(Path("plain_acl.yml"), (WHITE + ACCOUNTS).encode())])
 WHITE_CLIENT = "10.1.2.3:4711"
@@ -125,3 +129,34 @@ async def test_with_access_control_it_is_to_be_proved() -> None:
     proved = handed_on(FAR_CLIENT, admin(), **signs)
     found = await peers_of(proved, with_access=True)
     assert found == (Code.OK, [(FAR_CLIENT, "subscriber")])
+
+
+@pytest.mark.parametrize("key", ["administrator", "subscriber"])
+async def test_a_receive_ends_with_the_account_whose_word_lets_its_client_in(key: str) -> None:
+    """The client has none: the other endpoint says that it comes from an address of the list."""
+
+    def make(stats: Any, clock: Any) -> RpcAccess:
+        access = RpcAccess(RPCS, stats, clock)
+        access.rules = RULES
+        return access
+
+    without = {name: each for name, each in RULES.accounts.items() if name != key}
+    after = AccessRules(RULES.white, RULES.white_texts, without, RULES.versions)
+    async with open_rig(access=make) as rig, open_client(rig) as client:
+        waits = asyncio.Event()
+
+        async def work(_: Any) -> None:
+            await waits.wait()
+
+        rig.handlers.work = work
+        metadata = {**dict(METADATA), **handed_on(WHITE_CLIENT, admin())}
+        request = schema_pb2.ReceiveMessageRequest()
+        receive = client.receive(request, metadata=tuple(metadata.items()))
+        await until(lambda: rig.handlers.calls, "the call")
+        rig.endpoint.revoke(Revoked(RULES, after))
+        if key == "administrator":
+            assert await receive.code() is grpc.StatusCode.UNAVAILABLE
+            assert rig.handlers.ended == ["cancelled"]
+        else:
+            waits.set()
+            assert await receive.code() is grpc.StatusCode.OK
