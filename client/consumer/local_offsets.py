@@ -133,10 +133,14 @@ class LocalOffsets:
     async def put_last(self, messages: Mapping[MessageQueue, ReadMessage | None]) -> None:
         """Take which messages stand before the offsets, None where nobody can tell, and write.
 
+        Nothing once it is closed: a broker that answered late, and the file may be another's.
+
         Raises:
             RocketMQError: as `put`.
         """
         changed = False
+        if not self._opened:
+            return
         for queue, read in messages.items():
             if read is None:
                 changed = self._last.pop(queue, None) is not None or changed

@@ -21,6 +21,18 @@ MUTANTS: Final = (
         "client/consumer/test_allocate.py",
     ),
     Mutant(
+        "client/consumer/last_read.py",
+        "if self._compared_on.get(address) is connection:",
+        "if True:",
+        "client/consumer/test_last_read.py",
+    ),
+    Mutant(
+        "client/consumer/local_offsets.py",
+        "if read is not None and read.offset >= offset:",
+        "if False:",
+        "client/consumer/test_local_offsets.py",
+    ),
+    Mutant(
         "client/consumer/offset_store.py",
         'if is_retry_topic(queue.topic) or start_from.where == "first":',
         'if start_from.where == "first":',

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.client.consumer.last_read import ReadMessage
 from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
 from skylarkmq.client.errors import IllegalState, RocketMQError
+from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.protocol.message import MessageQueue
 
 FIRST = MessageQueue("orders", "broker-a", 0)
@@ -36,6 +38,29 @@ async def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
     assert (again.get(FIRST), again.get(SECOND)) == (6, 7)
     again.close()
     assert {each.name for each in path.parent.iterdir()} == {"billing.json", "billing.json.lock"}
+
+
+async def test_messages_go_with_their_offsets(tmp_path: Path) -> None:
+    path = offsets_path("billing", "one", tmp_path)
+    offsets = await opened(path)
+    await offsets.put({FIRST: 5, SECOND: 7})
+    await offsets.put_last({FIRST: read(4), SECOND: read(7)})
+    assert (offsets.last_read(FIRST), offsets.last_read(SECOND)) == (read(4), None)
+    await offsets.put_last({SECOND: read(6)})
+    await offsets.put({FIRST: 9, SECOND: 3})
+    offsets.close()
+    await offsets.put_last({FIRST: read(8)})  # a broker that has answered late
+    again = await opened(path)
+    assert (again.last_read(FIRST), again.last_read(SECOND)) == (read(4), None), "moved back"
+    await again.put_last({FIRST: None})
+    again.close()
+    again = await opened(path)
+    assert again.get(FIRST) == 9 and again.last_read(FIRST) is None
+    again.close()
+
+
+def read(offset: int) -> ReadMessage:
+    return ReadMessage(offset, Fingerprint(offset * 100, 1_700_000_000_000 + offset, 7))
 
 
 async def test_java_s_file_can_be_read(tmp_path: Path) -> None:
