@@ -408,18 +408,22 @@ class BlockingClient:
         return self._ask((queue,), pull, None)[queue]
 
     def fingerprints(
-        self, places: Mapping[MessageQueue, int], failed: Failed = None
+        self,
+        places: Mapping[MessageQueue, int],
+        failed: Failed = None,
+        *,
+        group: str = TOOLS_GROUP,
     ) -> dict[MessageQueue, Fingerprint]:
         """Return which message stands at a queue offset of each queue, where there is one.
 
-        As `min_offsets`.
+        As `min_offsets`, with the permission of a group, as `pulls_of`.
         """
         remoting = self._opened.remoting
         by_wire = {self.namespace.wrap_queue(queue): queue for queue in places}
 
         async def look(address: str, wire: MessageQueue, time_s: float) -> Fingerprint | None:
             queue = by_wire[wire]
-            command = self.pulls_of(queue, 0).at(places[queue], 1)
+            command = self.pulls_of(queue, 0, group=group).at(places[queue], 1)
             page = pulled_in(await remoting.call(address, command, time_s), address)
             return next(
                 (

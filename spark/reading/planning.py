@@ -320,6 +320,7 @@ class StreamPlanner:
             refresh_s=options.metadata_refresh_s,
             cache_s=options.offset_cache_s,
             patience_s=options.connection.retry_timeout_s,
+            group=options.reading.group,
         )
         self._filter = FilterCheck(brokers, options.reading)
         self._began: QueueOffsets | None = None

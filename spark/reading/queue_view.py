@@ -28,7 +28,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.remoting.waiting import Backoff
-from skylarkmq.spark.cluster import BlockingClient, may_repeat, patiently
+from skylarkmq.spark.cluster import TOOLS_GROUP, BlockingClient, may_repeat, patiently
 from skylarkmq.spark.offsets import QueueKey, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, Subject
 from skylarkmq.spark.reading.positions import listed
@@ -58,11 +58,13 @@ class QueueView:
         refresh_s: float = 30.0,
         cache_s: float = 0.1,
         patience_s: float = 60.0,
+        group: str = TOOLS_GROUP,
     ) -> None:
         """Ask no broker yet.
 
         Args:
             patience_s: how long `patiently` goes on trying.
+            group: with whose permission messages are looked at.
         """
         self.brokers = brokers
         self.subject = subject
@@ -70,6 +72,7 @@ class QueueView:
         self._refresh_s = refresh_s
         self._cache_s = cache_s
         self._patience_s = patience_s
+        self._group = group
         self._queues: list[QueueKey] = []
         self._queues_until_s: float | None = None
         self._ends: dict[QueueKey, int] = {}
@@ -210,7 +213,7 @@ class QueueView:
             silent: takes the queues without an answer; None: the first of their errors is raised.
         """
         failed: dict[QueueKey, RocketMQError] = {}
-        found = self.brokers.fingerprints(places, failed) if places else {}
+        found = self.brokers.fingerprints(places, failed, group=self._group) if places else {}
         passing = {key: error for key, error in failed.items() if _passing(error)}
         if silent is None and passing:
             raise next(iter(passing.values()))

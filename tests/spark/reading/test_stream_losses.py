@@ -261,7 +261,8 @@ def test_a_queue_waits_while_nobody_tells() -> None:
 
 
 def test_an_idle_query_looks_at_nothing() -> None:
-    place, start = read_before()
+    place, start = read_before(consumerGroup="readers")
+    assert place.brokers.looked_as == {"readers"}
     looks = place.brokers.asked.count("looks")
     for _ in range(10):
         assert place.latest(start) == start

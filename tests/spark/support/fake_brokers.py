@@ -69,6 +69,8 @@ class FakeBrokers:
         self.filter_refusal: RocketMQError | None = None
         self.untold: RocketMQError | None = None
         """Why nobody may look at a message."""
+        self.looked_as: set[str] = set()
+        """Groups in whose names messages were looked at."""
         self.committed: dict[tuple[str, QueueKey], int] = {}
         self.times: dict[QueueKey, list[int]] = {}
         self.keys: dict[tuple[str, str], KeyAnswer] = {}
@@ -118,7 +120,10 @@ class FakeBrokers:
         self,
         places: Mapping[QueueKey, int],
         failed: dict[QueueKey, RocketMQError] | None = None,
+        *,
+        group: str,
     ) -> dict[QueueKey, Fingerprint]:
+        self.looked_as.add(group)
         there = {
             key: (queue.fingerprint(places[key]) if key in places else None)
             for key, queue in self.queues.items()
