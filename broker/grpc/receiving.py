@@ -30,8 +30,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from google.protobuf.unknown_fields import UnknownFieldSet
-
 from skylarkmq.broker.filter.consumer_filter import EXPRESSION_SQL92
 from skylarkmq.broker.filter.tag_filter import EXPRESSION_TAG
 from skylarkmq.broker.grpc.calls import (
@@ -47,6 +45,7 @@ from skylarkmq.broker.grpc.calls import (
 )
 from skylarkmq.broker.grpc.messages import fill_message, set_time
 from skylarkmq.broker.grpc.names import group_of, topic_of
+from skylarkmq.broker.grpc.validation import later_fields
 from skylarkmq.broker.pop.handles import Receipt, parse
 from skylarkmq.broker.pop.requests import COUNT_MAX, PopFilter, Popped, PopRequest, pop_filter
 from skylarkmq.broker.pop.service import PopService
@@ -333,7 +332,7 @@ def _ms(duration: _Duration) -> int:
 
 def _suspends(request: ChangeInvisibleDurationRequest) -> bool:
     """Tell whether the delivery is not to count, which RocketMQ 5.5's clients say in field 7."""
-    return any(each.field_number == SUSPEND and each.data for each in UnknownFieldSet(request))
+    return bool(later_fields(request).get(SUSPEND))
 
 
 def _invisible_ms(duration: _Duration, least_ms: int) -> int:

@@ -43,8 +43,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from skylarkmq.broker.grpc.calls import RpcRefused
@@ -97,9 +98,14 @@ _LATER_FIELDS: Final = {21: "lite_topic", 22: "priority"}
 """Of SystemProperties, since RocketMQ 5.4; the schema here has them not."""
 
 
+def later_fields(message: Message) -> dict[int, Any]:
+    """Return what a message has beside the fields of the schema here, by its number."""
+    return {each.field_number: each.data for each in UnknownFieldSet(message)}
+
+
 def _check_type(system: SystemProperties) -> None:
     """Refuse a lite message and a priority: stored as a normal one, it would not be what it is."""
-    named = [_LATER_FIELDS.get(each.field_number, "") for each in UnknownFieldSet(system)]
+    named = [_LATER_FIELDS.get(number, "") for number in later_fields(system)]
     named += [{LITE: "type LITE", PRIORITY: "type PRIORITY"}.get(system.message_type, "")]
     if any(named):
         raise RpcRefused(

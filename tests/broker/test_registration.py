@@ -786,8 +786,7 @@ async def test_a_broker_notices_another_one_in_its_place(
     assert len(setup.channel.requests) == 5, "it registers all the same"
     assert caplog.text.count("same brokerName and brokerId 0") == 1
     assert OTHER in setup.service.why_unknown and "ns1:9876" in setup.service.why_unknown
-    await setup.advance(10)
-    await setup.advance(10)
+    await setup.advance(20)
     assert caplog.text.count("same brokerName and brokerId 0") == 2
     setup.channel.brokers = {0: ADDRESS, 1: OTHER}
     await setup.advance(10)
