@@ -45,7 +45,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from skylarkmq.broker.grpc.calls import RpcRefused
@@ -60,6 +59,7 @@ from skylarkmq.protocol.v5.schema_pb2 import (
     LITE,
     PRIORITY,
     TRANSACTION,
+    ChangeInvisibleDurationRequest,
     Message,
     SystemProperties,
 )
@@ -98,7 +98,7 @@ _LATER_FIELDS: Final = {21: "lite_topic", 22: "priority"}
 """Of SystemProperties, since RocketMQ 5.4; the schema here has them not."""
 
 
-def later_fields(message: Message) -> dict[int, Any]:
+def later_fields(message: SystemProperties | ChangeInvisibleDurationRequest) -> dict[int, Any]:
     """Return what a message has beside the fields of the schema here, by its number."""
     return {each.field_number: each.data for each in UnknownFieldSet(message)}
 
