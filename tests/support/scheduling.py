@@ -1,4 +1,4 @@
-"""Which worker runs what: a file in one worker, and what loads large libraries in a single one."""
+"""Which worker runs what: a file in one, and what loads large libraries in one of its own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 TOGETHER: Final = "tests/spark/"
 
 
 class Scheduling(LoadFileScheduling):
-    """Gives the tests of the Spark connector that start no JVM to one worker.
+    """Gives the tests of the Spark connector that start no JVM to one worker, and it nothing else.
 
-    What pyarrow, pandas, polars, DuckDB and deltalake take, it alone takes. It is the largest
-    share, so it is the first that is given out, and the other workers do the rest beside it.
+    What pyarrow, pandas and deltalake take, it alone takes. It is the largest share, so it is the
+    first that is given out; the other workers do the rest beside it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return TOGETHER if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if TOGETHER not in self.assigned_work.get(node, {}) or len(self.nodes) == 1:
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()  # once it has done what it was given
 
 
 class TogetherPlugin:
