@@ -27,8 +27,9 @@ from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 from skylarkmq.client.admin.messages import DROPPED_NAMES, header_of_copy, queue_of_copy
-from skylarkmq.client.errors import BrokerError, ConnectionFailed, RocketMQError, broker_error
+from skylarkmq.client.errors import BrokerError, ConnectionFailed, NotConfirmed, RocketMQError
 from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.client.wire.api_send import send_refusal
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.compression import (
@@ -286,9 +287,10 @@ class Redriver:
             return self._ended(step, "unknown", str(error))
         status = STORED_CODES.get(answer.code)
         if status is None:
-            refusal = broker_error(answer.code, answer.remark, step.address)
+            refusal = send_refusal(answer, step.address)
             # A broker answers SYSTEM_ERROR for any fault, before its store and after it.
-            open_yet = type(refusal) is BrokerError and answer.code == ResponseCode.SYSTEM_ERROR
+            is_any = type(refusal) is BrokerError and answer.code == ResponseCode.SYSTEM_ERROR
+            open_yet = is_any or isinstance(refusal, NotConfirmed)
             return self._ended(step, "unknown" if open_yet else "failed", str(refusal))
         offset = (answer.ext_fields or {}).get("queueOffset", "-1")
         return step.entry._replace(

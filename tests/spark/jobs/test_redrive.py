@@ -14,8 +14,10 @@ from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.sync import Admin, Client, Consumer, Producer
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import dlq_topic
+from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.common import JobError, JobSettings
 from skylarkmq.spark.jobs.dlq import (
@@ -27,6 +29,7 @@ from skylarkmq.spark.jobs.dlq import (
 from skylarkmq.spark.jobs.redrive import GIVE_UP_AFTER, Letter, RedriveCounts, Redriver
 from skylarkmq.spark.jobs.redrive_ledger import Entry, LetterKey, RedriveLedger
 from skylarkmq.spark.ledgers.objects import make_folder
+from skylarkmq.spark.own_loop import Pending
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.storage import Location
 from skylarkmq.testing.threaded import SyncBroker, run_broker_sync
@@ -166,6 +169,25 @@ def test_system_error_may_have_stored_it(site: SyncBroker, tmp_path: Path) -> No
     site.faults.fail(RequestCode.SEND_MESSAGE, 1, ResponseCode.SYSTEM_ERROR, "oops")
     assert redrive(site, tmp_path / "ledger").outcomes["unknown"] == 1
     assert redrive(site, tmp_path / "ledger").outcomes["sent"] == 1
+    assert len(copies(site)) == COUNT
+
+
+def test_what_replicas_did_not_confirm_may_be_stored(
+    site: SyncBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, refusals = BlockingClient.wait, [{UNCONFIRMED_FIELD: "true"}] * 2
+
+    def stored_and_refused(
+        client: BlockingClient, pending: Pending, until_s: float
+    ) -> RemotingCommand:
+        answer = wait(client, pending, until_s)
+        if "msgId" in answer.ext_fields and refusals:
+            answer = RemotingCommand(ResponseCode.SERVICE_NOT_AVAILABLE, ext_fields=refusals.pop())
+        return answer
+
+    monkeypatch.setattr(BlockingClient, "wait", stored_and_refused)
+    assert redrive(site, tmp_path / "ledger").outcomes == {"sent": COUNT - 2, "unknown": 2}
+    assert redrive(site, tmp_path / "ledger").outcomes == {"done_before": COUNT - 2, "found": 2}
     assert len(copies(site)) == COUNT
 
 
