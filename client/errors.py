@@ -125,7 +125,10 @@ class ServiceNotAvailable(BrokerError):
 
 
 class NotConfirmed(ServiceNotAvailable):
-    """The master of a set of replicas could not have a message confirmed: it is stored, or not."""
+    """The master of a set of replicas could not have a message confirmed: it is stored, or not.
+
+    A broker that could not write down a topic that the send itself has made answers so, too.
+    """
 
 
 class SubscriptionNotExist(BrokerError):

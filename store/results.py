@@ -17,7 +17,7 @@ class PutMessageStatus(Enum):
     FLUSH_DISK_TIMEOUT means stored, durability not known yet; FLUSH_SLAVE_TIMEOUT and
     SLAVE_NOT_AVAILABLE that it is stored on this broker, and on a slave perhaps later. UNCONFIRMED
     is what a gate makes of the first two: it is in this broker's log, and a failover may take it
-    back, so nobody may count on it.
+    back, so nobody may count on it. The same is said of a message whose new topic is not safe.
     """
 
     PUT_OK = "PUT_OK"

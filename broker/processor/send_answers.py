@@ -52,7 +52,10 @@ _UNCONFIRMED = (
     "not acknowledged: not all replicas in sync confirmed it in time, or this broker does not lead "
     "any more; it may be stored: try again"
 )
-_TOPIC_NOT_DURABLE = "the topic table could not be written, so the new topic is not safe yet: "
+_TOPIC_NOT_DURABLE = (
+    "not acknowledged: the message is stored, but its new topic is not safe yet, as the topic table "
+    "could not be written; try again: "
+)
 _MSG_ID = "msgId"
 _QUEUE_ID = "queueId"
 _QUEUE_OFFSET = "queueOffset"
@@ -138,7 +141,7 @@ class SendTurn:
             self._release_fresh(status, why)
         else:
             why = f"{_TOPIC_NOT_DURABLE}{error}"
-            self._release_fresh(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+            self._release_fresh(PutMessageStatus.UNCONFIRMED, why)  # the message is in the log
 
     def _release_fresh(self, status: PutMessageStatus, why: str) -> None:
         fresh, self._fresh = self._fresh, []

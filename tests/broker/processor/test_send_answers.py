@@ -51,7 +51,9 @@ async def test_no_message_is_acknowledged_while_its_topic_is_not_on_the_disk(
         for _ in range(3):  # the first makes the topic; a later one must not pass for durable
             answer = await client.call(SEND, send_fields("T"), b"body")
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert UNCONFIRMED_FIELD in answer.ext_fields, "to send it again makes a copy"
         assert "T" in controller.parts.topics.table
+        assert controller.parts.store.max_offset("T", 0) == 3
 
         files.is_full = False
         answer = await client.call(SEND, send_fields("T"), b"body")
