@@ -22,7 +22,7 @@ from skylarkmq.client.admin import (
     TopicDescription,
 )
 from skylarkmq.client.errors import NotFound, RocketMQError
-from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
+from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, validate_group
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.mqadmin.java_text import (
     group_fields,
@@ -52,6 +52,8 @@ async def consumer_progress(call: Call) -> None:
         if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             continue
         group = topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        if validate_group(group) is not None:  # of pop: group and topic, with a `+` in between
+            continue
         try:
             found = await call.admin.progress(group)
             tps, behind = int(found.tps), sum(row.end - row.committed for row in found.queues)

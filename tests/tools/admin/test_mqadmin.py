@@ -248,6 +248,14 @@ def test_what_is_refused(place: Place, words: str, code: int, error: str) -> Non
     assert said.code == code and re.search(error, said.err), said
 
 
+def test_progress_goes_on_at_retries_of_pop(place: Place) -> None:
+    place.run(f"updateTopic -c {C} -t %RETRY%pops+orders -r 1 -w 1")
+    found = place.run("consumerProgress")
+    place.run(f"deleteTopic -c {C} -t %RETRY%pops+orders")
+    assert re.search(rf"(?m)^{G} +1 ", found)
+    assert "+orders" not in found, "no group"
+
+
 def test_nothing_changes_at_a_dry_run(place: Place) -> None:
     said = place.shell.ok("mqadmin", "updateTopic", "-c", C, "-t", "T_dry", "--dry-run")
     assert said.err == f"would update or create the topic (-c {C}, -t T_dry)\n"
