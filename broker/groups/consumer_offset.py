@@ -25,6 +25,7 @@ from skylarkmq.broker.tables.json_table import TableBody, load_table, table_text
 from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
+from skylarkmq.common.refusal import refusal
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP, validate_group, validate_topic
@@ -83,6 +84,7 @@ class ConsumerOffsetManager(FollowingTable):
 
         Raises:
             CorruptFileError: neither the file nor its `.bak` can be read.
+            OSError: the disk failed.
         """
         loaded = load_table(self._files, self._path, ConsumerOffsetSerializeWrapper)
         if loaded is None:
@@ -131,12 +133,17 @@ class ConsumerOffsetManager(FollowingTable):
         """Replace the file at once; blocks. What is refused here is written with the next change.
 
         What this start has found is as durable as its log.
+
+        Raises:
+            OSError: the disk failed.
         """
         text = table_text("offsetTable", dict(self.rows()), None)
         try:
             self._files.replace(self._path, text, backup=True)
         except OSError as error:
-            log.error("%s could not be written, tried again later: %s", self._path, error)
+            if refusal(error) is None:
+                raise
+            log.warning("%s will be written later: %s", self._path, error)
 
     def start(self) -> None:
         """Begin to write the file at intervals."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from random import Random
@@ -176,6 +177,25 @@ async def test_nor_is_one_after_a_clean_stop_as_tools_leave_a_store_that_they_cu
     assert again.store.recovery is not None and again.store.recovery.clean
     assert [again.manager.query(group, "T", 0) for group in "gh"] == [1, 1]
     # In the file too: a kill would leave it as it was, with new messages below it.
+    assert again.table["T@g"] == {"0": 1}
+
+
+@pytest.mark.parametrize(("cause", "starts"), [(errno.ENOSPC, True), (errno.EIO, False)])
+async def test_a_full_disk_keeps_no_start_from_lower_offsets_and_a_failed_one_does(
+    cause: int, starts: bool
+) -> None:
+    rig = Rig().start()
+    rig.put("T")
+    rig.stop()
+    again = Rig(rig.files).with_file(b'{"offsetTable":{"T@g":{"0":10}}}')
+    again.files.fail("create", path="consumerOffset.json", error=cause)
+    if not starts:
+        with pytest.raises(OSError, match=r"consumerOffset\.json"):
+            again.start()
+        return
+    again.start()
+    assert again.manager.query("g", "T", 0) == 1
+    await again.advance(6)
     assert again.table["T@g"] == {"0": 1}
 
 
