@@ -211,7 +211,8 @@ class BrokerConfig(ServerConfig):
     max_topics: Live[Positive] = 50_000  # ours
     max_groups: Live[Positive] = 50_000  # ours
     max_deduplication_keys: Live[Positive] = 1_000_000  # ours; of all topics' windows together
-    new_names_per_second: Count = 100  # ours; on demand, of one address; 0, or with ACL: any number
+    # Not counted with access control.
+    new_names_per_second: Count = 100  # ours; topics and groups by use, of one address; 0: any
     # The whole table is written each time: at 1 s, 10,000 groups of 8 queues make 132 GB a day.
     flush_consumer_offset_interval: Interval = 5000  # ms
 

@@ -110,6 +110,15 @@ def _told(parts: BrokerParts, name: str) -> TopicConfig | None:
     return None if topic is None else parts.as_told(topic)
 
 
+def _access(parts: BrokerParts) -> RpcAccess | None:
+    if parts.access_files is None:
+        return None
+    origins = parts.pop.registry.topics_of_retries
+    access = RpcAccess(rpc_rights.RPCS, parts.stats, parts.peer_clock, origins)
+    parts.access_files.serve(access)
+    return access
+
+
 def make_endpoint(
     parts: BrokerParts, router: Router, own: str, tls: OutgoingTls | None
 ) -> GrpcEndpoint:
@@ -120,16 +129,7 @@ def make_endpoint(
         router: says what the broker refuses just now, as a replica that begins to lead.
         tls: of connections to other brokers; None: plain text.
     """
-    config = parts.config
-    access = None
-    if parts.access_files is not None:
-        access = RpcAccess(
-            rpc_rights.RPCS,
-            parts.stats,
-            parts.peer_clock,
-            parts.pop.registry.topics_of_retries,
-        )
-        parts.access_files.serve(access)
+    config, access = parts.config, _access(parts)
     sessions = Sessions(
         parts.consumers,
         parts.producers,
