@@ -42,7 +42,9 @@ WALK_MAX: Final = 1_000_000
 class IndexSearch:
     """One search for a key, newest file first, newest item first.
 
-    Only hashes and seconds are compared, so a result may name a record of another key.
+    Only hashes and seconds are compared, so a result may name a record of another key. Where the
+    clock was ahead when a file began, what came after it went back stands there with the file's
+    begin, for no time is below that: it is found whatever the last time that is asked for.
 
     A chain may have millions of items, and be walked because another key shares the slot. So a
     search runs in slices, between which the index thread does other work, and gives up after
@@ -76,7 +78,8 @@ class IndexSearch:
     def _overlaps(self, begin: int, end: int) -> bool:
         asked_begin, asked_end = self._begin_ms, self._end_ms
         return (
-            (asked_begin < begin and asked_end > end)
+            end < begin  # the clock has gone back
+            or (asked_begin < begin and asked_end > end)
             or begin <= asked_begin <= end
             or begin <= asked_end <= end
         )
@@ -92,7 +95,8 @@ class IndexSearch:
             if difference < 0:
                 return
             timestamp = begin_timestamp + difference * 1000
-            if key_hash == self._key_hash and self._begin_ms <= timestamp <= self._end_ms:
+            is_in_time = timestamp <= self._end_ms or not difference
+            if key_hash == self._key_hash and self._begin_ms <= timestamp and is_in_time:
                 self.offsets.append(offset)
             # Unlike RocketMQ, where a damaged chain may lead in a circle.
             if timestamp < self._begin_ms or previous >= number:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from skylarkmq.store.log.clock_steps import STEPS_MAX, ClockSteps
+from tests.store.index_rig import ITEMS, IndexRig
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 
@@ -86,6 +87,18 @@ def test_the_next_life_searches_as_well(is_clean: bool, knows: str) -> None:
     again.clock.step_wall(60)
     again.start()
     check_searches(again, times)
+
+
+def test_keys_are_found_in_an_index_file_that_began_ahead() -> None:
+    rig = IndexRig().start()
+    rig.clock.step_wall(DAY_S)
+    rig.send(1)
+    rig.clock.step_wall(-DAY_S)
+    rig.send(ITEMS // 2)
+    now_ms = rig.clock.now_ms()
+    for number in range(1, ITEMS // 2 + 1):
+        assert rig.find(f"U{number}", end=now_ms).offsets, number
+        assert rig.find(f"U{number}", begin=now_ms - 60_000, end=now_ms - 1).offsets, number
 
 
 def test_a_step_right_after_the_recovery_point_is_found() -> None:
