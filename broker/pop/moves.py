@@ -306,10 +306,10 @@ class Moves:
                 self._waiting.extendleft(reversed(moves[number:]))
                 break
             copy = self._copy(move, parked)
-            if copy is None:
-                self._owner.stays(delivery)
-            else:
+            if copy is not None:
                 copies.append((move, copy))
+            elif move.is_current:  # what was read may have taken a while
+                self._owner.stays(delivery)
         return copies
 
     def _read(self, delivery: Delivery, found: dict[int, bytes | None]) -> Parked:

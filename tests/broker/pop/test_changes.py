@@ -13,6 +13,7 @@ from skylarkmq.broker.pop.requests import pop_filter
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
+from skylarkmq.store.read.cold_reads import GotRecords
 from tests.broker.pop.pop_rig import (
     DEAD,
     GROUP,
@@ -395,6 +396,24 @@ async def test_a_retry_without_room_to_name_its_topic_comes_again_in_place() -> 
     assert (again.attempt, again.receipt.kind) == (2, first.receipt.kind)
     assert not rig.stored(RETRY)
     assert await rig.ack(again.receipt)
+
+
+async def test_a_reset_while_such_a_retry_is_read_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = PopRig().start()
+    rig.send(b"full", properties=b"a\x01" + b"x" * (MAX_PROPERTIES_SIZE - 10))
+    await rig.receive()
+    read = rig.store.read_records
+
+    def reset_first(places: list[int], done: GotRecords) -> None:
+        assert rig.offsets.commit("admin", GROUP, TOPIC, 0, 1)
+        read(places, done)
+
+    monkeypatch.setattr(rig.store, "is_in_memory", lambda _: False)
+    monkeypatch.setattr(rig.store, "read_records", reset_first)
+    await rig.advance(11)
+    assert await rig.receive() == []
+    assert rig.mark() == 1
+    assert rig.pop.taker.in_flight == 0
 
 
 async def test_topics_of_retries_that_have_one_name_do_not_mix() -> None:
