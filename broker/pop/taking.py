@@ -10,7 +10,7 @@ rest for receives of theirs; a message whose topic is no more is a dead letter. 
 the topic of retries of group a in b_c, of a_b in c, and of the pull consumers of a_b_c: a copy
 says which topic it is of, and receives of another one pass it over. What says nothing, as copies
 of RocketMQ 5, is handed out where the topic has one meaning, else passed over and logged.
-`%RETRY%a+b_c` has one.
+`%RETRY%a+b_c` has one. Retries of a topic that was deleted since are passed over, too.
 
 A receive looks at a bounded number of units without finding anything; then other work of the loop
 comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
@@ -38,7 +38,7 @@ from typing import Final, NamedTuple, Protocol
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY, RETRY, Receipt
+from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest
 from skylarkmq.common.clock import Clock
@@ -64,6 +64,7 @@ from skylarkmq.store.results import GetMessageResult
 
 log = logging.getLogger(__name__)
 
+_RETRIES: Final = (RETRY, PLUS_RETRY)
 SIZE_MAX: Final = 256 << 10
 """Bytes of the records of one receive, of which one alone may have more."""
 INVISIBLE_MAX_MS: Final = 12 * 3_600_000
@@ -297,13 +298,13 @@ class Taker:
         """Hand out what was read of a queue from its next offset on."""
         matches, topic = take.request.matches, take.consumption.topic
         mark, found, before = queue.mark, len(take.popped), queue.next_offset
-        is_shared, is_retry = queue.source.kind == OLD_RETRY, queue.source.kind == RETRY
+        is_shared, is_retry = queue.source.kind == OLD_RETRY, queue.source.kind in _RETRIES
         rows: list[Row] = []
         last = UNKNOWN, UNKNOWN
         for view in result.views:
             for record, offset, physical_offset, attempt in _records(view):
                 last = offset, physical_offset
-                if is_retry and not self._is_own(queue.source, record):
+                if is_retry and not self._is_own(queue.source, record, physical_offset):
                     continue
                 if matches.tags is not None and not is_shared and not matches.wants(record):
                     continue
@@ -414,7 +415,10 @@ class Taker:
         elif (
             record is None
             or not take.request.matches.wants(record)
-            or (queue.source.kind == RETRY and not self._is_own(queue.source, record))
+            or (
+                queue.source.kind in _RETRIES
+                and not self._is_own(queue.source, record, delivery.physical_offset)
+            )
         ):
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
@@ -432,8 +436,12 @@ class Taker:
         took = Took(queue.key, queue.next_offset, UNKNOWN, (row,), queue.attempt_id)
         self._journal.note(took)
 
-    def _is_own(self, source: Source, record: bytes | memoryview) -> bool:
-        """Return whether a message of `%RETRY%group_topic` is of that group and topic."""
+    def _is_own(self, source: Source, record: bytes | memoryview, physical_offset: int) -> bool:
+        """Return whether a retry is of its group and topic, and not of one that was deleted."""
+        if self._store.removal.topics.hides(source.asked_topic, physical_offset):
+            return False
+        if source.kind == PLUS_RETRY:
+            return True
         origin = _origin(record)
         if origin is not None:
             return origin == source.asked_topic

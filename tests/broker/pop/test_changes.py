@@ -96,6 +96,25 @@ async def test_a_deleted_topic_takes_what_is_in_hand_with_it() -> None:
     assert not rig.journal.state().keys
 
 
+@pytest.mark.parametrize("plus", [False, True])
+async def test_a_deleted_topic_takes_its_retries_with_it(plus: bool) -> None:
+    rig = PopRig(enable_retry_topic_v2=plus).start()
+    rig.send(b"old")
+    await rig.receive()
+    await rig.advance(11)
+    assert rig.stored(PLUS_RETRY if plus else RETRY)
+    rig.topics.delete(TOPIC)
+    rig.store.remove_topic(TOPIC, ignore)
+    rig.offsets.remove_topic(TOPIC)
+    await rig.advance(1)
+    rig.topic(TOPIC, 1)
+    assert await rig.receive() == []
+    rig.send(b"new")
+    assert await rig.bodies() == [b"new"]
+    await rig.advance(11)
+    assert await rig.bodies() == [b"new"], "its own retries come"
+
+
 async def test_a_deleted_group_takes_what_is_in_hand_with_it() -> None:
     rig = PopRig().start()
     rig.send_all(2)
