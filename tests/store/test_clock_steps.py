@@ -90,7 +90,8 @@ def test_the_next_life_searches_as_well(is_clean: bool, knows: str) -> None:
 
 
 def test_keys_are_found_in_an_index_file_that_began_ahead() -> None:
-    rig = IndexRig().start()
+    rig = IndexRig()
+    rig.start()
     rig.clock.step_wall(DAY_S)
     rig.send(1)
     rig.clock.step_wall(-DAY_S)
