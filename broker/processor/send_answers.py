@@ -53,8 +53,8 @@ _UNCONFIRMED = (
     "any more; it may be stored: try again"
 )
 _TOPIC_NOT_DURABLE = (
-    "not acknowledged: the message is stored, but its new topic is not safe yet, as the topic table "
-    "could not be written; try again: "
+    "not acknowledged: the message is stored, but its new topic is not safe yet, for the topic "
+    "table could not be written; try again: "
 )
 _MSG_ID = "msgId"
 _QUEUE_ID = "queueId"
