@@ -13,8 +13,9 @@ master. Until it knows a client in a queue, an offset above that end may be one 
     a commit    is refused
 
 A client is known in a queue by a pull at or below that end, or at or below what it was told when it
-asked where its group stands (14) or the queue begins and ends (29, 30, 31). The question of one
-member says nothing of another. A connection whose heartbeat has not come yet is
+asked where its group stands (14) or the queue begins and ends (29, 30, 31; administrators ask 202,
+208, 317 and 321, and then give a group its place). The question of one member says nothing of
+another. A connection whose heartbeat has not come yet is
 nobody's: it is asked to wait for it (24), and long after the beginning it may read what its group
 has come to.
 

@@ -126,6 +126,7 @@ class QueryProcessor(Processor):
         table: list[tuple[MessageQueueBody, TopicOffset]] = []
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             max_offset = store.max_offset(topic, queue_id)
+            self._earlier.told(call.connection, topic, queue_id, max_offset)
             last = await self._message_time(topic, queue_id, max_offset - 1)
             offset = TopicOffset(
                 last_update_timestamp=max(0, last),
@@ -248,6 +249,7 @@ class QueryConsumeQueueProcessor(Processor):
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             raise refused(f"{queue_id}@{shown(topic)} is not exist!")
+        self._earlier.told(call.connection, topic, queue_id, queue.max_offset)
         subscription: SubscriptionData | None = None
         filter_data: str | None = None
         if group is not None:

@@ -6,14 +6,22 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups import earlier_lives
 from skylarkmq.broker.groups.earlier_lives import SETTLED_S, EarlierLives
+from skylarkmq.broker.metrics.rates import BrokerRates
+from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.net.connection import Connection
+from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor
+from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
+from skylarkmq.broker.processor.query import QueryConsumeQueueProcessor, QueryProcessor
+from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
-from skylarkmq.protocol.codes import LanguageCode, ResponseCode
+from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.headers.pull import decode_pull_header
-from tests.broker.group_rig import GroupRig
+from skylarkmq.protocol.host_address import HostAddress
+from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 from tests.support.fake_transport import Owner, connect
 from tests.support.raw_client import pull_fields
 
@@ -140,6 +148,43 @@ async def test_a_tool_may_read_and_commit(rig: Rig) -> None:
     tool = rig.peer()
     assert rig.pull(tool, 8, INLINE) is None
     assert rig.commits(tool, 8)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": 0, "index": 0, "count": 1}),
+    ],
+)
+async def test_an_administrator_who_saw_where_a_queue_ends_gives_a_group_its_place(
+    rig: Rig, code: int, fields: dict[str, Any]
+) -> None:
+    """As `mqadmin cloneGroupOffset` does, which asks 208 of a group and tells 15 of another."""
+    rig.topic("T", queues=1)
+    rig.groups.find("g")
+    peer, context = FakeConnection(), rig.context
+    place = {"consumerGroup": "other", "topic": "T", "queueId": 0, "commitOffset": 9}
+    commit = request(RequestCode.UPDATE_CONSUMER_OFFSET, place)
+    offsets = ConsumerManageProcessor(context)
+    assert (await ask(rig, offsets, peer, commit)).code == ResponseCode.SYSTEM_ERROR
+    totals = BrokerRates(rig.stats, rig.store.stats, rig.clock)
+    windows = StatsWindows(rig.stats, rig.store.stats, totals, "C", rig.clock)
+    writer = TableWriter(rig.files, rig.workers.tables)
+    filters = ConsumerFilterManager(rig.config, rig.files, writer, rig.clock, rig.store)
+    shows = [
+        QueryProcessor(context),
+        AdminStatsProcessor(context, windows, rig.stats, HostAddress("192.0.2.7", 1).pack()),
+        QueryConsumeQueueProcessor(context, filters),
+    ]
+    one = next(each for each in shows if code in each.handlers())
+    assert (await ask(rig, one, peer, request(code, fields))).code == ResponseCode.SUCCESS
+    assert (await ask(rig, offsets, peer, commit)).code == ResponseCode.SUCCESS
+    assert (await ask(rig, offsets, FakeConnection(), commit)).code == ResponseCode.SUCCESS
+    assert rig.offsets.query("other", *QUEUE) == 9
 
 
 async def test_a_topic_that_is_made_anew_begins_at_0(rig: Rig) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import Growth, StatsWindows
+from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
 from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
 from skylarkmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
@@ -85,7 +86,7 @@ class AdminStatsProcessor(Processor):
         rows: list[Row] = []
         tps = 0.0
         for config in self._consumed(group, topics):
-            rows += [row async for row in self._rows(group, config)]
+            rows += [row async for row in self._rows(call.connection, group, config)]
             tps += self._windows.per_second(config.topic_name, group)
         return Answer(ConsumeStats(consume_tps=tps, offset_table=rows))
 
@@ -103,7 +104,7 @@ class AdminStatsProcessor(Processor):
             for config in self._consumed(group, topics):
                 if call.header.is_order and not config.order:
                     continue
-                rows = [row async for row in self._rows(group, config)]
+                rows = [row async for row in self._rows(call.connection, group, config)]
                 behind += sum(row.broker_offset - row.consumer_offset for _, row in rows)
                 count += len(rows)
                 if count > QUEUES_TOTAL_MAX:
@@ -131,13 +132,16 @@ class AdminStatsProcessor(Processor):
             ):
                 yield config
 
-    async def _rows(self, group: str, config: TopicConfig) -> AsyncIterator[Row]:
+    async def _rows(
+        self, connection: Connection, group: str, config: TopicConfig
+    ) -> AsyncIterator[Row]:
         topic = config.topic_name
         pulled = self._stats.pulled.get((topic, group), {})
         for queue_id in range(config.read_queue_nums):
             if queue_id % QUEUES_SLICE == 0:
                 await asyncio.sleep(0)
             end = max(0, self._store.max_offset(topic, queue_id))
+            self._earlier.told(connection, topic, queue_id, end)
             place = max(0, self._offsets.query(group, topic, queue_id))
             last = await self._message_time(topic, queue_id, place - 1) if place <= end else 0
             yield (
