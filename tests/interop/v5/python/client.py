@@ -9,6 +9,7 @@ environment GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import itertools
@@ -164,6 +165,9 @@ def perform(command: dict[str, Any]) -> dict[str, Any]:
     client = clients.get(client_id)
     if name in ("producer", "push", "simple"):
         made = {"producer": producer, "push": push, "simple": simple}[name](command)
+        # It opens its stream in the thread that starts it when the route is there at once.
+        wire = importlib.import_module("rocketmq.v5.client.connection.rpc_client")
+        asyncio.set_event_loop(wire.RpcClient.get_channel_io_loop())
         made.startup()
         if not made.route_manager.get_all_endpoints():
             # It has started, and asks for its route never again: nor is it told of its settings.
