@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
@@ -36,6 +35,9 @@ ROWS = 3
 class Member:
     """A member of either kind: the queues it has, and the bodies it got."""
 
+    def is_called(self, client_id: str) -> bool:
+        raise NotImplementedError
+
     def share(self) -> set[int]:
         raise NotImplementedError
 
@@ -47,6 +49,9 @@ class JavaMember(Member):
     def __init__(self, child: Child) -> None:
         self.child = child
 
+    def is_called(self, client_id: str) -> bool:
+        return f"@{self.child.pid}#" in client_id
+
     def share(self) -> set[int]:
         events = self.child.named("queues")
         return set(events[-1]["queues"]) if events else set()
@@ -56,10 +61,14 @@ class JavaMember(Member):
 
 
 class OurMember(Member):
-    def __init__(self, consumer: Consumer, inbox: Inbox) -> None:
+    def __init__(self, consumer: Consumer, inbox: Inbox, client_id: str) -> None:
         self.consumer = consumer
         self.inbox = inbox
         self.gone = False
+        self._client_id = client_id
+
+    def is_called(self, client_id: str) -> bool:
+        return client_id == self._client_id
 
     def share(self) -> set[int]:
         if self.gone:
@@ -86,7 +95,7 @@ async def joined(
         )
         await consumer.start()
         running = asyncio.create_task(consumer.run(inbox))
-        member = OurMember(consumer, inbox)
+        member = OurMember(consumer, inbox, client.client_id)
         try:
             yield member
         finally:
@@ -149,9 +158,12 @@ class Group:
         known = await self.admin.consumers(self.name)
         ids = [member.client_id for member in known.members]
         queues = [MessageQueue(self.topic, "broker-a", number) for number in range(QUEUES)]
-        shares = [allocate(self._allocation, queues, ids, mine) for mine in ids]
-        expected = Counter(frozenset(queue.queue_id for queue in share) for share in shares)
-        return expected == Counter(frozenset(member.share()) for member in members)
+
+        def has_its_share(client_id: str) -> bool:
+            share = {each.queue_id for each in allocate(self._allocation, queues, ids, client_id)}
+            return [share] == [each.share() for each in members if each.is_called(client_id)]
+
+        return len(ids) == len(members) and all(map(has_its_share, ids))
 
 
 async def steady(producer: Producer, group: Group, phase: str, members: Sequence[Member]) -> None:
