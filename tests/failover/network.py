@@ -85,7 +85,9 @@ class Namespaces:
             name: Host(
                 name,
                 f"{self._network}.{number}",
-                ("ip", "netns", "exec", self._namespace(name)),
+                # `ip netns exec` would also keep a copy of all mounts that there are: who
+                # unmounts a file system does not get rid of it then.
+                ("nsenter", f"--net=/run/netns/{self._namespace(name)}"),
             )
             for number, name in enumerate(self._names, 1)
         }
@@ -148,8 +150,9 @@ def why_no_namespaces() -> str:
     """Why there can be none here; empty when there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "network namespaces need the program ip (iproute2)"
+    for program, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
+        if shutil.which(program) is None:
+            return f"network namespaces need the program {program} ({package})"
     network = Namespaces(["probe"])
     try:
         network.make()

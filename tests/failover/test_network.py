@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -67,11 +68,12 @@ def _answers(source: Host, target: Host, wait_s: float = 0.3) -> bool:
 
 def _delivers(target: Host) -> bool:
     """Whether this process's packets arrive there, whatever becomes of answers."""
-    counters = "/sys/class/net/eth0/statistics/rx_packets"
 
     def received() -> int:
-        command = [*target.command, "cat", counters]
-        return int(subprocess.run(command, capture_output=True, check=True).stdout)
+        command = [*target.command, "cat", "/proc/self/net/dev"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        _, _, counters = shown.partition("eth0:")
+        return int(counters.split()[1])
 
     before = received()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -144,7 +146,14 @@ def test_nothing_is_left_behind(network: Namespaces) -> None:
     }
     other.remove()
     shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    assert other.hosts["four"].command[-1] not in shown.stdout
+    assert Path(other.hosts["four"].command[-1]).name not in shown.stdout
+
+
+def test_a_host_keeps_no_mounts_of_others(network: Namespaces) -> None:
+    """Else a test beside it that unmounts a broken file system gets it back when it mounts anew."""
+    asked = [*network.hosts["one"].command, "readlink", "/proc/self/ns/mnt"]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == os.readlink("/proc/self/ns/mnt")
 
 
 SYNC = """
