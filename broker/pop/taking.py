@@ -562,8 +562,8 @@ class Taker:
                 continue  # all has lapsed: it is taken anew
             rows: list[Row] = []
             for delivery in list(queue.in_flight.values()):
-                if not delivery.serial:
-                    continue
+                if not delivery.serial or (delivery.is_acked and not rows):
+                    continue  # it comes again by itself; or with one before it that does
                 result = self._store.get_message(
                     queue.source.topic, queue.queue_id, delivery.offset, 1
                 )

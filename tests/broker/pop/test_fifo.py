@@ -136,6 +136,20 @@ async def test_the_same_attempt_gets_what_was_acknowledged_after_the_first_again
     assert rig.mark() == 3
 
 
+async def test_the_same_attempt_gets_nothing_acknowledged_without_one_before_it() -> None:
+    rig = PopRig().start()
+    rig.send_all(3)
+    first = await receive(rig, "a", invisible_ms=60_000)
+    assert await rig.ack(first[1].receipt)
+    rig.pop.give_back(GROUP, TOPIC, [first[0].receipt])
+    second = await receive(rig, "a", invisible_ms=60_000)
+    assert bodies(second) == [b"2"]
+    assert await rig.ack(first[1].receipt), "it counts as before"
+    assert await rig.ack(second[0].receipt)
+    await rig.advance(2)
+    assert bodies(await receive(rig, "b")) == [b"0", b"1", b"2"]
+
+
 async def test_an_acknowledged_message_is_no_dead_letter_for_one_before_it() -> None:
     rig = PopRig().start(retry_max_times=1)
     rig.send_all(3)
