@@ -296,9 +296,26 @@ class Recovery:
             if (
                 first.status is RecordStatus.MESSAGE
                 and 0 < first.store_timestamp <= self._marks.min_timestamp
+                and not self._follows_newer(mapped)
             ):
                 return mapped.start_offset, mapped.start_offset
         return self._log.min_offset, self._log.min_offset
+
+    def _follows_newer(self, mapped: MappedFile) -> bool:
+        """Return whether the file before one holds what is newer than all that was on the disk.
+
+        Then the clock went back in between, and the times after that say nothing.
+        """
+        before = self._files.find(mapped.start_offset - 1)
+        if before is None:
+            return False
+        walk = LogWalk(self._files, check_crc=False, what="looking for a step of the clock")
+        for offset, _, _, _, _, timestamp, _, _ in walk.records(before.start_offset):
+            if offset >= mapped.start_offset:
+                break
+            if timestamp > self._marks.min_timestamp:
+                return True
+        return False
 
     @staticmethod
     def _may_begin(mapped: MappedFile, offset: int) -> bool:

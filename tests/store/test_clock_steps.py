@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 
+from skylarkmq.store.checkpoint import Checkpoint, Marks
+from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.clock_steps import STEPS_MAX, ClockSteps
 from tests.store.index_rig import ITEMS, IndexRig
 from tests.store.support import StoreRig
@@ -116,6 +118,23 @@ def test_a_step_right_after_the_recovery_point_is_found() -> None:
     killed = StoreRig(again.files.snapshot()).start()
     assert killed.store.commit_log.clock_steps.rows == again.store.commit_log.clock_steps.rows
     assert killed.store.commit_log.store_timestamp == again.store.commit_log.store_timestamp
+
+
+def test_a_recovery_by_times_begins_before_a_step_that_came_after_the_checkpoint() -> None:
+    """Times behind it are those that the checkpoint covers; what was stored then is not."""
+    rig = StoreRig().start()
+    times = put(rig, 3)
+    rig.clock.step_wall(-3600)
+    topics: list[str] = []
+    while len(rig.store.commit_log.mapped_files.mapped) < 2:
+        topics.append(f"once-{len(topics)}")
+        rig.put(topics[-1], 0, bytes(20_000))
+        rig.workers.run_all()
+    disk = rig.files.snapshot()
+    paths = StorePaths(disk.root)
+    Checkpoint(disk, paths.checkpoint, paths.recovery_point).save(Marks(times[2], times[2]))
+    again = StoreRig(disk).start()
+    assert [again.store.max_offset(topic, 0) for topic in topics] == [1] * len(topics)
 
 
 def test_a_log_that_ends_ahead_is_no_reason_to_stay_there() -> None:
