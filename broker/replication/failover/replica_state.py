@@ -384,9 +384,16 @@ class ReplicaState:
             self._answer_beat(session, message)
         elif isinstance(message, Welcome):
             self._take_welcome(session, message)
-        elif isinstance(message, TakeOver) and self._may_be_told():
+        elif isinstance(message, TakeOver):
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Lead, as the master says; who does not know that it is in sync looks, and is asked anew."""
+        if self._may_be_told():
             self._was_told = True
             self._freeze()
+        else:
+            self._engine.read()
 
     def _is_of(self, session: Session, message: Message) -> bool:
         """Whether a message belongs to this session: streams of older terms are refused."""
@@ -698,7 +705,12 @@ class ReplicaState:
             return
         self.state = State.HANDED_OVER
         term.deadline_s = self._now_s + self._rules.hand_over_s
-        self._send(term.target, TakeOver(self.term, session[0]))
+        self._ask_to_lead(term)
+
+    def _ask_to_lead(self, term: LedTerm) -> None:
+        session = term.sessions.get(term.target)
+        if session is not None:
+            self._send(term.target, TakeOver(self.term, session[0]))
 
     def _handed_over_tick(self, _: Tick) -> None:
         self._engine.tick()
@@ -707,6 +719,8 @@ class ReplicaState:
         if self._now_s >= term.deadline_s:
             self._not_before_s = self._now_s + self._rules.lease_s
             self._step_down(f"{term.target} did not take over")
+        else:
+            self._ask_to_lead(term)
 
     def _handed_over_observed(self, event: Observed) -> None:
         if self._look(event) and not self._is_my_term(event.view):

@@ -43,6 +43,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Swap,
     SwapEnded,
     SwitchOver,
+    TakeOver,
     TermBegun,
     Tick,
 )
@@ -305,6 +306,33 @@ def test_a_switch_over_to_a_replica_that_lags_is_refused() -> None:
     rig = leading()
     rig.hear(SwitchOver("b"))
     assert rig.machine.state is State.MASTER
+
+
+def test_a_master_that_hands_over_asks_until_it_is_done() -> None:
+    """Who has just joined may not have seen yet that it is in sync."""
+    rig = leading(FailoverRules(min_in_sync=1))
+    row = rig.machine._term.record.lineage  # type: ignore[union-attr]
+    rig.hear(Received("b", Hello(1, 9, 0, row)))
+    rig.hear(Received("b", Confirm(1, 9, 0)))
+    rig.hear(Tick())
+    rig.hear(SwapEnded(rig.swaps[-1].swap, Swapped.DONE))
+    rig.see(view(3, of_term(1, "a", "a", "b", start=0), "a"))
+    asks = Send("b", TakeOver(1, 9))
+    assert asks in rig.hear(SwitchOver("b"))
+    assert rig.machine.state is State.HANDED_OVER
+    assert asks in rig.wait(0.1)
+    assert asks not in rig.wait(rig.machine._rules.hand_over_s)
+
+
+def test_a_follower_that_does_not_know_that_it_is_in_sync_looks_before_it_takes_over() -> None:
+    rig = Rig(80, LINEAGE)
+    rig.ready(view(5, of_term(3, "b", "b"), "b"))
+    session = rig.machine._session
+    assert session is not None
+    asked = Received("b", TakeOver(3, session.number))
+    assert the(Read, rig.hear(asked))
+    rig.see(view(6, of_term(3, "b", "a", "b"), "b"))
+    assert the(Freeze, rig.hear(asked))
 
 
 def test_a_replica_without_its_key_registers_again() -> None:
