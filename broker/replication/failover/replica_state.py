@@ -388,7 +388,7 @@ class ReplicaState:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Lead, as the master says; who does not know that it is in sync looks, and is asked anew."""
+        """Lead, as the master says. Who has not read that it may looks first, and is asked anew."""
         if self._may_be_told():
             self._was_told = True
             self._freeze()
