@@ -64,7 +64,9 @@ def shop(server: RunningBroker) -> Iterator[Any]:
         import celery_shop  # as the worker does: its name is part of the tasks' names
 
         yield celery_shop
-        celery_shop.app.backend.result_consumer.stop()
+        results = celery_shop.app.backend.result_consumer
+        if results._consumer is not None:  # a test has waited for a result
+            results.stop()
         celery_shop.app.close()
         celery_shop.app.pool.force_close_all()
         del sys.modules["celery_shop"]
