@@ -235,7 +235,7 @@ class TopicRemoval:
         self.topics.add(topic, self._log.wrote_offset)
         queues.take_out(topic)
         self._points.forget_totals()
-        start(self._remove_files(topic), lambda _, error: done(error))
+        self.resume(topic, done)
         return True
 
     def resume(self, topic: str, done: Written) -> None:

@@ -38,12 +38,21 @@ def log_end(rig: TimerRig) -> int:
     return rig.store.commit_log.max_offset
 
 
-async def test_copies_that_a_cut_took_come_again_and_no_others() -> None:
+def bodies_of(count: int) -> set[bytes]:
+    return {b"%d" % number for number in range(count)}
+
+
+async def delivered_by_the_second(count: int) -> TimerRig:
     rig = TimerRig().start()
-    for number in range(12):
+    for number in range(count):
         rig.after(1000 * (1 + number), b"%d" % number)
-    await rig.advance(20)
-    assert len(rig.bodies()) == 12
+    await rig.advance(count + 3)
+    assert len(rig.bodies()) == count
+    return rig
+
+
+async def test_copies_that_a_cut_took_come_again_and_no_others() -> None:
+    rig = await delivered_by_the_second(12)
     place = begin_of(rig, 7)
     await rig.stop_all()
     again = after_a_cut(rig.files, place, 20.0)
@@ -51,7 +60,7 @@ async def test_copies_that_a_cut_took_come_again_and_no_others() -> None:
     await again.advance(3)
     bodies = again.bodies()
     assert bodies[:7] == [b"%d" % number for number in range(7)]
-    assert {b"%d" % number for number in range(12)} == set(bodies)
+    assert bodies_of(12) == set(bodies)
     assert len(bodies) <= 13, "what was delivered within the interval of the file, once more"
 
 
@@ -77,10 +86,7 @@ async def test_however_late_they_had_been_stored() -> None:
 
 
 async def test_a_kill_after_the_cut_changes_nothing() -> None:
-    rig = TimerRig().start()
-    for number in range(6):
-        rig.after(1000 * (1 + number), b"%d" % number)
-    await rig.advance(10)
+    rig = await delivered_by_the_second(6)
     place = begin_of(rig, 2)
     await rig.stop_all()
     killed = after_a_cut(rig.files, place, 20.0).files.snapshot()
@@ -105,10 +111,7 @@ async def test_a_cut_of_all_that_the_checkpoint_knows_delivers_all_again() -> No
 
 async def test_a_log_that_has_grown_again_is_cut_again() -> None:
     """What an earlier life of the log knew counts no more."""
-    rig = TimerRig().start()
-    for number in range(6):
-        rig.after(1000 * (1 + number), b"%d" % number)
-    await rig.advance(10)
+    rig = await delivered_by_the_second(6)
     place = begin_of(rig, 2)
     await rig.stop_all()
     second = after_a_cut(rig.files, place, 20.0)
@@ -120,15 +123,12 @@ async def test_a_log_that_has_grown_again_is_cut_again() -> None:
     await second.stop_all()
     third = after_a_cut(second.files, cut, 40.0)
     await third.advance(3)
-    assert set(third.bodies()) == {b"%d" % number for number in range(6)}
+    assert set(third.bodies()) == bodies_of(6)
     assert third.service.waiting_count == 1
 
 
 async def test_a_second_cut_knows_what_the_first_life_said() -> None:
-    rig = TimerRig().start()
-    for number in range(12):
-        rig.after(1000 * (1 + number), b"%d" % number)
-    await rig.advance(15)
+    rig = await delivered_by_the_second(12)
     places = begin_of(rig, 10), begin_of(rig, 8)
     await rig.stop_all()
     second = after_a_cut(rig.files, places[0], 20.0)
@@ -136,7 +136,7 @@ async def test_a_second_cut_knows_what_the_first_life_said() -> None:
     await second.stop_all()
     third = after_a_cut(second.files, places[1], 40.0)
     await third.advance(3)
-    assert set(third.bodies()) == {b"%d" % number for number in range(12)}
+    assert set(third.bodies()) == bodies_of(12)
     assert len(third.bodies()) <= 13
 
 
@@ -154,7 +154,7 @@ async def test_little_is_repeated_and_the_checkpoint_stays_small() -> None:
     for offset, place in places.items():
         again = after_a_cut(rig.files.snapshot(), place, 400.0)
         await again.advance(3)
-        assert set(again.bodies()) == {b"%d" % number for number in range(300)}
+        assert set(again.bodies()) == bodies_of(300)
         repeated = len(again.bodies()) - 300
         assert repeated <= max(12, 300 - offset), offset
 
@@ -188,10 +188,7 @@ async def test_what_was_stored_again_and_cut_waits_where_it_was() -> None:
 
 async def test_a_kill_while_the_queue_is_read_again() -> None:
     """The log has become longer than it was before the cut."""
-    rig = TimerRig().start()
-    for number in range(6):
-        rig.after(1000 * (1 + number), b"%d" % number)
-    await rig.advance(10)
+    rig = await delivered_by_the_second(6)
     place = begin_of(rig, 2)
     await rig.stop_all()
     second = after_a_cut(rig.files, place, 20.0)
@@ -202,4 +199,4 @@ async def test_a_kill_while_the_queue_is_read_again() -> None:
     killed.clock.step_wall(30)
     killed.start()
     await killed.advance(3)
-    assert set(killed.bodies()) == {b"%d" % number for number in range(6)}
+    assert set(killed.bodies()) == bodies_of(6)

@@ -443,6 +443,7 @@ def _run_late_swap(cluster: Cluster, ends: bool) -> None:
     follower.ends_at_next_swap = ends
     follower.jump_s += 12.0
     world.run_until(FAULTS_S)
+    follower.next_swap_late_s, follower.ends_at_next_swap = 0.0, False  # it may not have tried
     acknowledged = world.power["acknowledged"]
     world.run_until(FAULTS_S + PEACE_S)
     _check_peace(cluster, acknowledged)
