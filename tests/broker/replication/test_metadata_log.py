@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from unittest.mock import Mock
 
@@ -35,6 +37,15 @@ async def pair(clock: ManualClock) -> tuple[Replica, Replica]:
     master.start()
     follower.start()
     return await master.lead(), follower
+
+
+@contextmanager
+def refusing(replica: Replica) -> Iterator[None]:
+    """Its machine lets no record be stored."""
+    answer = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, why="no descriptor")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica.store.writer, "put_messages", lambda _, done: done([answer]))
+        yield
 
 
 async def test_a_broker_without_a_controller_writes_nothing(clock: ManualClock) -> None:
@@ -204,9 +215,7 @@ async def test_a_removal_whose_record_was_refused_is_owed(
     removed = journal.removed
 
     def refused(topic: str, end_offset: int) -> None:
-        answer = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, why="no descriptor")
-        with monkeypatch.context() as patch:
-            patch.setattr(master.store.writer, "put_messages", lambda _, done: done([answer]))
+        with refusing(master):
             removed(topic, end_offset)
 
     monkeypatch.setattr(journal, "removed", refused)
@@ -222,17 +231,13 @@ async def test_a_removal_whose_record_was_refused_is_owed(
     assert follower.bodies("T") == master.bodies("T") == [b"new"]
 
 
-async def test_a_deletion_that_the_others_could_not_be_told_goes_on(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deletion_that_the_others_could_not_be_told_goes_on(clock: ManualClock) -> None:
     """The topic was gone, and could not be made again before somebody deleted it once more."""
     master, follower = await pair(clock)
     master.topic("T")
     master.put("T", 0, b"old")
     await master.advance(2)
-    answer = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, -1, why="no descriptor")
-    with monkeypatch.context() as patch:
-        patch.setattr(master.store.writer, "put_messages", lambda _, done: done([answer]))
+    with refusing(master):
         deleting = master.parts.deletion.delete("T")
         await master.rest()
         assert "no descriptor" in str(await deleting)
