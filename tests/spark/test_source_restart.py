@@ -65,11 +65,22 @@ def rows_of(query: StreamingQuery) -> int:
     return sum(batch.numInputRows for batch in query.recentProgress)
 
 
-def kill_in_a_batch(query: StreamingQuery, server: SkylarkBroker) -> None:
-    """Let requests of a batch pile up at a broker that does not answer, and kill it."""
+def kill_under_way(query: StreamingQuery, server: SkylarkBroker) -> None:
+    """Let requests pile up at a broker that does not answer, and kill it.
+
+    They are those of a batch, or, if that batch ended in the very moment of the stop, those of the
+    plan of the next one. That plan does without a broker that is silent: no batch would begin.
+    """
     assert server._child is not None
     os.kill(server._child.pid, signal.SIGSTOP)
-    until(query, lambda: query.status["message"] == "Processing new data")
+    batches = len(query.recentProgress)
+    until(
+        query,
+        lambda: (
+            query.status["message"] == "Processing new data"
+            or any(batch.numInputRows == 0 for batch in query.recentProgress[batches:])
+        ),
+    )
     server.kill()
 
 
@@ -93,7 +104,7 @@ def test_query_outlives_its_broker(
     )
     try:
         until(query, lambda: rows_of(query) >= 200)
-        kill_in_a_batch(query, server)
+        kill_under_way(query, server)
         before = rows_of(query)
         server.start()
         send(server.namesrv, HALF)
