@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 
 import click
 
+from skylarkmq.broker.base.logs import LogFormatOption, chosen_format, set_up_logs
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     NAMESRV_ADDR_VARIABLE,
@@ -32,13 +33,12 @@ from skylarkmq.broker.config.config_file import (
     load_namesrv_config,
 )
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.fleet.console import DEFAULT_PLACE
 from skylarkmq.broker.fleet.link import SupervisorLink
 from skylarkmq.broker.fleet.plan import NAMESRV_NAME, unserved_folders
 from skylarkmq.broker.fleet.supervisor import StartFailedError
-from skylarkmq.broker.logs import LogFormatOption, chosen_format, set_up_logs
 from skylarkmq.broker.net.addresses import is_own
+from skylarkmq.broker.net.exposure import why_open
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError, reason
 from skylarkmq.common.first_use import on_first_use

@@ -14,11 +14,15 @@ from skylarkmq.broker.access import rights
 from skylarkmq.broker.access.audit import Audit
 from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.files import AccessFiles
-from skylarkmq.broker.config.live_config import LiveConfig
+from skylarkmq.broker.base.logs import set_levels
+from skylarkmq.broker.base.process import give_memory_back
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
+from skylarkmq.broker.filter.pull_subscription import PullSubscriptions
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.earlier_lives import EarlierLives
@@ -28,14 +32,11 @@ from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
-from skylarkmq.broker.logs import set_levels
 from skylarkmq.broker.metrics.lag import ConsumerLag
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import GrpcPlaces, RuntimeInfo
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
-from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import FastFailure
 from skylarkmq.broker.net.handlers import Handler
@@ -44,7 +45,6 @@ from skylarkmq.broker.net.server import ConnectionMaker, PeerLimits, RemotingSer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.pop.journal import JournalMode, PopJournal
 from skylarkmq.broker.pop.service import PopService
-from skylarkmq.broker.process import give_memory_back
 from skylarkmq.broker.processor.admin.access import AdminAccessProcessor
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
@@ -60,9 +60,7 @@ from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor, 
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.processor.plain_pulls import PlainPulls
 from skylarkmq.broker.processor.pop import PopMessageProcessor
-from skylarkmq.broker.processor.processor import Context, Processor
 from skylarkmq.broker.processor.pull import PullProcessor
-from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.processor.query import (
     QueryConsumeQueueProcessor,
     QueryProcessor,
@@ -90,6 +88,8 @@ from skylarkmq.broker.replication.ha.ha_server import HaServer
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.ha.slave_rules import slave_refusals
+from skylarkmq.broker.requests.processor import Context, Processor
+from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE, TopicConfigManager
@@ -110,7 +110,7 @@ from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
-    from skylarkmq.broker.draining import Draining
+    from skylarkmq.broker.draining.draining import Draining
     from skylarkmq.broker.grpc.endpoint import GrpcEndpoint
     from skylarkmq.broker.replication.failover.replica_status import Replicated
 

@@ -20,13 +20,15 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.access.outgoing import outgoing_client
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.health import HealthChecks, LoopCheck, waits_for_disk
+from skylarkmq.broker.base.loop_lag import LoopLagService
+from skylarkmq.broker.base.process import memory_size
 from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.config_file import ConfigOrigin
 from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
-from skylarkmq.broker.health import HealthChecks, LoopCheck, waits_for_disk
-from skylarkmq.broker.metrics.loop_lag import LoopLagService
 from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import Beside, NamesrvController
 from skylarkmq.broker.net.addresses import (
@@ -42,14 +44,12 @@ from skylarkmq.broker.net.addresses import (
     why_unreachable,
 )
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.net.drain_page import DrainAccess
-from skylarkmq.broker.net.http import MetricsServer
-from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, ServerContexts, server_contexts
-from skylarkmq.broker.process import memory_size
+from skylarkmq.broker.pages.drain_page import DrainAccess
+from skylarkmq.broker.pages.http import MetricsServer
 from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.failover.replica_check import replica_check
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
@@ -65,13 +65,13 @@ from skylarkmq.store.progress import Progress
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    import skylarkmq.broker.draining as draining
-    import skylarkmq.broker.grpc.service as grpc_service
-    import skylarkmq.broker.metrics.broker_metrics as broker_metrics
+    import skylarkmq.broker.broker_metrics as broker_metrics
+    import skylarkmq.broker.draining.draining as draining
+    import skylarkmq.broker.grpc_service as grpc_service
 else:  # by the first drain, and by the first scrape
-    draining = on_first_use("skylarkmq.broker.draining")
-    grpc_service = on_first_use("skylarkmq.broker.grpc.service")
-    broker_metrics = on_first_use("skylarkmq.broker.metrics.broker_metrics")
+    draining = on_first_use("skylarkmq.broker.draining.draining")
+    grpc_service = on_first_use("skylarkmq.broker.grpc_service")
+    broker_metrics = on_first_use("skylarkmq.broker.broker_metrics")
 
 log = logging.getLogger(__name__)
 

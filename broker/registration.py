@@ -44,16 +44,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from skylarkmq.broker.access.files import AccessFiles
+from skylarkmq.broker.access.outgoing import outgoing_client
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig, parse_namesrv_addresses
 from skylarkmq.broker.metrics.runtime_info import GRPC_ADDRESS, GRPC_ENDPOINT, GrpcPlaces
 from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG
-from skylarkmq.broker.net.outgoing import outgoing_client
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
 from skylarkmq.common.repeating import IntervalTimer

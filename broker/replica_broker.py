@@ -25,11 +25,12 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.waiting import result_of, synced
 from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
 from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController
 from skylarkmq.broker.grpc.needs import bind_for_grpc
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind_three, port_of
 from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.registration import RegisteredRole
@@ -64,7 +65,6 @@ from skylarkmq.broker.replication.failover.replica_rules import (
 from skylarkmq.broker.replication.failover.replica_status import OtherReplica, ReplicaStatus
 from skylarkmq.broker.replication.failover.terms import Lineage, TermsFile, TermStart
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
-from skylarkmq.broker.waiting import result_of, synced
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.refusal import refusal

@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from skylarkmq.broker.banner import (
-    StartProgress,
-    banner,
-    namesrv_banner,
-    namesrv_ready_fields,
-    ready_fields,
-)
-from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.config.config_file import ConfigOrigin, Loaded
-from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController, MetricsPages
-from skylarkmq.broker.fleet.console import ConsoleProcess
-from skylarkmq.broker.fleet.link import SupervisorLink
-from skylarkmq.broker.fleet.plan import reachable
-from skylarkmq.broker.logs import FIELDS, LogFormat
-from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.process import (
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.logs import FIELDS, LogFormat
+from skylarkmq.broker.base.process import (
     collect_rarely,
     connections_possible,
     give_memory_back,
     keep_freed_memory,
     raise_file_limit,
 )
-from skylarkmq.broker.service_manager import ServiceManager
-from skylarkmq.broker.stop_signals import StopSignals
+from skylarkmq.broker.config.config_file import ConfigOrigin, Loaded
+from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
+from skylarkmq.broker.controller import EXIT_STORE_FAILED, BrokerController, MetricsPages
+from skylarkmq.broker.fleet.console import ConsoleProcess
+from skylarkmq.broker.fleet.link import SupervisorLink
+from skylarkmq.broker.fleet.plan import reachable
+from skylarkmq.broker.namesrv.controller import NamesrvController
+from skylarkmq.broker.start.banner import (
+    StartProgress,
+    banner,
+    namesrv_banner,
+    namesrv_ready_fields,
+    ready_fields,
+)
+from skylarkmq.broker.start.service_manager import ServiceManager
+from skylarkmq.broker.start.stop_signals import StopSignals
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.crc import using_extension

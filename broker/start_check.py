@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from skylarkmq.broker.access.files import AccessFiles
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.process import connections_possible, memory_size, raise_file_limit
 from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, ServerConfig
-from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
 from skylarkmq.broker.net.addresses import (
     advertised_address,
@@ -31,8 +31,8 @@ from skylarkmq.broker.net.addresses import (
     resolve,
     why_unreachable,
 )
+from skylarkmq.broker.net.exposure import why_open
 from skylarkmq.broker.net.tls_context import server_contexts
-from skylarkmq.broker.process import connections_possible, memory_size, raise_file_limit
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError, reason

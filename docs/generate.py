@@ -31,12 +31,12 @@ import click
 
 from skylarkmq.broker.access import rights
 from skylarkmq.broker.access.rights import Row
+from skylarkmq.broker.base.health import HealthChecks
+from skylarkmq.broker.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.fleet.pages import fleet_families
 from skylarkmq.broker.fleet.supervisor import Supervisor
-from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, registry_of
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.metrics.replica_families import replica_families

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from skylarkmq.broker.clock import SystemClock as BrokersClock
+from skylarkmq.broker.base.clock import SystemClock as BrokersClock
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.config import ClientConfig, ProducerConfig
 from skylarkmq.client.producer.send_pipeline import SendPipeline

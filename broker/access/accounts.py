@@ -36,8 +36,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from skylarkmq.broker.access.addresses import AddressError, AddressList
 from skylarkmq.broker.access.yaml_text import Value, YamlError, read_yaml
+from skylarkmq.broker.base.addresses import AddressError, AddressList
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.bodies.text import DataVersion
 from skylarkmq.protocol.flags import (

@@ -25,7 +25,7 @@ import msgspec
 
 from skylarkmq.broker.access.accounts import Account
 from skylarkmq.broker.access.rights import Row
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock

@@ -39,9 +39,9 @@ from skylarkmq.broker.access.accounts import (
 )
 from skylarkmq.broker.access.revoking import BY_ADDRESS
 from skylarkmq.broker.access.rights import Level, Row
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.groups.memberships import Member
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use

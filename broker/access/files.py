@@ -42,7 +42,7 @@ from skylarkmq.broker.access.accounts import (
 )
 from skylarkmq.broker.access.revoking import Revoked
 from skylarkmq.broker.access.yaml_text import SIZE_MAX, write_yaml
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.files import Files

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Final
 
 from skylarkmq.broker.access.accounts import AccessRules, Account
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 
 BY_ADDRESS: Final = ""
 """Among access keys: a white list of addresses let it in, no account."""

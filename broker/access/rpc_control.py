@@ -32,8 +32,8 @@ from skylarkmq.broker.access.control import (
 )
 from skylarkmq.broker.access.handed_on import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
-from skylarkmq.broker.allowance import Allowance
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown

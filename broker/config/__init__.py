@@ -1,5 +1,6 @@
-"""The broker's configuration: RocketMQ's keys, where their values come from, changes at run time.
+"""The broker's configuration: RocketMQ's keys, where their values come from.
 
-`settings` names the keys, `config_file` reads them from file, environment and command line,
-`live_config` answers 25 and 26. No other code reads a file or a variable for its settings.
+`settings` names the keys, `config_file` reads them from file, environment and command line. No
+other code reads a file or a variable for its settings. Changes at run time:
+`tables/live_config.py`.
 """

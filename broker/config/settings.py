@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from skylarkmq.broker.access.addresses import AddressError, AddressList
+from skylarkmq.broker.base.addresses import AddressError, AddressList
+from skylarkmq.broker.base.ha_protocol import PART_SIZE_MAX
+from skylarkmq.broker.base.logs import parse_levels
 from skylarkmq.broker.config.tls_settings import TlsConfig
-from skylarkmq.broker.logs import parse_levels
-from skylarkmq.broker.replication.ha.ha_protocol import PART_SIZE_MAX
 from skylarkmq.common.config_fields import (
     INT_MAX,
     Bytes,

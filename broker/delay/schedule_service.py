@@ -30,10 +30,10 @@ import asyncio
 import logging
 from typing import Final
 
+from skylarkmq.broker.base.waiting import Pause, put, records
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.delayed_message import ParkedReader, Place, delivered, is_gone
 from skylarkmq.broker.delay.due_times import DueTimes
-from skylarkmq.broker.waiting import Pause, put, records
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.worker import Call, start
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from skylarkmq import __version__
-from skylarkmq.broker.banner import (
+from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
+from skylarkmq.broker.start.banner import (
     Address,
     first_message,
     kernel_text,
@@ -15,7 +16,6 @@ from skylarkmq.broker.banner import (
     text_of,
     tls_text,
 )
-from skylarkmq.broker.config.settings import FAST_PORT_DISTANCE, BrokerConfig
 
 Fields = Mapping[str, Any]
 

@@ -24,8 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from skylarkmq.broker.base.health import LOOP_DEAD_S, waits_for_disk
 from skylarkmq.broker.fleet.supervisor import Seat
-from skylarkmq.broker.health import LOOP_DEAD_S, waits_for_disk
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.waiting import sleep
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from skylarkmq.broker.fleet.merging import merged
 from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
-from skylarkmq.broker.net import drain_page
-from skylarkmq.broker.net.http import (
+from skylarkmq.broker.pages import drain_page
+from skylarkmq.broker.pages.http import (
     GZIP_LEVEL,
     GZIP_WBITS,
     JSON,

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import click
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.logs import FIELDS, LogFormat
 from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
@@ -31,10 +32,9 @@ from skylarkmq.broker.fleet.plan import (
     reachable,
 )
 from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
-from skylarkmq.broker.logs import FIELDS, LogFormat
-from skylarkmq.broker.net import drain_page
-from skylarkmq.broker.net.http import PageServer
-from skylarkmq.broker.service_manager import ServiceManager
+from skylarkmq.broker.pages import drain_page
+from skylarkmq.broker.pages.http import PageServer
+from skylarkmq.broker.start.service_manager import ServiceManager
 
 log = logging.getLogger(__name__)
 

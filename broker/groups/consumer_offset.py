@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import TableBody, load_table, table_text
 from skylarkmq.broker.tables.persist import FollowingTable

@@ -33,9 +33,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.groups.consumer_manager import BROADCASTING, ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import OffsetMovedEvent

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable
 from typing import Final
 
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import shown

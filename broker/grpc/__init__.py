@@ -2,5 +2,5 @@
 
 It needs protobuf, which the extra `grpc` brings. A broker whose `grpcListenPort` is 0
 imports nothing of it. What it promises is done elsewhere: messages by the store, consumption by
-`broker/pop/`.
+`broker/pop/`, the forwarding of calls to other brokers by `broker/forwarding/`.
 """

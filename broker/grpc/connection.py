@@ -32,10 +32,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from skylarkmq.broker.base.waiting import Outcome, Rest
 from skylarkmq.broker.grpc.calls import NOT_BUILT
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.peer_connection import PeerConnection
-from skylarkmq.broker.waiting import Outcome, Rest
 from skylarkmq.protocol.host_address import network_of
 from skylarkmq.protocol.http2.connection import Data, Drained, Head, Reset
 from skylarkmq.protocol.http2.frames import ErrorCode, header_block

@@ -30,6 +30,8 @@ from google.protobuf.message import DecodeError, Message
 from skylarkmq.broker.access.handed_on import CLIENT, client_of, proving_key
 from skylarkmq.broker.access.revoking import Revoked, access_key_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
+from skylarkmq.broker.base.process import give_memory_back
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.grpc.calls import (
     RECEIVE,
     TELEMETRY,
@@ -46,7 +48,6 @@ from skylarkmq.broker.grpc.connection import (
     GrpcStream,
     OpenCalls,
 )
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.buffers import (
     INBOUND_MAX,
@@ -57,7 +58,6 @@ from skylarkmq.broker.net.buffers import (
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.server import SCAN_INTERVAL_S, PeerLimits, PeerServer
 from skylarkmq.broker.net.tls import TlsGate
-from skylarkmq.broker.process import give_memory_back
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.codes import RequestCode

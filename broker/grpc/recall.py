@@ -10,9 +10,9 @@ from __future__ import annotations
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, rpc, status
 from skylarkmq.broker.grpc.names import topic_of
 from skylarkmq.broker.grpc.validation import DELAY_TYPE
-from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.processor.recall import RecallProcessor
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.topic_attributes import message_types_of
 from skylarkmq.protocol.v5.codes import Code, status_code

@@ -49,8 +49,8 @@ from skylarkmq.broker.grpc.validation import later_fields
 from skylarkmq.broker.pop.handles import Receipt, parse
 from skylarkmq.broker.pop.requests import COUNT_MAX, PopFilter, Popped, PopRequest, pop_filter
 from skylarkmq.broker.pop.service import PopService
-from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.processor.read_checks import check_read
+from skylarkmq.broker.requests.processor import Context
+from skylarkmq.broker.requests.read_checks import check_read
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5.codes import Code

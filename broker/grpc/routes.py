@@ -25,7 +25,7 @@ from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, rpc
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints, endpoints, place_of
 from skylarkmq.broker.grpc.names import group_of, topic_of
 from skylarkmq.broker.grpc.neighbours import Neighbour
-from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import (

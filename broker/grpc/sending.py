@@ -27,6 +27,7 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Final
 
+from skylarkmq.broker.base.waiting import Outcome
 from skylarkmq.broker.grpc.calls import (
     OK,
     Call,
@@ -40,12 +41,11 @@ from skylarkmq.broker.grpc.calls import (
 from skylarkmq.broker.grpc.names import topic_of, transaction_id
 from skylarkmq.broker.grpc.queue_choice import QueueChoice
 from skylarkmq.broker.grpc.validation import Checked, MessageRules
-from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.processor.recall import handle_of
 from skylarkmq.broker.processor.send import Placed, Sender, SendProcessor
 from skylarkmq.broker.processor.send_answers import CODES
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.transaction.ledger import TransactionLedger
-from skylarkmq.broker.waiting import Outcome
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import RMQ_SYS_TRANS_HALF_TOPIC, is_writeable

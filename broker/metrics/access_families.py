@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from skylarkmq.broker.config.settings import ServerConfig
-from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.net.exposure import why_open
 from skylarkmq.broker.net.tls import TlsGate
 
 

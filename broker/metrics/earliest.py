@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
-from skylarkmq.broker.waiting import records, result_of
+from skylarkmq.broker.base.waiting import records, result_of
 from skylarkmq.protocol.record import read_record
 from skylarkmq.store.message_store import MessageStore
 

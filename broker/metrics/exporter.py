@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.metrics.families import FamilyMaker, Row
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.runtime_info import TIME_BINS, RuntimeInfo
 from skylarkmq.broker.metrics.sources import parts_of
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol.flags import (

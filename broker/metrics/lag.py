@@ -27,11 +27,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.groups.consumer_manager import BROADCASTING, ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import CID_RMQ_SYS_PREFIX, is_system_topic
 from skylarkmq.store.message_store import MessageStore

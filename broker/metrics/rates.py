@@ -10,7 +10,7 @@ from collections import deque
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.store.stats import StoreStats

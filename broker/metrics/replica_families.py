@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics.families import FamilyMaker
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.broker.replication.failover.replica_status import ReplicaStatus, Replicated
 

@@ -30,13 +30,13 @@ from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 
+from skylarkmq.broker.base.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, Traffic
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.memberships import ClientChannelInfo
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.metrics.families import FamilyMaker, lines_of
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.sources import MetricsSources, parts_of
-from skylarkmq.broker.metrics.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, Traffic
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.codes import MQVersion, RequestCode

@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 
+from skylarkmq.broker.base.health import HealthChecks
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import MetricsCompat
-from skylarkmq.broker.health import HealthChecks
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.lag import Lag
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.store.stats import StoreStats
 
 MetricsPart = Callable[[FamilyMaker], Iterator[Metric]]

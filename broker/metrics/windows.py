@@ -1,7 +1,7 @@
 """What was counted over a minute, an hour and a day, by topic and group (315).
 
-A timer notes the counters of `stats.py` every 10 s, some in each turn of the loop; nothing else
-happens until somebody asks:
+A timer notes the counters of `base/stats.py` every 10 s, some in each turn of the loop; nothing
+else happens until somebody asks:
 
     window   notes kept   one every   reaches back
     minute   7            10 s        60 to 70 s
@@ -35,8 +35,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from skylarkmq.broker.base.stats import MESSAGE_TYPES, BrokerStats, Traffic
 from skylarkmq.broker.metrics.rates import SAMPLE_INTERVAL_S, BrokerRates
-from skylarkmq.broker.metrics.stats import MESSAGE_TYPES, BrokerStats, Traffic
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_TRANS_HALF_TOPIC

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.net.loop_thread import LoopThread
 from skylarkmq.common.clock import Clock

@@ -16,8 +16,8 @@ from skylarkmq.broker.access import rights
 from skylarkmq.broker.access.audit import Audit
 from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.files import AccessFiles
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.kv_config import KVConfig
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager

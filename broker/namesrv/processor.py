@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import msgspec
 
+from skylarkmq.broker.base.logs import set_levels
 from skylarkmq.broker.config.config_file import known_key, read_values, shown_value, values_of
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.config.settings import NamesrvConfig
-from skylarkmq.broker.logs import set_levels
 from skylarkmq.broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KVConfig
 from skylarkmq.broker.namesrv.route_info import BrokerConnection, BrokerLiveInfo, RouteInfoManager
 from skylarkmq.broker.net.handlers import Answer, Call, Handlers, NoFields, handles, refused

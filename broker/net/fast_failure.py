@@ -30,9 +30,9 @@ import logging
 import math
 from typing import Final
 
+from skylarkmq.broker.base.loop_lag import TICK_S
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.metrics.loop_lag import TICK_S
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import decode_command

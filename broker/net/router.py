@@ -31,8 +31,8 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from skylarkmq.broker.access.checked import CheckedFrame, unseen_size
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.net.checked import CheckedFrame, unseen_size
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import KINDS, OVERLOAD, refusal
 from skylarkmq.broker.net.handlers import Handler, Response

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files, StoreFile

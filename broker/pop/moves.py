@@ -29,6 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from skylarkmq.broker.base.waiting import put, records, result_of, synced
 from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.delay.delayed_message import NO_RECORD, Parked, ParkedReader, Place, copy_to
 from skylarkmq.broker.pop.consumption import pop_retry_topic
@@ -36,7 +37,6 @@ from skylarkmq.broker.pop.deliveries import Delivery
 from skylarkmq.broker.pop.handles import RETRY
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.waiting import put, records, result_of, synced
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.errors import RemoteProtocolError

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.pop.consumption import Consumption, let_go
 from skylarkmq.broker.pop.deliveries import Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.taking import Taker
-from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.store.pop.journal_records import Forgot, Moved

@@ -24,8 +24,8 @@ from skylarkmq.broker.pop.consumption import (
 from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY
 from skylarkmq.broker.pop.requests import PopRequest
-from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.processor.read_checks import check_read
+from skylarkmq.broker.requests.processor import Context
+from skylarkmq.broker.requests.read_checks import check_read
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, retry_topic

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from skylarkmq.broker.filter.pull_subscription import compile_subscription, no_filter
 from skylarkmq.broker.filter.tag_filter import SEPARATOR, is_tag_type, parse_tags
 from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.processor.pull_subscription import compile_subscription, no_filter
 from skylarkmq.protocol.properties import TAGS_AND_SEPARATOR, find_property
 from skylarkmq.protocol.record import record_properties
 from skylarkmq.store.read.filtering import RecordFilter

@@ -25,7 +25,8 @@ import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Protocol
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.waiting import Outcome, result_of
 from skylarkmq.broker.net.handlers import refused
 from skylarkmq.broker.net.places import PLACES_MAX, Places
 from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, Waiter, let_go
@@ -38,8 +39,7 @@ from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.restoring import LiveState, StoredQueues, restore
 from skylarkmq.broker.pop.taking import Limits, Take, Taker
-from skylarkmq.broker.processor.processor import Context
-from skylarkmq.broker.waiting import Outcome, result_of
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.host_address import network_at

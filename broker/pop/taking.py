@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.pop.consumption import RETRY_FIRST_EVERY, Consumption, Source, let_go
 from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, Lapses, PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY, Receipt

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
+from skylarkmq.broker.requests.processor import Context, Processor, check_group, check_topic
 from skylarkmq.protocol.bodies.group import MODE_POP, MODE_PULL
 from skylarkmq.protocol.bodies.pop import (
     MessageQueueAssignment,

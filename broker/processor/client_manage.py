@@ -20,7 +20,9 @@ import logging
 from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import READ_WRITE
+from skylarkmq.broker.filter.pull_subscription import compile_subscription, no_filter
 from skylarkmq.broker.filter.tag_filter import (
     EXPRESSION_SIZE_MAX,
     TAGS_MAX,
@@ -29,10 +31,9 @@ from skylarkmq.broker.filter.tag_filter import (
 )
 from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import (
+from skylarkmq.broker.requests.processor import (
     CLIENT_ID_SIZE_MAX,
     Context,
     Processor,
@@ -40,7 +41,6 @@ from skylarkmq.broker.processor.processor import (
     check_producer_group,
     check_topic,
 )
-from skylarkmq.broker.processor.pull_subscription import compile_subscription, no_filter
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol.bodies.group import (
     CheckClientRequestBody,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import (
+from skylarkmq.broker.requests.processor import (
     CLIENT_ID_SIZE_MAX,
     Context,
     Processor,

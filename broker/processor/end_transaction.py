@@ -23,8 +23,8 @@ from skylarkmq.broker.access.accounts import PUB, Kind
 from skylarkmq.broker.access.control import ensure
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_producer_group
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
+from skylarkmq.broker.requests.processor import Context, Processor, check_producer_group
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     GIVEN_UP_TOPIC,

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from skylarkmq.broker.base.stats import BrokerStats, Traffic
 from skylarkmq.broker.filter.tag_filter import is_tag_type
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
-from skylarkmq.broker.metrics.stats import BrokerStats, Traffic
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.common.clock import Clock
 from skylarkmq.kernel import twin
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq

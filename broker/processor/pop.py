@@ -30,13 +30,13 @@ import asyncio
 from collections import defaultdict
 from typing import Any, Final
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import UNANSWERED, Answer, Call, NoFields, handles, refused
 from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import COUNT_MAX, Popped, PopRequest, pop_filter
 from skylarkmq.broker.pop.service import PopService
-from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.requests.processor import Context, Processor, check_group, check_topic
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from skylarkmq.protocol.bodies.text import decode_body

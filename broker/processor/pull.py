@@ -22,18 +22,18 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.filter.pull_subscription import PullSubscriptions
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Handler, refused
 from skylarkmq.broker.net.router import REMARK_MAX
 from skylarkmq.broker.processor.plain_pulls import PlainPulls
-from skylarkmq.broker.processor.processor import Context, Processor
-from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
-from skylarkmq.broker.processor.read_checks import check_read
 from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
+from skylarkmq.broker.requests.processor import Context, Processor
+from skylarkmq.broker.requests.read_checks import check_read
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig

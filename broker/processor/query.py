@@ -28,11 +28,11 @@ from typing import Final
 
 from skylarkmq.broker.access.accounts import SUB, Kind
 from skylarkmq.broker.access.control import ensure
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.filter.tag_filter import is_tag_type, tag_filter
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_group
-from skylarkmq.broker.waiting import result_of
+from skylarkmq.broker.requests.processor import Context, Processor, check_group
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.bodies.topic import (

@@ -21,9 +21,9 @@ import binascii
 from typing import Final, NamedTuple
 
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_topic
 from skylarkmq.broker.processor.send_answers import CODES, remark_of
 from skylarkmq.broker.processor.send_checks import check_busy
+from skylarkmq.broker.requests.processor import Context, Processor, check_topic
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError

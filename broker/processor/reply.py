@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.client_calls import ClientCalls
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles
-from skylarkmq.broker.processor.processor import CLIENT_ID_SIZE_MAX, Context, Processor
 from skylarkmq.broker.processor.send_answers import send_extras
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import SendMessages
+from skylarkmq.broker.requests.processor import CLIENT_ID_SIZE_MAX, Context, Processor
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

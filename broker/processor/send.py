@@ -28,8 +28,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.base.stats import BrokerStats, TrafficIn
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.metrics.stats import BrokerStats, TrafficIn
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.recall import handle_of

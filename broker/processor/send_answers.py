@@ -20,8 +20,8 @@ from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq

@@ -24,12 +24,12 @@ from typing import Any, Final
 
 from skylarkmq.broker.access.accounts import SUB, Kind
 from skylarkmq.broker.access.control import ensure
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import READ_WRITE
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_group
 from skylarkmq.broker.processor.send_answers import remark_of
 from skylarkmq.broker.processor.send_checks import DLQ_QUEUE_NUMS, attempts_of, check_busy
+from skylarkmq.broker.requests.processor import Context, Processor, check_group
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig

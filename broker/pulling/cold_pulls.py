@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD
 from skylarkmq.protocol.codes import ResponseCode

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from skylarkmq.broker.allowance import Allowance
+from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import TableBody, first_version, next_version, table_text
 from skylarkmq.broker.tables.persist import TableFile

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from skylarkmq.broker.waiting import result_of, synced
+from skylarkmq.broker.base.waiting import result_of, synced
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.table_file import TableWriter, Text

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from skylarkmq.broker.base.waiting import put, records
 from skylarkmq.broker.timer.messages import TimedMessages
-from skylarkmq.broker.waiting import put, records
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.worker import Call
 from skylarkmq.store.message_store import MessageStore

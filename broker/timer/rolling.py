@@ -19,9 +19,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from skylarkmq.broker.base.waiting import records
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.runs import RunFiles
-from skylarkmq.broker.waiting import records
 from skylarkmq.common.worker import Call
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, PutMessageResult

@@ -28,12 +28,12 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.base.waiting import Pause
 from skylarkmq.broker.tables.persist import FollowingTable
 from skylarkmq.broker.timer.deliveries import RETRY_S, Deliveries
 from skylarkmq.broker.timer.messages import TimedMessages
 from skylarkmq.broker.timer.rolling import Rolling
 from skylarkmq.broker.timer.runs import RunFiles
-from skylarkmq.broker.waiting import Pause
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.table_file import TableWriter, Text

@@ -29,11 +29,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import is_system_topic
 from skylarkmq.store.message_store import MessageStore, StoreState

@@ -17,11 +17,11 @@ import logging
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.base.waiting import records, result_of
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
 from skylarkmq.broker.transaction.half_keys import HalfKeys
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.messages import QUEUE_ID, ended_by, first_offset_of, keyed_by
-from skylarkmq.broker.waiting import records, result_of
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 

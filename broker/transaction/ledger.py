@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from skylarkmq.broker.base.waiting import put, result_of
 from skylarkmq.broker.config.settings import READ_WRITE
 from skylarkmq.broker.delay.delayed_message import Place
 from skylarkmq.broker.groups.consumer_offset import NO_OFFSET, ConsumerOffsetManager
@@ -29,7 +30,6 @@ from skylarkmq.broker.transaction.half_keys import HalfKeys
 from skylarkmq.broker.transaction.half_reader import PAGE_COUNT, HalfReader, Left, load_table
 from skylarkmq.broker.transaction.half_table import HalfTable
 from skylarkmq.broker.transaction.messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, op_of
-from skylarkmq.broker.waiting import put, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError

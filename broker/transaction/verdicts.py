@@ -21,8 +21,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.waiting import records, result_of
 from skylarkmq.broker.delay.delayed_message import Parked, ParkedReader, Place
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.transaction.ledger import End, TransactionLedger
 from skylarkmq.broker.transaction.messages import (
     HALF_TOPIC,
@@ -32,7 +33,6 @@ from skylarkmq.broker.transaction.messages import (
     keyed_by,
     topic_of,
 )
-from skylarkmq.broker.waiting import records, result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from skylarkmq.broker.access.checked import CheckedFrame
+from skylarkmq.broker.net.checked import CheckedFrame
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.server import RemotingServer
 from skylarkmq.protocol.codes import RequestCode

@@ -21,7 +21,7 @@ LONG_CONSTRUCTORS = {
 }
 
 CLOCKS = {
-    "broker/clock.py",
+    "broker/base/clock.py",
     "client/clock.py",
     "spark/clock.py",
     "skylarkmq/testing/clock.py",

@@ -26,10 +26,10 @@ from typing import cast
 import uvloop
 
 from skylarkmq import kernel
+from skylarkmq.broker.base.process import collect_rarely, keep_freed_memory
 from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.broker.process import collect_rarely, keep_freed_memory
 from skylarkmq.protocol.frame import SerializeType
 from tests.bench import frames
 from tests.support.fake_transport import Transport

@@ -17,11 +17,11 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
+from skylarkmq.broker.base.health import HealthChecks
+from skylarkmq.broker.broker_metrics import registry_of
 from skylarkmq.broker.config.settings import MetricsCompat
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import registry_of
-from skylarkmq.broker.net.http import exposition
+from skylarkmq.broker.pages.http import exposition
 from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.codes import LanguageCode
 from tests.broker.group_rig import FakeConnection

@@ -8,7 +8,7 @@ from typing import cast
 
 import uvloop
 
-from skylarkmq.broker.replication.ha.ha_protocol import PartDecoder, encode_report
+from skylarkmq.broker.base.ha_protocol import PartDecoder, encode_report
 
 
 class Slave(asyncio.Protocol):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skylarkmq.broker.clock import SystemClock
-from skylarkmq.broker.process import memory_size
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.process import memory_size
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress

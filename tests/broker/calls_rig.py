@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from skylarkmq.broker.net.client_calls import ClientCalls
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData, SubscriptionGroupConfig
 from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command

@@ -14,7 +14,7 @@ import sys
 
 import uvloop
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.addresses import ACCEPTS_PER_TURN, bind, port_of
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import PeerLimits, RemotingServer

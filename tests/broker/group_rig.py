@@ -7,16 +7,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.earlier_lives import EarlierLives
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.client_calls import ClientCalls
-from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.topic import TopicConfig

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.net import client_calls
-from skylarkmq.broker.net.client_calls import ClientCalls
+from skylarkmq.broker.groups import client_calls
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.errors import RemoteProtocolError

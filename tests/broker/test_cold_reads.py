@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.banner import banner, ready_fields
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
+from skylarkmq.broker.start.banner import banner, ready_fields
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.codes import ResponseCode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD

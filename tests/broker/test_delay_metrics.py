@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.core import Metric
 
+from skylarkmq.broker.broker_metrics import delay_families
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
-from skylarkmq.broker.metrics.broker_metrics import delay_families
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.common.table_file import TableWriter
 from tests.broker.timer.timer_rig import TOPIC, TimerRig

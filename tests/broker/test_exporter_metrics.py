@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from skylarkmq.broker.base.health import HealthChecks
+from skylarkmq.broker.broker_metrics import registry_of
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import registry_of
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.rocketmq5 import version_name
 from skylarkmq.protocol.bodies.group import ConsumerData

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.metrics.loop_lag import TICK_S
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.loop_lag import TICK_S
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.fast_failure import LATE_TICKS, FastFailure
 from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder

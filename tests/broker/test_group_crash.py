@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.client_manage import ClientManageProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor

@@ -18,7 +18,7 @@ FACTOR_MAX = 1.3
 CHILD = """
 import sys
 from skylarkmq.broker.net.buffers import InboundBuffers
-from skylarkmq.broker.process import give_memory_back, keep_freed_memory
+from skylarkmq.broker.base.process import give_memory_back, keep_freed_memory
 from tests.support.fake_transport import Owner, connect
 
 frame_size, limit, piece_size = map(int, sys.argv[1:])

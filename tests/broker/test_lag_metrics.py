@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics import lag as lag_module
 from skylarkmq.broker.metrics.lag import ConsumerLag, Lag
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.codes import LanguageCode
 from tests.broker.group_rig import FakeConnection, GroupRig

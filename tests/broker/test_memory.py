@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.process import memory_size
+from skylarkmq.broker.base.process import memory_size
 
 MIB = 1 << 20
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

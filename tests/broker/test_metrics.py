@@ -9,12 +9,12 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from skylarkmq import __version__, kernel
-from skylarkmq.broker.health import HealthChecks
-from skylarkmq.broker.metrics.broker_metrics import BrokerCollector, build_registry
+from skylarkmq.broker.base.health import HealthChecks
+from skylarkmq.broker.base.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, BrokerStats
+from skylarkmq.broker.broker_metrics import BrokerCollector, build_registry
 from skylarkmq.broker.metrics.families import lines_of
 from skylarkmq.broker.metrics.lag import Lag
 from skylarkmq.broker.metrics.sources import PART_SIZE, MetricsSources
-from skylarkmq.broker.metrics.stats import FINISH_BOUNDS_S, SIZE_BOUNDS, BrokerStats
 from skylarkmq.common.files import DiskSpace
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.frame import SerializeType

@@ -24,7 +24,7 @@ from time import monotonic
 
 import pytest
 
-from skylarkmq.broker.health import waits_for_disk
+from skylarkmq.broker.base.health import waits_for_disk
 from skylarkmq.protocol.codes import RequestCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back

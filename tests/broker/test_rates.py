@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics.rates import BrokerRates, Totals
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.store.stats import StoreStats
 from tests.support.manual_clock import ManualClock
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from skylarkmq.broker.access import outgoing
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.net import outgoing
 from skylarkmq.broker.registration import RegisteredRole, Registration, RegistrationService
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.router import Router

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from skylarkmq.broker.banner import QUIET_SIZE, StartProgress
+from skylarkmq.broker.start.banner import QUIET_SIZE, StartProgress
 
 
 class Terminal(StringIO):

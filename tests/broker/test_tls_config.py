@@ -16,9 +16,9 @@ from skylarkmq.broker.config.config_file import (
 )
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
-from skylarkmq.broker.exposure import why_open
 from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.families import FamilyMaker
+from skylarkmq.broker.net.exposure import why_open
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.store.config import StoreConfig
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.broker_metrics import removal_families
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
-from skylarkmq.broker.metrics.broker_metrics import removal_families
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send import SendProcessor

@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.processor.end_transaction import EndTransactionProcessor
 from skylarkmq.broker.transaction.check_service import (
     TransactionCheckService,

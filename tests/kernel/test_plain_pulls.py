@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
+from skylarkmq.broker.filter.pull_subscription import PullSubscriptions
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.peer_connection import PAUSE_SIZE
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.processor import plain_pulls
 from skylarkmq.broker.processor.plain_pulls import PlainPulls
 from skylarkmq.broker.processor.pull import PullProcessor
-from skylarkmq.broker.processor.pull_subscription import PullSubscriptions
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.client.wire.api_pull import PullRequest
 from skylarkmq.common.table_file import TableWriter

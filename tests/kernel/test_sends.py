@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
-from skylarkmq.broker.metrics.stats import SIZE_BOUNDS, BrokerStats
+from skylarkmq.broker.base.stats import SIZE_BOUNDS, BrokerStats
 from skylarkmq.broker.processor import send
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks

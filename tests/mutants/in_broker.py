@@ -232,7 +232,7 @@ MUTANTS: Final = (
         "broker/access/test_control.py",
     ),
     Mutant(
-        "broker/access/addresses.py",
+        "broker/base/addresses.py",
         "        if self._everything:\n            return True\n        if isinstance",
         "        if isinstance",
         "broker/access/test_addresses.py",

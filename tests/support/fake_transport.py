@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, Gate
 from skylarkmq.broker.net.peer_connection import LateWrites

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, cast
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.namesrv.processor import NamesrvProcessor
 from skylarkmq.broker.namesrv.route_info import RouteInfoManager
 from skylarkmq.broker.net.connection import Connection

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.client import (
     Client,
     Consumer,

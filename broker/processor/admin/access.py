@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq.broker.access.accounts import AccessFileError, right_names, versions_text
-from skylarkmq.broker.access.addresses import split_patterns
 from skylarkmq.broker.access.files import (
     AccessFiles,
     Change,
@@ -26,8 +25,9 @@ from skylarkmq.broker.access.files import (
     put_white_list,
     remove_account,
 )
+from skylarkmq.broker.base.addresses import split_patterns
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor
+from skylarkmq.broker.requests.processor import Context, Processor
 from skylarkmq.protocol.bodies.access import (
     GetBrokerClusterAclConfigResponseBody,
     PlainAccessConfig,

@@ -24,11 +24,11 @@ import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from skylarkmq.broker.config.live_config import FixedKeyError, LiveConfig
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor
+from skylarkmq.broker.requests.processor import Context, Processor
+from skylarkmq.broker.tables.live_config import FixedKeyError, LiveConfig
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import Worker

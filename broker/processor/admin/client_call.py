@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.memberships import Member
-from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_group
+from skylarkmq.broker.requests.processor import Context, Processor, check_group
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand

@@ -1,6 +1,6 @@
 """Administration of a stop that clients do not see: 30004, for `Admin` of the SDK.
 
-The same as the page `/drainz` (`broker/net/drain_page.py`). A start is answered when name servers
+The same as the page `/drainz` (`broker/pages/drain_page.py`). A start is answered when name servers
 that can be reached know it, or after TOLD_LIMIT_S.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor
+from skylarkmq.broker.requests.processor import Context, Processor
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -20,9 +20,9 @@ from skylarkmq.protocol.headers.drain import DrainBrokerRequestHeader, DrainBrok
 from skylarkmq.remoting.waiting import sleep
 
 if TYPE_CHECKING:
-    import skylarkmq.broker.draining as draining
+    import skylarkmq.broker.draining.draining as draining
 else:  # by the first drain
-    draining = on_first_use("skylarkmq.broker.draining")
+    draining = on_first_use("skylarkmq.broker.draining.draining")
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from typing import Final
 
 import msgspec
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.memberships import ClientChannelInfo, Member
 from skylarkmq.broker.groups.subscription_group import BUILT_IN_GROUPS
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
-from skylarkmq.broker.processor.processor import (
+from skylarkmq.broker.requests.processor import (
     Context,
     Processor,
     check_group,

@@ -30,13 +30,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.consumer_manager import ConsumerGroupInfo
 from skylarkmq.broker.groups.consumer_offset import NO_OFFSET
 from skylarkmq.broker.groups.memberships import Member
-from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import (
+from skylarkmq.broker.requests.processor import (
     Context,
     Processor,
     check_group,

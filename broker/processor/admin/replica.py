@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor
+from skylarkmq.broker.requests.processor import Context, Processor
 from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import shown

@@ -20,11 +20,11 @@ from typing import Final
 
 import msgspec
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import Growth, StatsWindows
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Answer, Call, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_group, check_topic
+from skylarkmq.broker.requests.processor import Context, Processor, check_group, check_topic
 from skylarkmq.protocol.bodies.group import ConsumeStats, OffsetWrapper
 from skylarkmq.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem, ConsumeStatsList
 from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body

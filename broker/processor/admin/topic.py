@@ -26,7 +26,7 @@ from msgspec import UNSET
 
 from skylarkmq.broker.config.settings import QUEUES_MAX
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, Result, handles, refused
-from skylarkmq.broker.processor.processor import Context, Processor, check_topic
+from skylarkmq.broker.requests.processor import Context, Processor, check_topic
 from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_config import REPLY_TOPIC_POSTFIX
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion

@@ -37,6 +37,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.replication.failover.metadata_record import (
     NO_BASE,
     REMOVED,
@@ -55,7 +56,6 @@ from skylarkmq.broker.replication.failover.metadata_tables import (
     MetadataTable,
     TimerRows,
 )
-from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.repeating import IntervalTimer

@@ -44,12 +44,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.replication.failover.metadata_record import DELETING
 from skylarkmq.broker.tables.config_table import ConfigTable, Row
+from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.broker.tables.persist import Journal
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager

@@ -20,6 +20,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
+from skylarkmq.broker.base.ha_protocol import HaProtocolError
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
@@ -43,7 +44,6 @@ from skylarkmq.broker.replication.failover.replica_protocol import (
     encode_message,
     why_foreign,
 )
-from skylarkmq.broker.replication.ha.ha_protocol import HaProtocolError
 from skylarkmq.common.clock import TimerHandle
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.errors import shown

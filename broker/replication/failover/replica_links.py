@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.net.addresses import listen
 from skylarkmq.broker.replication.failover.replica_connection import (
     FollowerConnection,

@@ -47,6 +47,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from skylarkmq.broker.base.ha_protocol import PART_SIZE_MAX, REPORT_SIZE, HaProtocolError
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
@@ -66,7 +67,6 @@ from skylarkmq.broker.replication.failover.terms import (
     LineageError,
     lineage_of,
 )
-from skylarkmq.broker.replication.ha.ha_protocol import PART_SIZE_MAX, REPORT_SIZE, HaProtocolError
 from skylarkmq.common.crc import crc32c
 
 MAGIC: Final = b"\xffSKYLARK"

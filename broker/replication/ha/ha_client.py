@@ -27,7 +27,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from skylarkmq.broker.replication.ha.ha_protocol import HaProtocolError, LogPart
+from skylarkmq.broker.base.ha_protocol import HaProtocolError, LogPart
 from skylarkmq.broker.replication.ha.master_connection import (
     MasterClosedError,
     MasterConnection,

@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.addresses import bind, listen
 from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, Telling, why_not_allowed

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
+from skylarkmq.broker.base.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.stream import split_address
 from skylarkmq.remoting.waiting import fail_after

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.net.addresses import is_loopback
 from skylarkmq.common.clock import Clock
 

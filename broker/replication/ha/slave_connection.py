@@ -19,7 +19,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from skylarkmq.broker.replication.ha.ha_protocol import (
+from skylarkmq.broker.base.ha_protocol import (
     PART_HEAD,
     HaProtocolError,
     ReportDecoder,

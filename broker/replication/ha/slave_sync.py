@@ -31,14 +31,14 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.subscription_group import groups_of
-from skylarkmq.broker.processor.processor import Context
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.tables.json_table import ROWS_MAX
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import topics_of
-from skylarkmq.broker.waiting import result_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.bodies.group import (

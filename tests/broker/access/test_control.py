@@ -15,8 +15,8 @@ import pytest
 
 from skylarkmq.broker.access.control import TOLD_BURST, TOLD_PER_S, AccessControl, AccessDenied
 from skylarkmq.broker.access.rights import BROKER, NAME_SERVER
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.protocol.batch import encode_batch
 from skylarkmq.protocol.codes import RequestCode

@@ -19,7 +19,7 @@ from skylarkmq.broker.access.files import (
     remove_account,
 )
 from skylarkmq.broker.access.rights import BROKER
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.bodies.text import DataVersion
 from tests.support.failing_files import FailingFiles

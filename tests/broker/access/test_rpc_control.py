@@ -14,7 +14,7 @@ from skylarkmq.broker.access.accounts import read_rules
 from skylarkmq.broker.access.control import AccessDenied
 from skylarkmq.broker.access.rpc_control import HOSTS_MAX, RpcAccess, read_authorization
 from skylarkmq.broker.access.rpc_rights import RPCS
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5 import schema_pb2
 from tests.broker.access.test_control import ACCOUNTS, SECRET

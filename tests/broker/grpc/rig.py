@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import grpc
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.grpc.calls import OK, SERVICE, Call, RpcHandlers, RpcRefused, rpc, status
 from skylarkmq.broker.grpc.endpoint import EndpointLimits, GrpcEndpoint
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.addresses import bind
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.protocol.v5 import schema_pb2

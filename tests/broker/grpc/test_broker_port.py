@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.access.rpc_rights import RPCS
-from skylarkmq.broker.banner import banner, ready_fields
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.grpc import needs
 from skylarkmq.broker.grpc.calls import SERVICE
 from skylarkmq.broker.net.addresses import bind, port_of
+from skylarkmq.broker.start.banner import banner, ready_fields
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code

@@ -16,7 +16,8 @@ import h2.events
 import h2.settings
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.grpc.calls import SERVICE
 from skylarkmq.broker.grpc.connection import (
     DEADLINE_GRACE_S,
@@ -25,7 +26,6 @@ from skylarkmq.broker.grpc.connection import (
     GrpcStream,
     Method,
 )
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.server import PeerServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.protocol.http2.grpc import PREFIX, GrpcError, GrpcStatus, read_timeout

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.grpc.connection import TURN_FRAMES, GrpcConnection, OpenCalls
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.server import FRAME_LIMIT_S, SCAN_INTERVAL_S, PeerServer
 from skylarkmq.protocol.http2.frames import PREFACE
 from skylarkmq.protocol.v5.codes import Code

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.grpc.peer import CALLS_MAX
-from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.client_calls import ClientCalls
 from skylarkmq.broker.processor.admin.client_call import ClientCallProcessor
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -9,8 +9,8 @@ import h2.connection
 import h2.events
 import pytest
 
+from skylarkmq.broker.base.waiting import Outcome
 from skylarkmq.broker.grpc.connection import GrpcConnection, GrpcStream
-from skylarkmq.broker.waiting import Outcome
 from skylarkmq.protocol.http2.grpc import framed
 from tests.support.fake_transport import Owner, Transport
 

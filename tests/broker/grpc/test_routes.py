@@ -14,7 +14,7 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 import msgspec
 
 from skylarkmq.broker.access.accounts import PUB, SUB, Account
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
 from skylarkmq.broker.grpc.neighbours import Neighbour

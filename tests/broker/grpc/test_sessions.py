@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.access.accounts import Account
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.grpc import sessions as limits
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData

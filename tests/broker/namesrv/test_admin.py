@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController

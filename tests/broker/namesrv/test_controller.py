@@ -7,11 +7,11 @@ from random import Random
 import msgspec
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.access.outgoing import answer_push
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController
 from skylarkmq.broker.namesrv.processor import ANSWER_TIMEOUT_S
-from skylarkmq.broker.net.outgoing import answer_push
 from skylarkmq.common.crc import body_crc
 from skylarkmq.protocol.bodies.route import (
     RegisterBrokerBody,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.namesrv.controller import NamesrvController

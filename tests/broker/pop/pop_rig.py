@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.pop.handles import Receipt
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.service import PopService

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.base.waiting import put, result_of
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.pop.requests import Popped, PopRequest
-from skylarkmq.broker.waiting import put, result_of
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from tests.broker.pop.pop_rig import GROUP, TOPIC, message_of
 from tests.store.support import inner

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.config import live_config
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.config_file import KEYS as CONFIG_KEYS
 from skylarkmq.broker.config.config_file import ConfigOrigin
-from skylarkmq.broker.config.live_config import LiveConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import RuntimeInfo
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor, is_local
+from skylarkmq.broker.tables import live_config
+from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import KVTable
 from skylarkmq.protocol.bodies.text import decode_body

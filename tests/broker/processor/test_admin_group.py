@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol import lenient_json

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics import windows
 from skylarkmq.broker.metrics.rates import BrokerRates
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.metrics.windows import StatsWindows
 from skylarkmq.broker.processor.admin import stats as admin_stats
 from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from skylarkmq.broker.processor.admin.broker import AdminBrokerProcessor
-from skylarkmq.broker.processor.processor import Context
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.group_rig import FakeConnection, request
 from tests.store.clean_rig import CleanRig

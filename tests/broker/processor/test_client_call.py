@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.net.client_calls import CALLS_MAX
+from skylarkmq.broker.groups.client_calls import CALLS_MAX
 from skylarkmq.broker.processor.admin.client_call import CALL_TIMEOUT_S, ClientCallProcessor
 from skylarkmq.protocol import flags
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.groups.consumer_manager import GROUPS_PER_CLIENT_MAX
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.processor.client_manage import (
     SUBSCRIPTIONS_PER_CLIENT_MAX,
     ClientManageProcessor,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.metrics.stats import BrokerStats
-from skylarkmq.broker.net.client_calls import CALLS_MAX
+from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.groups.client_calls import CALLS_MAX
 from skylarkmq.broker.processor.reply import PUSH_TIMEOUT_S, ReplyProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.topics.topic_config import TOPICS_FILE

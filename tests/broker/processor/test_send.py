@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.base.stats import SIZE_BOUNDS
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.metrics.stats import SIZE_BOUNDS
 from skylarkmq.broker.net.addresses import bind
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.codes import ResponseCode

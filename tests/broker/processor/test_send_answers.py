@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.net.connection import PARKED_MAX
 from skylarkmq.broker.processor.send_answers import SendAnswers, SendTurn
 from skylarkmq.common.files import DiskFiles

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skylarkmq.broker.metrics.stats import BrokerStats
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt

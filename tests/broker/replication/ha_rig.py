@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+from skylarkmq.broker.base.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.broker.replication.ha.ha_server import HaServer
 from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
 from skylarkmq.broker.replication.ha.slave_connection import SlaveConnection

@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 from typing import Any, cast
 
+from skylarkmq.broker.base.ha_protocol import ReportDecoder, encode_head
 from skylarkmq.broker.replication.ha.ha_client import HaClient
-from skylarkmq.broker.replication.ha.ha_protocol import ReportDecoder, encode_head
 from skylarkmq.broker.replication.ha.master_connection import MasterConnection
 from skylarkmq.common.clock import Clock
 from tests.store.support import LOG_SIZE, StoreRig

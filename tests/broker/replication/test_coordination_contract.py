@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.net.http_client import connect, read_endpoint
 from skylarkmq.broker.replication.failover.coordination import (
     Change,

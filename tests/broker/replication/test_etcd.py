@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.net.http_client import MAX_BODY_SIZE, MAX_HEAD_SIZE, Endpoint
 from skylarkmq.broker.replication.failover.coordination import (
     Change,

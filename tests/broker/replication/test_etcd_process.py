@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     Condition,

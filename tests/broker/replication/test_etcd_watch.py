@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.net import http_client
 from skylarkmq.broker.net.http_client import Endpoint
 from skylarkmq.broker.replication.failover.coordination import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replication.ha.ha_protocol import LogPart, PartDecoder, encode_report
 from tests.store.support import inner
 from tests.support.live_broker import live_broker
 from tests.support.patience import until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.ha_protocol import LogPart
 from skylarkmq.broker.replication.ha import slave_connection
-from skylarkmq.broker.replication.ha.ha_protocol import LogPart
 from skylarkmq.broker.replication.ha.ha_server import SLAVES_MAX
 from skylarkmq.broker.replication.ha.port_rules import TOLD_INTERVAL_S
 from skylarkmq.common.worker import Done

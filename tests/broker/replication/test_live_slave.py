@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.clock import SystemClock
+from skylarkmq.broker.base.clock import SystemClock
 from skylarkmq.broker.config.settings import NamesrvConfig
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.namesrv.controller import NamesrvController

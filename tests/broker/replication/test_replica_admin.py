@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.replica_families import replica_families
-from skylarkmq.broker.metrics.stats import BrokerStats
 from skylarkmq.broker.replication.failover.replica_check import replica_check
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.protocol.bodies.replica import ReplicaStatusBody

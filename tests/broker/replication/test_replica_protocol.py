@@ -10,6 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylarkmq.broker.base.ha_protocol import (
+    PART_SIZE_MAX,
+    HaProtocolError,
+    encode_report,
+)
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
@@ -40,11 +45,6 @@ from skylarkmq.broker.replication.failover.replica_protocol import (
     why_foreign,
 )
 from skylarkmq.broker.replication.failover.terms import ROWS_MAX, CommonPoint, Lineage, TermStart
-from skylarkmq.broker.replication.ha.ha_protocol import (
-    PART_SIZE_MAX,
-    HaProtocolError,
-    encode_report,
-)
 from skylarkmq.common.crc import crc32c
 
 SESSION = (0x1122334455667788 << 32) + 5  # etcd's leases have 63 bits

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.access.addresses import AddressList
+from skylarkmq.broker.base.addresses import AddressList
+from skylarkmq.broker.base.ha_protocol import encode_report
 from skylarkmq.broker.replication.failover.replica_events import (
     Beat,
     Confirm,
@@ -29,7 +30,6 @@ from skylarkmq.broker.replication.failover.replica_protocol import (
     encode_greeting,
     encode_message,
 )
-from skylarkmq.broker.replication.ha.ha_protocol import encode_report
 from skylarkmq.broker.replication.ha.port_rules import TOLD_INTERVAL_S
 from tests.broker.replication.links_rig import (
     ROWS,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.broker.base.ha_protocol import encode_head
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.replication.ha import ha_client
-from skylarkmq.broker.replication.ha.ha_protocol import encode_head
 from tests.store.support import StoreRig, inner
 from tests.support.live_broker import live_broker
 from tests.support.patience import until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skylarkmq.broker.metrics.broker_metrics import transaction_families
+from skylarkmq.broker.broker_metrics import transaction_families
 from skylarkmq.broker.metrics.families import FamilyMaker
 from tests.broker.transaction_rig import ROLLBACK, TransactionRig
 

@@ -1,0 +1,1 @@
+"""Moving clients away before a stop."""
