@@ -26,6 +26,7 @@ from functools import partial
 from typing import Final
 
 from skylarkmq.broker.base.addresses import AddressList
+from skylarkmq.broker.base.endpoints import read_endpoints
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.base.waiting import result_of, synced
 from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
@@ -36,12 +37,7 @@ from skylarkmq.broker.net.tls_context import OutgoingTls
 from skylarkmq.broker.registration import RegisteredRole
 from skylarkmq.broker.replication.failover.coordinated_state import AliveRecord, ClusterView
 from skylarkmq.broker.replication.failover.coordination import Coordination
-from skylarkmq.broker.replication.failover.etcd import (
-    Etcd,
-    EtcdConfig,
-    prefix_of,
-    read_endpoints,
-)
+from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of
 from skylarkmq.broker.replication.failover.joining import join_set, set_aside
 from skylarkmq.broker.replication.failover.replica_driver import LogPlaces, ReplicaDriver
 from skylarkmq.broker.replication.failover.replica_events import (

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from skylarkmq.broker.base.addresses import AddressError, AddressList
+from skylarkmq.broker.base.endpoints import read_endpoints
 from skylarkmq.broker.base.ha_protocol import PART_SIZE_MAX
 from skylarkmq.broker.base.logs import parse_levels
 from skylarkmq.broker.config.tls_settings import TlsConfig
@@ -38,14 +39,8 @@ from skylarkmq.common.config_fields import (
     Unused,
     check_values,
 )
-from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.flags import MASTER_ID, RMQ_SYS_TRACE_TOPIC, PermName
 from skylarkmq.store.config import StoreConfig
-
-if TYPE_CHECKING:
-    import skylarkmq.broker.replication.failover.etcd as etcd
-else:  # where replicas elect their master
-    etcd = on_first_use("skylarkmq.broker.replication.failover.etcd")
 
 QUEUES_MAX: Final = 1024
 """Queues that a topic may get."""
@@ -329,7 +324,7 @@ class BrokerConfig(ServerConfig):
         store = self.store
         if self.controller_endpoints is not None:
             try:
-                etcd.read_endpoints(self.controller_endpoints)
+                read_endpoints(self.controller_endpoints)
             except ValueError as error:
                 raise ConfigError(
                     "controllerEndpoints", self.controller_endpoints, str(error)

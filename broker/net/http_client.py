@@ -13,8 +13,8 @@ import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urlsplit
 
+from skylarkmq.broker.base.endpoints import Endpoint
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.tls import ClientTls, TlsFailure
 
@@ -27,7 +27,6 @@ MAX_HEAD_SIZE: Final = 16 * 1024
 MAX_BODY_SIZE: Final = 8 * 1024 * 1024
 """Of an answer, or of one line of an answer that goes on."""
 READ_SIZE: Final = 64 * 1024
-PORT_OF: Final = {"http": 80, "https": 443}
 CLOSED: Final = "it closed the connection without a whole answer"
 WANTS_CERTIFICATE: Final = ", and never said a word: does it want a client certificate?"
 
@@ -36,45 +35,6 @@ Headers = Sequence[tuple[str, str]]
 
 class HttpFailure(Exception):
     """No whole answer came; the connection is of no use any more."""
-
-
-class Endpoint(NamedTuple):
-    """Where a server listens, and whether it speaks TLS there."""
-
-    host: str
-    port: int
-    is_tls: bool
-
-    @property
-    def address(self) -> str:
-        """Host and port, an IPv6 address in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{'https' if self.is_tls else 'http'}://{self.address}"
-
-
-def read_endpoint(text: str) -> Endpoint:
-    """Return the endpoint that a URL such as `https://etcd-1.example:2379` names.
-
-    Raises:
-        ValueError: it is none, or says more than an endpoint is, such as a path or a password.
-    """
-    cure = "write it as http://host:port or https://host:port"
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError as error:
-        raise ValueError(f"{text[:80]!a} is no URL ({error}); {cure}") from None
-    if "@" in url.netloc:
-        # Not shown: what stands there may be a password.
-        raise ValueError(f"an endpoint has no user and no password in its URL; {cure}")
-    host = url.hostname or ""
-    is_host = host != "" and host.isascii() and host.isprintable() and " " not in host
-    has_more = url.path.strip("/") or url.query or url.fragment
-    if url.scheme not in PORT_OF or not is_host or port == 0 or has_more:
-        raise ValueError(f"{text[:80]!a} is no endpoint; {cure}")
-    return Endpoint(host, port or PORT_OF[url.scheme], url.scheme == "https")
 
 
 class HttpAnswer(NamedTuple):

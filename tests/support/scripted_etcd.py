@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from skylarkmq.broker.net.http_client import Endpoint
+from skylarkmq.broker.base.endpoints import Endpoint
 
 CLUSTER = 0xC0FFEE
 

@@ -31,14 +31,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from skylarkmq.broker.net.http_client import (
-    Endpoint,
-    HttpAnswer,
-    HttpConnection,
-    HttpFailure,
-    connect,
-    read_endpoint,
-)
+from skylarkmq.broker.base.endpoints import Endpoint
+from skylarkmq.broker.net.http_client import HttpAnswer, HttpConnection, HttpFailure, connect
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
@@ -107,20 +101,6 @@ class EtcdConfig:
     password: str = field(default="", repr=False)
     request_limit_s: float = 2.0
     """For one request to one endpoint, its connection included."""
-
-
-def read_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of a list such as `http://a:2379,https://b:2379`.
-
-    Raises:
-        ValueError: none, one twice, or one that is no URL; says what to write.
-    """
-    endpoints = tuple(read_endpoint(part.strip()) for part in text.split(",") if part.strip())
-    if not endpoints:
-        raise ValueError("no endpoint: write http://host:port, several with commas")
-    if len(set(endpoints)) < len(endpoints):
-        raise ValueError("an endpoint stands there twice: write each member once")
-    return endpoints
 
 
 def prefix_of(cluster: str, broker_name: str) -> bytes:

@@ -13,7 +13,8 @@ from typing import Protocol
 import pytest
 
 from skylarkmq.broker.base.clock import SystemClock
-from skylarkmq.broker.net.http_client import connect, read_endpoint
+from skylarkmq.broker.base.endpoints import read_endpoint
+from skylarkmq.broker.net.http_client import connect
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,

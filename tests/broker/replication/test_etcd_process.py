@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.endpoints import read_endpoints
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     Condition,
@@ -19,7 +20,7 @@ from skylarkmq.broker.replication.failover.coordination import (
     Event,
     Swapped,
 )
-from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of, read_endpoints
+from skylarkmq.broker.replication.failover.etcd import Etcd, EtcdConfig, prefix_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.tls import ClientTls
 from tests.support.certificates import Authority

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.base.clock import SystemClock
+from skylarkmq.broker.base.endpoints import Endpoint
 from skylarkmq.broker.net import http_client
-from skylarkmq.broker.net.http_client import Endpoint
 from skylarkmq.broker.replication.failover.coordination import (
     Change,
     CompactedError,
