@@ -19,7 +19,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (DefaultAppe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -36,8 +36,10 @@ from skylarkmq.protocol.record import (
     encode_blank,
 )
 from skylarkmq.store.log.mapped_file import MappedFile, Piece
-from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.results import MessageInner
+
+if TYPE_CHECKING:  # queues stand on the log
+    from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
 TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 TRANSACTION_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED_TYPE
@@ -57,7 +59,7 @@ DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due 
 # A stored record on its way into its queue and the key index, as a plain tuple because one is made
 # for every message; queue offset -1 marks a prepared record, which enters only the index:
 # (queue, queue offset, physical offset, record size, tags code, properties, store timestamp)
-Unit = tuple[ConsumeQueue, int, int, int, int, bytes, int]
+Unit = tuple["ConsumeQueue", int, int, int, int, bytes, int]
 
 
 class AppendBatch:

@@ -235,7 +235,7 @@ MUTANTS: Final = (
         "broker/base/addresses.py",
         "        if self._everything:\n            return True\n        if isinstance",
         "        if isinstance",
-        "broker/access/test_addresses.py",
+        "broker/base/test_addresses.py",
     ),
     Mutant(
         "broker/access/rights.py",

@@ -270,7 +270,7 @@ MUTANTS: Final = (
         "broker/pop/test_journal.py",
     ),
     Mutant(
-        "store/log/received.py",
+        "store/received.py",
         "                if self._log.wrote_offset == offset:\n"
         "                    _give_back(part.units)\n                raise",
         "                raise",

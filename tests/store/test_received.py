@@ -12,9 +12,9 @@ import pytest
 
 from skylarkmq.protocol.record import MESSAGE_MAGIC
 from skylarkmq.protocol.tags_code import tags_code
+from skylarkmq.store import received
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.log import received
-from skylarkmq.store.log.received import ReceivedError
+from skylarkmq.store.received import ReceivedError
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, inner
 from tests.support.crash_explorer import seeds

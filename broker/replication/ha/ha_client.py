@@ -38,8 +38,8 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.errors import shown
 from skylarkmq.remoting.waiting import Backoff, sleep
-from skylarkmq.store.log.received import NotYetError, ReceivedError
 from skylarkmq.store.message_store import MessageStore
+from skylarkmq.store.received import NotYetError, ReceivedError
 
 log = logging.getLogger(__name__)
 
