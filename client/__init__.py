@@ -29,9 +29,7 @@ from skylarkmq.client.consumer.allocate import (
 from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart, PeekStop
-from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.rebalance import QueuesCallback
-from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
@@ -70,11 +68,11 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_view import MessageView, StoredView
+from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_pipeline import SendStats
-from skylarkmq.client.producer.send_result import SendResult, SendStatus
 from skylarkmq.client.producer.sender import Outcome
 from skylarkmq.client.producer.transaction import (
     Check,
@@ -82,6 +80,8 @@ from skylarkmq.client.producer.transaction import (
     Transaction,
     TransactionState,
 )
+from skylarkmq.client.received_message import ReceivedMessage
+from skylarkmq.client.send_result import SendResult, SendStatus
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import HostAddress, Message, MessageExt, MessageQueue
 from skylarkmq.protocol.topic_attributes import DeduplicationWindow, MessageType

@@ -11,7 +11,7 @@ from skylarkmq.client.admin import Admin, DelayedMessage
 from skylarkmq.client.errors import NotFound, NotSupported
 from skylarkmq.client.instance import Client
 from skylarkmq.client.producer.producer import Producer
-from skylarkmq.client.producer.send_result import SendResult, SendStatus
+from skylarkmq.client.send_result import SendResult, SendStatus
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import age_text, now

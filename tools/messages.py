@@ -18,12 +18,12 @@ from typing import Final, Literal
 import click
 
 from skylarkmq.client.consumer.consumer import Consumer
-from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
 from skylarkmq.client.errors import RequestTimeout, RocketMQError
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.producer.producer import Producer
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.received_message import ReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.protocol.message import Message
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.output import visible

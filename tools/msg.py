@@ -10,8 +10,8 @@ import click
 from skylarkmq.client.admin import Admin, StoredMessage
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.instance import Client
-from skylarkmq.client.observe.trace import TRACE_TOPIC
 from skylarkmq.client.producer.producer import Producer
+from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.message_id import decode_offset_message_id

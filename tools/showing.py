@@ -19,7 +19,7 @@ import click
 from skylarkmq.client.admin import StoredMessage
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import RESERVED_NAMES
 from skylarkmq.tools.output import Columns, Output, Row, moment, visible

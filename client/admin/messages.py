@@ -30,7 +30,8 @@ from skylarkmq.client.admin.reading import (
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.clock import ceil_ms, floor_ms
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
-from skylarkmq.client.observe.trace import (
+from skylarkmq.client.producer.lanes import by_hash
+from skylarkmq.client.producer.trace import (
     TRACE_TOPIC,
     EndTransactionTrace,
     PubTrace,
@@ -41,8 +42,7 @@ from skylarkmq.client.observe.trace import (
     TraceRecord,
     decode_traces,
 )
-from skylarkmq.client.producer.lanes import by_hash
-from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.client.send_result import STORED_CODES
 from skylarkmq.client.wire.ask import read_messages
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -26,7 +26,7 @@ from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.rebalance import Rebalance
-from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage, Returner
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Returner
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.bodies.group import (
     ConsumeMessageDirectlyResult,

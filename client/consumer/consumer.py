@@ -28,7 +28,6 @@ from skylarkmq.client.config import ConsumerConfig, ConsumerSettings, shows
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
-from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.consumer.subscription import (
     Selector,
     StartFrom,
@@ -42,8 +41,9 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
-from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.request_reply import send_reply
+from skylarkmq.client.producer.trace import Tracer, trace_topic
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 

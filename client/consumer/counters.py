@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from skylarkmq.client.consumer.received_message import ProcessQueue
+from skylarkmq.client.received_message import ProcessQueue
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumeStatus, ProcessQueueInfo
 from skylarkmq.protocol.message import MessageQueue

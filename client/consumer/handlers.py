@@ -27,9 +27,9 @@ from typing import Any, Final
 from skylarkmq.client.config import ConsumerConfig
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.received_message import ConsumeOutcome, ProcessQueue, ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed
 from skylarkmq.client.observe.hooks import ConsumeContext, each
+from skylarkmq.client.received_message import ConsumeOutcome, ProcessQueue, ReceivedMessage
 from skylarkmq.client.services import Services
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.errors import ConsumerClosed, RocketMQError
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.remoting.waiting import fail_after

@@ -27,10 +27,10 @@ from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import LockChange, QueueLocks
 from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
-from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
 from skylarkmq.client.services import Services
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.message import MessageQueue

@@ -34,7 +34,6 @@ from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.last_read import LastRead
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.queue_locks import QueueLocks
-from skylarkmq.client.consumer.received_message import ProcessQueue, ReceivedMessage, Returner
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import (
     AWAY_CODES,
@@ -46,6 +45,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.observe.hooks import each
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Returner
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_pull import (
     PLAIN_PULL_COUNT,

@@ -37,11 +37,11 @@ from skylarkmq.client.config import (
 )
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.received_message import ProcessQueue
 from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
 from skylarkmq.client.observe.hooks import each
+from skylarkmq.client.received_message import ProcessQueue
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue

@@ -28,15 +28,15 @@ from skylarkmq.client.config import (
     ProducerConfig,
 )
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.received_message import ReceivedMessage, Returner
-from skylarkmq.client.consumer.retry_delay import (
+from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.producer.send_pipeline import SendPipeline
+from skylarkmq.client.received_message import ReceivedMessage, Returner
+from skylarkmq.client.retry_delay import (
     FIRST_RETRY_LEVEL,
     GROWING,
     RetryDelay,
     RetryDelays,
 )
-from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, send_message_back
 from skylarkmq.common.clock import TimerHandle

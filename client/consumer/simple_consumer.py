@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.subscription import (
     WHERE_NAMES,
     Selector,
@@ -49,7 +48,8 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.hooks import ReceiveContext, SettleContext, Settling, each
-from skylarkmq.client.observe.trace import Tracer, trace_topic
+from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire import api_pop
 from skylarkmq.client.wire.api_pop import POP_COUNT_MAX, PopWish

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from skylarkmq.client.consumer.popped_message import PoppedMessage
-from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.protocol.message import Message, MessageQueue
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,6 @@ from weakref import WeakKeyDictionary, WeakSet
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from skylarkmq.client.consumer.popped_message import PoppedMessage
-from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.observe.hooks import (
     ClientHook,
     ConsumeContext,
@@ -41,7 +39,9 @@ from skylarkmq.client.observe.hooks import (
     SendContext,
     SettleContext,
 )
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 
 PREFIX: Final = "skylarkmq_client_"

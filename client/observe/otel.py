@@ -34,8 +34,6 @@ from opentelemetry.trace import get_current_span as span_of
 from opentelemetry.trace import set_span_in_context as with_span
 
 from skylarkmq.client import errors
-from skylarkmq.client.consumer.popped_message import PoppedMessage
-from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.errors import BrokerError, ConsumerClosed
 from skylarkmq.client.observe.hooks import (
     ClientHook,
@@ -45,7 +43,9 @@ from skylarkmq.client.observe.hooks import (
     SendContext,
     SettleContext,
 )
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import ResponseCode

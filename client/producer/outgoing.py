@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from skylarkmq.client.errors import IllegalState, MessageTooLarge, NotSupported
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.wire.api_send import SendRequest
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.compression import (

@@ -17,20 +17,20 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from skylarkmq.client.config import ProducerConfig, ProducerSettings, shows
-from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import NOT_STARTED, IllegalState
 from skylarkmq.client.instance import Client, OnClient, services_of
-from skylarkmq.client.observe.trace import Tracer, trace_topic
 from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.outgoing import batch_results, common_key, require_compression
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.request_reply import Requests, send_reply
 from skylarkmq.client.producer.send_pipeline import SendPipeline, SendStats
-from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome, Sender, SendMany
 from skylarkmq.client.producer.timed_cancel import cancel_timed
+from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.producer.transaction import Check, Transaction, Transactions
+from skylarkmq.client.received_message import ReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message

@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from skylarkmq.client.consumer.received_message import ReceivedMessage
 from skylarkmq.client.errors import (
     IllegalState,
     ReplyNotDelivered,
@@ -34,6 +33,7 @@ from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.reply_table import REQUESTS_MAX, Reply, WaitingRequest
 from skylarkmq.client.producer.send_pipeline import Send
 from skylarkmq.client.producer.sender import Sender
+from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

@@ -60,8 +60,8 @@ from skylarkmq.client.observe.hooks import SendContext, each
 from skylarkmq.client.producer.in_flight import InFlight
 from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
 from skylarkmq.client.producer.lines import Lines
-from skylarkmq.client.producer.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.producer.waiting_sends import STOPPED, WaitingSends
+from skylarkmq.client.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, send_refusal, stored_answer
 from skylarkmq.client.wire.route import TopicRoute

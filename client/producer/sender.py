@@ -43,7 +43,7 @@ from skylarkmq.client.producer.outgoing import (
     properties_text,
 )
 from skylarkmq.client.producer.send_pipeline import Send, SendPipeline
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest
 from skylarkmq.client.wire.route import TopicRoute

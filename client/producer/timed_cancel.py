@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Final
 
 from skylarkmq.client.errors import IllegalState, MessageIllegal, NotFound, RocketMQError
-from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Sender
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

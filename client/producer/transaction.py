@@ -66,8 +66,8 @@ from skylarkmq.client.observe.hooks import TransactionEnd, each
 from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.outgoing import is_delayed
 from skylarkmq.client.producer.send_pipeline import Send
-from skylarkmq.client.producer.send_result import SendResult, SendStatus
 from skylarkmq.client.producer.sender import Sender
+from skylarkmq.client.send_result import SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.pushes import BROKER_NAME_FIELD, Question
 from skylarkmq.protocol.codes import RequestCode

@@ -44,17 +44,17 @@ from skylarkmq.client.admin.results import (
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
 from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
-from skylarkmq.client.consumer.popped_message import PoppedMessage
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.message_view import StoredView
-from skylarkmq.client.observe.trace import TRACE_TOPIC
+from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_pipeline import SendStats
-from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.sender import Outcome
+from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue

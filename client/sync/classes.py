@@ -16,17 +16,17 @@ from skylarkmq.client.admin.messages import DeadLetterReplay as AsyncReplay
 from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
-from skylarkmq.client.consumer.popped_message import PoppedMessage
-from skylarkmq.client.consumer.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer as AsyncProducer
-from skylarkmq.client.producer.send_result import SendResult
 from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
+from skylarkmq.client.received_message import ReceivedMessage as AsyncReceivedMessage
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sync.outbox import Outbox
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread

@@ -15,7 +15,7 @@ import concurrent.futures
 import threading
 
 from skylarkmq.client.producer.producer import Producer
-from skylarkmq.client.producer.send_result import SendResult
+from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.sync.portal import Handed, Portal
 from skylarkmq.protocol.message import Message
 

@@ -21,8 +21,8 @@ from faststream.exceptions import SubscriberNotFound
 
 from skylarkmq.client import Message, MessageQueue, ReceivedMessage, Selector, Sql92, Tag
 from skylarkmq.client.clock import SystemClock
-from skylarkmq.client.consumer.received_message import ProcessQueue, Returner
 from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.received_message import ProcessQueue, Returner
 from skylarkmq.integrations.faststream.broker import RocketMQBroker
 from skylarkmq.integrations.faststream.producer import RocketMQProducer
 from skylarkmq.integrations.faststream.publisher import TopicPublisher

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from skylarkmq.client.admin.messages import DROPPED_NAMES, header_of_copy, queue_of_copy
 from skylarkmq.client.errors import BrokerError, ConnectionFailed, NotConfirmed, RocketMQError
-from skylarkmq.client.producer.send_result import STORED_CODES
+from skylarkmq.client.send_result import STORED_CODES
 from skylarkmq.client.wire.api_send import send_refusal
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

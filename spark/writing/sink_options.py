@@ -12,7 +12,7 @@ from typing import Final
 from skylarkmq.client.config import MIB
 from skylarkmq.client.errors import NotSupported
 from skylarkmq.client.producer.outgoing import KINDS, require_compression
-from skylarkmq.client.producer.send_result import SendStatus
+from skylarkmq.client.send_result import SendStatus
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.flags import (
     NOT_ALLOWED_SEND_TOPICS,

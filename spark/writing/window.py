@@ -39,7 +39,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     TlsError,
 )
-from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
+from skylarkmq.client.send_result import STORED_CODES, SendStatus
 from skylarkmq.client.wire.api_send import SendRequest, SendTemplate, send_refusal, stored_answer
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue

@@ -9,8 +9,8 @@ import pytest
 
 from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState
 from skylarkmq.client.instance import services_of
-from skylarkmq.client.observe import trace
-from skylarkmq.client.observe.trace import (
+from skylarkmq.client.producer import trace
+from skylarkmq.client.producer.trace import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

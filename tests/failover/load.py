@@ -14,7 +14,7 @@ from typing import Final
 
 from skylarkmq.client import Client, Message, Producer
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.producer.send_result import SendStatus
+from skylarkmq.client.send_result import SendStatus
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.record import decode_messages

@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.client import ConsumerClosed
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
-from skylarkmq.client.consumer.received_message import ProcessQueue
+from skylarkmq.client.received_message import ProcessQueue
 from skylarkmq.protocol.message import MessageQueue
 from tests.client.consumer.test_process_queue import items
 from tests.support.manual_clock import ManualClock, settle

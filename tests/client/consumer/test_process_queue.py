@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylarkmq.client.consumer.received_message import ProcessQueue
+from skylarkmq.client.received_message import ProcessQueue
 from skylarkmq.protocol.message import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Consumer, ReceivedMessage
-from skylarkmq.client.consumer.retry_delay import LEVELS_S, RetryDelay, retry_delay
+from skylarkmq.client.retry_delay import LEVELS_S, RetryDelay, retry_delay
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 

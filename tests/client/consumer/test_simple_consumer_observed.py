@@ -20,7 +20,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, ReceiveContext, SettleContext
-from skylarkmq.client.observe.trace import (
+from skylarkmq.client.producer.trace import (
     TRACE_TOPIC,
     SubAfterTrace,
     SubBeforeTrace,

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from skylarkmq.client.producer.send_result import SendStatus
+from skylarkmq.client.send_result import SendStatus
 from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing.sink_options import SinkOptions, check_topic

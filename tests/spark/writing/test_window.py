@@ -19,7 +19,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.producer.send_result import STORED_CODES, SendStatus
+from skylarkmq.client.send_result import STORED_CODES, SendStatus
 from skylarkmq.protocol.batch import split_batch
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD

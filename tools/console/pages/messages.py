@@ -11,7 +11,7 @@ from starlette.responses import Response
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.reading import StoredMessage
 from skylarkmq.client.errors import NotFound, RouteNotFound
-from skylarkmq.client.observe.trace import TRACE_TOPIC
+from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.console.bodies import FORMS, body_of, preview
 from skylarkmq.tools.console.text import BadInput, parse_time

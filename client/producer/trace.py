@@ -46,8 +46,6 @@ from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from skylarkmq.client.config import ProducerConfig
-from skylarkmq.client.consumer.popped_message import PoppedMessage
-from skylarkmq.client.consumer.received_message import ConsumeOutcome, ReceivedMessage
 from skylarkmq.client.errors import ReceiptExpired
 from skylarkmq.client.observe.hooks import (
     ClientHook,
@@ -58,8 +56,10 @@ from skylarkmq.client.observe.hooks import (
     SettleContext,
     TransactionEnd,
 )
+from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.send_pipeline import SendPipeline
-from skylarkmq.client.producer.send_result import SendResult, SendStatus
+from skylarkmq.client.received_message import ConsumeOutcome, ReceivedMessage
+from skylarkmq.client.send_result import SendResult, SendStatus
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_send import SendRequest
 from skylarkmq.common.clock import TimerHandle

@@ -36,9 +36,9 @@ from datetime import timedelta
 from math import inf
 from typing import Final, Literal
 
-from skylarkmq.client.consumer.retry_delay import RetryDelay, retry_delay
 from skylarkmq.client.message_view import StoredView
 from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.retry_delay import RetryDelay, retry_delay
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import MessageSysFlag
