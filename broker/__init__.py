@@ -1,10 +1,12 @@
 """The broker daemon: from a request on a connection to the store, and back.
 
-    net         connections and routing       processor   what each request code does
-    groups, topics, tables                    state that is kept in JSON files
-    delay, timer, transaction, pulling        what happens later than its request
-    config, metrics, namesrv, filter
+    base, config, tables                      what the others stand on
+    net, access                               connections and routing; who may ask for what
+    groups, topics, delay, timer, transaction, pulling, pop    state, and what happens later
+    requests, processor, grpc, forwarding     what each request does
+    replication, draining, metrics, pages, namesrv, start, fleet
 
-`controller` starts and stops it, `components` puts it together. One event loop owns all state:
-nothing here may block it. Bytes of records and files are the store's business.
+A folder imports only folders below it; `ARCHITECTURE.md` has their order. `controller` starts and
+stops the broker, `components` puts it together. One event loop owns all state: nothing here may
+block it. Bytes of records and files are the store's business.
 """

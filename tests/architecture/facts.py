@@ -22,6 +22,8 @@ class Facts:
     """Modules named in an import, relative ones with a dot; whether names are taken from them."""
     needed_at_import: list[str] = field(default_factory=list)
     """Modules that the file loads while it is itself loaded, and names that may be modules."""
+    needed_at_run: list[str] = field(default_factory=list)
+    """The same, and those that it loads later; only what types need is left out."""
     functions: list[tuple[str, int, int]] = field(default_factory=list)
     """Name, line, how many lines."""
     constructors: list[tuple[str, int]] = field(default_factory=list)
@@ -33,6 +35,7 @@ def facts_of(path: Path) -> Facts:
     """Return what the rules ask of a file."""
     tree = tree_of(path)
     facts = Facts(ast.get_docstring(tree) is not None)
+    for_types = {id(node) for node in imports_for_types(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = node.func
@@ -40,8 +43,12 @@ def facts_of(path: Path) -> Facts:
                 facts.calls.append((shown(called.value), called.attr, node.lineno))
             elif isinstance(called, ast.Name):
                 facts.calls.append(("", called.id, node.lineno))
+                if called.id == "on_first_use" and isinstance(node.args[0], ast.Constant):
+                    facts.needed_at_run.append(str(node.args[0].value))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             facts.imports.extend(named_by(node))
+            if id(node) not in for_types:
+                facts.needed_at_run.extend(loaded_by(node))
         elif isinstance(node, ast.ClassDef):
             facts.constructors.extend(constructors_of(node))
     facts.functions.extend(sizes_in(tree.body))
@@ -91,6 +98,14 @@ def named_by(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, int, bool
         yield from ((f"{module}.{alias.name}", node.lineno, True) for alias in node.names)
     else:
         yield module, node.lineno, True
+
+
+def imports_for_types(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the imports below `if TYPE_CHECKING:`, which no running program sees."""
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and shown(statement.test) == "TYPE_CHECKING":
+            for part in statement.body:
+                yield from (n for n in ast.walk(part) if isinstance(n, ast.Import | ast.ImportFrom))
 
 
 def loaded_by(node: ast.Import | ast.ImportFrom) -> Iterator[str]:

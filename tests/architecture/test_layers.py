@@ -12,7 +12,9 @@ store   remoting      |
            common          kernel: any room may call it, and it calls none
 """
 
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from tests.architecture.sources import (
     ROOTS_FOLDER,
     files_of,
     module_of,
+    text_of,
 )
 
 BASE = {"common", "kernel", "protocol"}
@@ -195,3 +198,82 @@ def test_no_circles(room: str) -> None:
 
     for module in sorted(graph):
         visit(module, ())
+
+
+ROOT_FLOOR = "(files)"
+"""The files of the broker that stand in no folder: they put the folders together."""
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder of a room that has a file; empty for one that stands in none."""
+    if len(path.parts) > 2:
+        return path.parts[1]
+    return ROOT_FLOOR if path.parts[0] == "broker" and path.name != "__init__.py" else ""
+
+
+def folders_needed(room: str) -> dict[str, dict[str, str]]:
+    """Return the folders of a room, each with those that it loads, and by which import."""
+    by_module = {module_of(path): path for path in files_of(room)}
+    needed: dict[str, dict[str, str]] = {}
+    for path in by_module.values():
+        mine = folder_of(path)
+        others = needed.setdefault(mine, {}) if mine else {}
+        for name in facts_of(path).needed_at_run:
+            found = by_module.get(name)
+            other = folder_of(found) if found else ""
+            if other and other != mine:
+                others.setdefault(other, f"{path} imports {name}")
+    return needed
+
+
+def floors_of(needed: Mapping[str, Mapping[str, object]]) -> Iterator[list[str]]:
+    """Yield folders floor by floor, the lowest first; those of a circle are on none."""
+    left = set(needed)
+    while floor := sorted(name for name in left if not left.intersection(needed[name])):
+        yield floor
+        left.difference_update(floor)
+
+
+def circle_in(needed: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the imports that make circles of folders; empty when each folder is on a floor."""
+    left = set(needed).difference(*floors_of(needed))
+    while above := left.difference(*(needed[name] for name in left)):
+        left -= above
+    return [why for name in sorted(left) for to, why in needed[name].items() if to in left]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_circles_of_folders(room: str) -> None:
+    """Folders do not import one another in a circle, and none of the broker's its own files.
+
+    What a file loads later counts; what only types need is left out.
+    """
+    circle = circle_in(folders_needed(room))
+    assert not circle, "\n".join(circle)
+
+
+def test_a_circle_of_folders_is_seen() -> None:
+    circle = {"a": {"b": "a/x.py imports b"}, "b": {"a": "b/y.py imports a"}}
+    assert circle_in({**circle, "above": {"a": ""}, "c": {}}) == [
+        *circle["a"].values(),
+        *circle["b"].values(),
+    ]
+    assert [*floors_of({"a": {"b": ""}, "b": {"c": ""}, "c": {}})] == [["c"], ["b"], ["a"]]
+
+
+def test_the_floors_of_the_broker_are_those_of_the_page() -> None:
+    """`ARCHITECTURE.md` lists them from below: a folder imports from lines above its own alone."""
+    needed = folders_needed("broker")
+    listed = re.search(r"```\n(base\n.*?)```", text_of(Path("ARCHITECTURE.md")), re.DOTALL)
+    assert listed
+    lines = [line.split() for line in listed[1].replace("its files", ROOT_FLOOR).splitlines()]
+    height = {name: number for number, line in enumerate(lines) for name in line}
+    now = "\n".join(" ".join(floor) for floor in floors_of(needed))
+    assert height.keys() == needed.keys(), f"the floors are now:\n{now}"
+    faults = [
+        why
+        for name, others in needed.items()
+        for other, why in others.items()
+        if height[other] >= height[name]
+    ]
+    assert not faults, "\n".join([*faults, "the floors are now:", now])
