@@ -362,7 +362,8 @@ def commands(command: click.Command, words: list[str]) -> Iterator[str]:
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None
-            yield from commands(inner, [*words, name])
+            if not inner.hidden:
+                yield from commands(inner, [*words, name])
 
 
 def command_page() -> str:

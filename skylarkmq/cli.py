@@ -52,7 +52,7 @@ COMMANDS: Final = {
     "request": ("skylarkmq.tools.tail", "request", "Ask a topic's consumer, print its reply."),
     "delay": ("skylarkmq.tools.delay", "delay", "Delayed messages: list, take back."),
     "tx": ("skylarkmq.tools.tx", "tx", "Transactions: list the open ones."),
-    "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, replay, export."),
+    "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, redrive, export."),
     "top": ("skylarkmq.tools.top", "top", "Brokers, topics and groups with their rates, live."),
     "bench": ("skylarkmq.tools.bench", "bench", "Measure sends and reads of a topic."),
     "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),

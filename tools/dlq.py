@@ -1,21 +1,19 @@
 """The commands `skylarkmq dlq ...`: messages that a group gave up, and how they get another try.
 
-A replay keeps a ledger, so that one that was interrupted goes on, and a later one sends only what
-was given up since. The ledger has a line for each letter, written once its copy is stored:
+A redrive sends each letter once, whatever ends it:
 
-    {"group": "billing", "to": "group", "namesrv": "10.0.0.1:9876"}
-    {"broker": "broker-a", "queue_id": 0, "offset": 12, "offset_msg_id": "0A00..."}
+    where its copy will go --> ledger, synced --> the send --> ledger --> the next letter
 
-A letter whose copy was stored when the process was killed, and whose line was not written, is sent
-a second time: at least once.
+The next run looks for the copy of a letter whose send has no outcome in the ledger. It sends the
+letter when the copy is not there, and leaves it when that cannot be told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
+from collections import Counter
 from collections.abc import Generator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,16 +21,16 @@ from typing import Any, Final, TextIO
 
 import click
 
-from skylarkmq.client.admin import Admin, MessageScan, ReplayOutcome, ReplayTarget, StoredMessage
+from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget, StoredMessage
 from skylarkmq.client.errors import BrokerError, NotFound, RocketMQError
 from skylarkmq.client.instance import Client, services_of
-from skylarkmq.client.state_folder import file_name, state_folder
-from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.common.clock import Clock
 from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
-from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
+from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, USAGE, fail
 from skylarkmq.tools.showing import (
     BodyForm,
     body_option,
@@ -51,9 +49,9 @@ LIST_COLUMNS: Final[Columns] = {
     "BODY": brief,
 }
 OUTCOME_COLUMNS: Final[Columns] = {
-    "STATUS": "status", "TARGET": "target", "OFFSET ID": "offset_msg_id",
-    "ERROR": "error",
+    "STATUS": "status", "OFFSET ID": "offset_msg_id", "TARGET": "target", "ERROR": "error",
 }  # fmt: skip
+OUTCOMES: Final = ("sent", "found", "would_send", "failed", "unknown", "sent_before")
 since_option = click.option(
     "--since", type=Moment(), help="Given up then or later: a time, or 10m for ten minutes ago."
 )
@@ -121,59 +119,72 @@ def show(session: Session, group: str, msg_id: str, form: BodyForm) -> None:
               "topic that each letter was sent to first.")  # fmt: skip
 @since_option
 @until_option
-@click.option("--limit", type=click.IntRange(1), help="Replay at most so many letters.")
+@click.option("--limit", type=click.IntRange(1), help="Send at most so many letters.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
               help="At most N messages a second.")  # fmt: skip
 @click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="What was replayed before is left out and what is replayed is noted there; "
-              "default: a file for each cluster and group in "
-              "~/.local/state/skylarkmq/replays.")  # fmt: skip
-@click.option("--again", is_flag=True, help="Replay also what the ledger says was replayed.")
+              help="What became of each letter, kept from run to run; default: a file for each "
+              "cluster and group in ~/.local/state/skylarkmq/redrives. Name a file that is kept "
+              "where that folder is not, as in a container.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Send also what the ledger says was sent.")
+@click.option("--resend-unknown", is_flag=True, help="Send also letters of which it cannot be told "
+              "whether an earlier run sent them.")  # fmt: skip
 @changes
 @online
-def replay(
+def redrive(
     session: Session,
     change: Change,
     group: str,
-    target: ReplayTarget,
+    target: RedriveTarget,
     since: Time,
     until: Time,
     limit: int | None,
     rate: float | None,
     ledger: Path | None,
     again: bool,
+    resend_unknown: bool,
 ) -> None:
-    """Send the dead letters of GROUP again. The letters stay where they are.
+    """Send the dead letters of GROUP again, each once. The letters stay where they are.
 
-    Interrupted, the same command goes on where it ended. Exit code 1 when letters failed: they are
-    listed, and the same command tries them again.
+    Interrupted or killed, the same command goes on where it ended: it looks for the copies that
+    the earlier run may have sent. Exit code 1 when letters failed, or when it is unknown whether
+    their copies are stored. They are listed, and the same command tries them again.
     """
 
     async def work(client: Client) -> int:
         async with Admin(client=client, timeout=session.timeout) as admin:
-            path = ledger or _ledger_path(session.namesrv, group, target)
+            path = ledger or ledger_path(session.namesrv, group, target)
             with Ledger.open(
                 path, group, target, session.namesrv, write=not change.dry_run
             ) as kept:
                 if again:
                     kept.done.clear()
-                run = _Replay(client, admin, kept, group, target, rate)
+                run = _Redrive(
+                    admin, kept, services_of(client).clock, group, target,
+                    rate=rate, resend_unknown=resend_unknown, dry_run=change.dry_run,
+                )  # fmt: skip
                 letters = await run.count(_letters(client, admin, group, since, until), limit)
                 if not letters:
                     await _require_group(admin, group)
-                    click.echo(f"{group} has no dead letter to replay", err=True)
+                    click.echo(f"{group} has no dead letter to send", err=True)
                 where = f"the group {group}" if target == "group" else "their first topics"
-                what = f"replay {letters} dead letters of {group} to {where}"
+                what = f"send {letters} dead letters of {group} to {where}"
                 if letters and (change.dry_run or change.allowed(what)):
-                    scan = _letters(client, admin, group, since, until)
                     try:
-                        await run.replay(scan, letters, dry_run=change.dry_run)
+                        await run.run(_letters(client, admin, group, since, until), letters)
                     except asyncio.CancelledError:  # interrupted, it says what it did until then
-                        run.report(session, path, dry_run=change.dry_run)
+                        run.report(session, path)
                         raise
-        return run.report(session, path, dry_run=change.dry_run)
+        return run.report(session, path)
 
     session.run(work)
+
+
+@dlq.command(hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1)
+def replay(words: tuple[str, ...]) -> None:
+    """Refuse: the command has another name now."""
+    sys.exit(fail("dlq replay is `skylarkmq dlq redrive` now; it sends each letter once", USAGE))
 
 
 @dlq.command(epilog=EXIT_CODES)
@@ -210,133 +221,132 @@ def export(
     session.run(work)
 
 
-class Ledger:
-    """Which letters were replayed; see the head of this file."""
-
-    def __init__(self, file: TextIO | None, done: set[tuple[str, int, int]]) -> None:
-        self._file = file
-        self.done = done
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(
-        cls, path: Path, group: str, target: str, namesrv: str, *, write: bool
-    ) -> Generator[Ledger]:
-        """Read a ledger, and keep it open to add lines; nobody else may meanwhile.
-
-        Raises:
-            click.ClickException: it is of something else, cannot be read, or is in use.
-        """
-        head = {"group": group, "to": target, "namesrv": namesrv}
-        if not write:
-            yield cls(None, _read_ledger(path, head) if path.exists() else set())
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise click.ClickException(f"{path}: {error.strerror}") from error
-        with file:
-            import fcntl  # which Windows does not have
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise click.ClickException(
-                    f"another replay of {group} is under way: it holds {path}"
-                ) from error
-            done = _read_ledger(path, head)
-            if not path.stat().st_size:
-                file.write(as_json(head, indent=None) + "\n")
-            elif not path.read_bytes().endswith(b"\n"):
-                file.write("\n")  # a line that a kill cut; it counts as not written
-            file.flush()
-            yield cls(file, done)
-
-    def add(self, letter: StoredMessage) -> None:
-        """Note that a letter's copy is stored."""
-        self.done.add(_place(letter))
-        if self._file is not None:
-            line = {
-                "broker": letter.queue.broker_name, "queue_id": letter.queue.queue_id,
-                "offset": letter.queue_offset, "offset_msg_id": letter.offset_msg_id,
-            }  # fmt: skip
-            self._file.write(as_json(line, indent=None) + "\n")
-            self._file.flush()
-
-
-class _Replay:
-    """One replay: what came of it."""
+class _Redrive:
+    """One run over a group's letters, and what came of it."""
 
     def __init__(
         self,
-        client: Client,
         admin: Admin,
         ledger: Ledger,
+        clock: Clock,
         group: str,
-        target: ReplayTarget,
+        to: RedriveTarget,
+        *,
         rate: float | None,
+        resend_unknown: bool,
+        dry_run: bool,
     ) -> None:
-        self._clock = services_of(client).clock
         self._admin = admin
         self._ledger = ledger
+        self._clock = clock
         self._group = group
-        self._target: ReplayTarget = target
+        self._to: RedriveTarget = to
         self._rate = rate
-        self._counts = {"replayed": 0, "would_replay": 0, "failed": 0}
-        self._shown: list[ReplayOutcome] = []
-        self.passed = 0
-        """Letters that the ledger has."""
+        self._next_s = clock.monotonic()
+        self._resend_unknown = resend_unknown
+        self._dry_run = dry_run
+        self._counts: Counter[str] = Counter()
+        self._shown: list[dict[str, Any]] = []
 
     async def count(self, scan: MessageScan, limit: int | None) -> int:
-        """Return how many letters there are to replay."""
+        """Return how many letters there are to redrive."""
         count = 0
         async for letter in scan:
-            if _place(letter) not in self._ledger.done:
+            if LetterKey.of(letter) not in self._ledger.done:
                 count += 1
                 if limit is not None and count >= limit:
                     break
             else:
-                self.passed += 1
+                self._counts["sent_before"] += 1
         return count
 
-    async def replay(self, scan: MessageScan, count: int, *, dry_run: bool) -> None:
-        """Replay letters, with progress, no quicker than the rate."""
-        begun_s = self._clock.monotonic()
+    async def run(self, scan: MessageScan, count: int) -> None:
+        """Redrive so many letters, in their order; a dry run looks for copies and sends none.
+
+        Raises:
+            OSError: the ledger cannot be written; nothing is sent after that.
+        """
         number = 0
         with ProgressBar(counts=True) as progress:
             async for letter in scan:
-                if _place(letter) in self._ledger.done:
+                key = LetterKey.of(letter)
+                if key in self._ledger.done:
                     continue
-                if self._rate is not None and not dry_run:
-                    wait_s = begun_s + number / self._rate - self._clock.monotonic()
-                    await asyncio.sleep(max(0.0, wait_s))
-                outcome = await self._admin.replay_dead_letter(
-                    letter, self._group, to=self._target, dry_run=dry_run
-                )
-                self._counts[outcome.status] += 1
-                if outcome.status == "replayed":
-                    self._ledger.add(letter)
-                else:
-                    self._shown.append(outcome)
+                try:
+                    if not await self._is_there(letter, key):
+                        await self._send(letter, key)
+                except RocketMQError as error:
+                    self._add(letter, "failed", "", str(error))
                 number += 1
-                progress("replay", number, count)
+                progress("redrive", number, count)
                 if number >= count:
                     return
 
-    def report(self, session: Session, path: Path, *, dry_run: bool) -> int:
+    async def _is_there(self, letter: StoredMessage, key: LetterKey) -> bool:
+        """Look for the copy of a letter that an earlier run may have sent; True: do not send it."""
+        place = self._ledger.pending.get(key)
+        if place is None:
+            return False
+        target = place.queue.topic
+        try:
+            copy = await self._admin.find_copy(letter, place, taken=self._ledger.copies)
+        except RocketMQError as error:
+            if self._resend_unknown:
+                return False
+            self._add(letter, "unknown", target, str(error))
+            return True
+        if copy is None:
+            return False
+        self._ledger.note(key, "sent", copy)
+        self._add(letter, "found", target)
+        return True
+
+    async def _send(self, letter: StoredMessage, key: LetterKey) -> None:
+        """Send a copy. RocketMQError: there is nowhere to send it."""
+        place = await self._admin.plan_copy(letter, self._group, to=self._to)
+        if self._dry_run:
+            self._add(letter, "would_send", place.queue.topic)
+            return
+        await self._wait_for_turn()
+        self._ledger.note(key, "sending", place)
+        outcome = await self._admin.redrive_dead_letter(
+            letter, self._group, to=self._to, place=place
+        )
+        if outcome.status != "unknown":
+            copy = outcome.place if outcome.status == "sent" else None
+            self._ledger.note(key, outcome.status, copy)
+        self._add(letter, outcome.status, outcome.target, outcome.error)
+
+    async def _wait_for_turn(self) -> None:
+        if self._rate is not None:
+            now_s = self._clock.monotonic()
+            wait_s = max(0.0, self._next_s - now_s)
+            self._next_s = now_s + wait_s + 1 / self._rate
+            await asyncio.sleep(wait_s)
+
+    def _add(self, letter: StoredMessage, status: str, target: str, error: str = "") -> None:
+        self._counts[status] += 1
+        if status != "sent":
+            about = ("msg_id", "offset_msg_id", "queue", "queue_offset")
+            row = {name: value for name, value in letter.to_json().items() if name in about}
+            self._shown.append({**row, "target": target, "status": status, "error": error})
+
+    def report(self, session: Session, path: Path) -> int:
         """Print what came of it; return the exit code."""
-        failed = [one for one in self._shown if one.status == "failed"]
-        counts = {**self._counts, "replayed_before": self.passed}
+        counts = {name: self._counts[name] for name in OUTCOMES}
         if session.output.is_table:
-            session.output.rows([one.to_json() for one in self._shown], OUTCOME_COLUMNS)
+            session.output.rows(self._shown, OUTCOME_COLUMNS)
             session.output.one({**counts, "ledger": str(path)})
         else:
-            outcomes = [one.to_json() for one in self._shown]
-            session.output.one(
-                {**counts, "dry_run": dry_run, "ledger": str(path), "outcomes": outcomes}
+            about = {"dry_run": self._dry_run, "ledger": str(path), "outcomes": self._shown}
+            session.output.one({**counts, **about})
+        if counts["unknown"]:
+            click.echo(
+                f"{counts['unknown']} letters are unknown: their copies are stored, or not. The "
+                "same command looks for them; where it cannot tell, --resend-unknown sends them",
+                err=True,
             )
-        return FAILED if failed else 0
+        return FAILED if counts["failed"] or counts["unknown"] else 0
 
 
 def _letters(client: Client, admin: Admin, group: str, since: Time, until: Time) -> MessageScan:
@@ -347,40 +357,6 @@ async def _require_group(admin: Admin, group: str) -> None:
     """Raise NotFound where no letters are found, as there is no such group: its name is wrong."""
     with contextlib.suppress(BrokerError):  # the account may not ask
         await admin.describe_group(group)
-
-
-def _place(letter: StoredMessage) -> tuple[str, int, int]:
-    queue: MessageQueue = letter.queue
-    return queue.broker_name, queue.queue_id, letter.queue_offset
-
-
-def _ledger_path(namesrv: str, group: str, target: str) -> Path:
-    return state_folder("replays") / f"{file_name(f'{namesrv} {group} {target}')}.ndjson"
-
-
-def _read_ledger(path: Path, head: dict[str, str]) -> set[tuple[str, int, int]]:
-    done: set[tuple[str, int, int]] = set()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path}: {error}") from error
-    for number, line in enumerate(lines):
-        try:
-            row: dict[str, Any] = json.loads(line)
-            if number == 0:
-                found = {key: row.get(key) for key in ("group", "to")}
-                if found != {key: head[key] for key in found}:
-                    raise click.ClickException(
-                        f"{path} is the ledger of another replay ({line[:120]}); name another "
-                        "--ledger"
-                    )
-                continue
-            done.add((row["broker"], row["queue_id"], row["offset"]))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            if number == 0:
-                raise click.ClickException(f"{path} is no ledger of a replay") from error
-            # A line that a kill cut: its letter counts as not replayed.
-    return done
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def resend(
     """Send a copy of the message MSG_ID, to its topic or another one.
 
     The copy has body, tag, keys, properties and sharding key of the message, an id of its own, and
-    no delay. Every group that consumes the topic gets it; `dlq replay` sends dead letters to one
+    no delay. Every group that consumes the topic gets it; `dlq redrive` sends dead letters to one
     group alone.
     """
 

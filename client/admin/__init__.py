@@ -12,12 +12,12 @@ topic now, and speaks to masters. It caches nothing and joins no group. Its part
 from skylarkmq.client.admin.access import AccessAdmin
 from skylarkmq.client.admin.failover import FailoverAdmin
 from skylarkmq.client.admin.messages import (
-    DeadLetterReplay,
+    CopyPlace,
     DeliveryTrace,
     EndTrace,
     MessageTrace,
-    ReplayOutcome,
-    ReplayTarget,
+    RedriveOutcome,
+    RedriveTarget,
     SendTrace,
 )
 from skylarkmq.client.admin.offsets import Edge, OffsetAdmin
@@ -87,7 +87,7 @@ __all__ = [
     "ClusterSummary",
     "Connection",
     "ConsumedDirectly",
-    "DeadLetterReplay",
+    "CopyPlace",
     "DelayedMessage",
     "DeliveryTrace",
     "DrainProgress",
@@ -115,8 +115,8 @@ __all__ = [
     "QueueProgress",
     "QueueReset",
     "QueueStats",
-    "ReplayOutcome",
-    "ReplayTarget",
+    "RedriveOutcome",
+    "RedriveTarget",
     "ReplicaStatus",
     "Right",
     "ScanProgress",

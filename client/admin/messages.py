@@ -1,8 +1,9 @@
-"""Messages by key, id, place and time; dead letters and their replay; traces.
+"""Messages by key, id, place and time; dead letters and their redrive; traces.
 
-A replay of a dead letter sends a copy, under the message's own id: to the group's retry topic, from
-which this group alone gets it, or to the topic that it was sent to first, where all groups get it.
-The dead letter itself stays in the log. The caller keeps how far a replay has come.
+A redrive of a dead letter sends a copy, under the message's own id: to the group's retry topic,
+from which this group alone gets it, or to the topic that it was sent to first, where all groups get
+it. The dead letter itself stays in the log. The caller keeps which letters were sent, and, to send
+each once, where a copy goes before it is sent: `find_copy` looks there after a kill or a time-out.
 
 Clients with tracing on write a trace some moments after the event. They need a broker with
 `traceTopicEnable`, or a trace topic of their own.
@@ -15,21 +16,27 @@ viewMessage, queryMessageByUniqKey), broker/.../processor/SendMessageProcessor.j
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
 from skylarkmq.client.admin.reading import (
     MessageScan,
-    ScanProgress,
     StoredMessage,
     stored_message,
 )
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.clock import ceil_ms, floor_ms
-from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
+from skylarkmq.client.errors import (
+    BrokerError,
+    ConnectionFailed,
+    NotConfirmed,
+    NotFound,
+    RocketMQError,
+    RouteNotFound,
+)
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.trace import (
     TRACE_TOPIC,
@@ -43,8 +50,10 @@ from skylarkmq.client.producer.trace import (
     decode_traces,
 )
 from skylarkmq.client.send_result import STORED_CODES
+from skylarkmq.client.wire.api_send import send_refusal, stored_answer
 from skylarkmq.client.wire.ask import read_messages
 from skylarkmq.protocol import properties as names
+from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError
 from skylarkmq.protocol.flags import (
@@ -60,12 +69,13 @@ from skylarkmq.protocol.headers.pull import QueryMessageRequestHeader
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_send_header_v2
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.properties import encode_properties
+from skylarkmq.protocol.remoting_command import RemotingCommand
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MAX: Final = 32
 QUERY_TIMEOUT_S: Final = 15.0
 HAVE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-ReplayTarget = Literal["group", "topic"]
+RedriveTarget = Literal["group", "topic"]
 DROPPED_NAMES: Final = frozenset(
     {
         names.DELAY, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES, names.CLUSTER, names.WAIT,
@@ -79,15 +89,26 @@ DROPPED_NAMES: Final = frozenset(
 """Of the first delivery alone; what the application put there stays."""
 KEPT_FLAGS: Final = MessageSysFlag.COMPRESSED_FLAG | MessageSysFlag.COMPRESSION_MASK
 RETRY_QUEUES: Final = 1
+NO_ROUTE: Final = TopicRouteData(queue_datas=[], broker_datas=[])
 TRACE_MESSAGES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayOutcome(Result):
+class CopyPlace(Result):
+    """Where the copy of a dead letter is, or is looked for."""
+
+    queue: MessageQueue
+    """As brokers know it."""
+    offset: int
+    """Of a copy that is stored: its own. Before that: where the queue ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveOutcome(Result):
     """What became of one dead letter.
 
-    `would_replay`: it was a dry run. `failed`: `error` says why; a time-out or a lost connection
-    leaves open whether a copy is there.
+    `sent`: its copy is stored, at `place`. `failed`: no copy is stored; `error` says why.
+    `unknown`: no answer came, or replicas did not confirm it. `find_copy` finds out, with `place`.
     """
 
     msg_id: str
@@ -95,43 +116,10 @@ class ReplayOutcome(Result):
     queue: MessageQueue
     queue_offset: int
     target: str
-    """The topic of the copy, as brokers know it."""
-    status: Literal["replayed", "would_replay", "failed"]
+    """The topic of the copy, as the application knows it."""
+    status: Literal["sent", "failed", "unknown"]
     error: str = ""
-
-
-class DeadLetterReplay:
-    """An async iterator of outcomes; each step replays one dead letter. One task at a time.
-
-    `progress.positions` is where it would go on: keep it, and give it as `after` to a later replay.
-    A letter whose step was cancelled is not passed, so it may be replayed twice.
-    """
-
-    def __init__(
-        self, scan: MessageScan, replay: Callable[[StoredMessage], Awaitable[ReplayOutcome]]
-    ) -> None:
-        self._scan = scan
-        self._replay = replay
-        self._pending: StoredMessage | None = None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ReplayOutcome:
-        if self._pending is None:
-            self._pending = await self._scan.__anext__()
-        outcome = await self._replay(self._pending)
-        self._pending = None
-        return outcome
-
-    @property
-    def progress(self) -> ScanProgress:
-        """How far it is; a letter without outcome counts as not done."""
-        progress, pending = self._scan.progress, self._pending
-        if pending is None:
-            return progress
-        positions = {**(progress.positions or {}), pending.queue: pending.queue_offset}
-        return ScanProgress(progress.scanned - 1, progress.total, positions)
+    place: CopyPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,77 +364,53 @@ class MessageAdmin(AdminBase):
         topic = dlq_topic(self._group(group))
         return self._scan(topic, start, stop, after, may_be_absent=True)
 
-    def replay_dead_letters(
-        self,
-        group: str,
-        *,
-        to: ReplayTarget = "group",
-        start: datetime | None = None,
-        stop: datetime | None = None,
-        after: Mapping[MessageQueue, int] | None = None,
-        dry_run: bool = False,
-    ) -> DeadLetterReplay:
-        """Send dead letters again: `async for outcome in admin.replay_dead_letters(...)`.
-
-        Letters that are given up while it runs are left out. A failure is an outcome, and the next
-        letter follows. Each copy has the letter's id, keys, tags, properties and body, and its full
-        number of tries.
+    async def plan_copy(
+        self, letter: StoredMessage, group: str, *, to: RedriveTarget = "group"
+    ) -> CopyPlace:
+        """Return the queue that a copy of a group's dead letter goes to, and where it ends now.
 
         Args:
-            to: "group": this group alone gets them, whatever the topic; "topic": they go to the
-                topic they were sent to first, where every group gets them.
-            start, stop: given up at `start` or later, before `stop`.
-            after: go on there: `progress.positions` of an earlier replay.
-            dry_run: tell what would be sent where, and send nothing.
+            to: "group": this group alone gets the copy, whatever the topic; "topic": it goes to the
+                topic that the letter was sent to first, where every group gets it.
+
+        Raises:
+            NotFound: there is nowhere to send it.
+            RocketMQError: a server refuses or does not answer.
         """
-        if to not in ("group", "topic"):
-            raise ValueError(f"to is group or topic, not {to!r}")
-        scan = self.dead_letters(group, start=start, stop=stop, after=after)
-        wrapped = self._group(group)
+        queue, address = await self._copy_queue(letter, self._copy_topic(letter, group, to))
+        end = await self._services.consumer_api.max_offset(address, queue, self._timeout_s)
+        return CopyPlace(queue, max(0, end))
 
-        async def replay(letter: StoredMessage) -> ReplayOutcome:
-            return await self._replay_one(letter, wrapped, to, dry_run)
-
-        return DeadLetterReplay(scan, replay)
-
-    async def replay_dead_letter(
+    async def redrive_dead_letter(
         self,
         letter: StoredMessage,
         group: str,
         *,
-        to: ReplayTarget = "group",
-        dry_run: bool = False,
-    ) -> ReplayOutcome:
-        """Send one dead letter of a group again; see `replay_dead_letters`."""
-        if to not in ("group", "topic"):
-            raise ValueError(f"to is group or topic, not {to!r}")
-        wrapped = self._group(group)
-        if letter.topic != self._namespace.unwrap(dlq_topic(wrapped)):
-            raise ValueError(f"{letter.offset_msg_id} is no dead letter of {group}")
-        return await self._replay_one(letter, wrapped, to, dry_run)
+        to: RedriveTarget = "group",
+        place: CopyPlace | None = None,
+    ) -> RedriveOutcome:
+        """Send a dead letter of a group again. A failure is an outcome.
 
-    async def _replay_one(
-        self, letter: StoredMessage, group: str, to: ReplayTarget, dry_run: bool
-    ) -> ReplayOutcome:
-        """Replay one dead letter of `group`, a name as brokers know it."""
-        target = (
-            retry_topic(group)
-            if to == "group"
-            else letter.stored.properties.get(names.RETRY_TOPIC, "")
-        )
-        status: Literal["replayed", "would_replay", "failed"] = "would_replay"
+        The copy has the letter's id, keys, tags, properties and body, and its full number of tries.
+
+        Args:
+            to: see `plan_copy`.
+            place: what `plan_copy` returned; None: it is asked now.
+        """
+        target = self._copy_topic(letter, group, to)
+        status: Literal["sent", "failed", "unknown"] = "failed"
         error = ""
         try:
-            if not target:
-                raise NotFound("the letter does not say which topic it was sent to first")
-            place = await self._find_place(target)
-            queue, address = await self._replay_queue(letter, target, place)
-            if not dry_run:
-                await self._send_copy(letter, queue, address)
-                status = "replayed"
+            if place is None:
+                place = await self.plan_copy(letter, group, to=to)
+            address = (await self._masters(brokers=[place.queue.broker_name])).popitem()[1]
+            place = CopyPlace(place.queue, await self._send_copy(letter, place.queue, address))
+            status = "sent"
+        except _UnknownError as unknown:
+            status, error = "unknown", str(unknown)
         except RocketMQError as failure:
-            status, error = "failed", str(failure)
-        return ReplayOutcome(
+            error = str(failure)
+        return RedriveOutcome(
             letter.msg_id,
             letter.offset_msg_id,
             letter.queue,
@@ -454,14 +418,64 @@ class MessageAdmin(AdminBase):
             self._namespace.unwrap(target),
             status,
             error,
+            place,
         )
+
+    async def find_copy(
+        self, letter: StoredMessage, place: CopyPlace, *, taken: Collection[CopyPlace] = ()
+    ) -> CopyPlace | None:
+        """Return where the copy of a dead letter is, None when it is not there.
+
+        Args:
+            place: what `plan_copy` returned before the copy was sent.
+            taken: copies of other letters: two letters may have the same id.
+
+        Raises:
+            NotFound: it cannot be told, because the queue is gone, or no longer goes back so far.
+            RocketMQError: the broker does not answer.
+        """
+        queue = place.queue
+        masters = await self._masters(brokers=[queue.broker_name])
+        address, api = masters[queue.broker_name], self._services.consumer_api
+        cannot_tell = NotFound(
+            f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no offset "
+            f"{place.offset} any more, so whether the copy is there cannot be told"
+        )
+        if place.offset > await api.max_offset(address, queue, self._timeout_s):
+            raise cannot_tell
+
+        async def find() -> TopicPlace:  # the route may not have a new retry topic yet
+            return TopicPlace(queue.topic, NO_ROUTE, masters, (queue,), ())
+
+        after = {self._namespace.unwrap_queue(queue): place.offset}
+        async for message in MessageScan(self._services, self._timeout_s, find, None, None, after):
+            copy = CopyPlace(queue, message.queue_offset)
+            # One that was consumed and failed again is a later copy, which counts its tries.
+            is_first = message.reconsume_times == 0
+            if message.msg_id == letter.msg_id and is_first and copy not in taken:
+                return copy
+        if place.offset < await api.min_offset(address, queue, self._timeout_s):
+            raise cannot_tell
+        return None
 
     # Inside: copies of dead letters, and traces
 
-    async def _replay_queue(
-        self, letter: StoredMessage, target: str, place: TopicPlace | None
-    ) -> tuple[MessageQueue, str]:
-        """Return where the copy goes: to the letter's own broker where it can."""
+    def _copy_topic(self, letter: StoredMessage, group: str, to: RedriveTarget) -> str:
+        """Return where a letter's copy goes, as brokers know it; empty: the letter does not say."""
+        if to not in ("group", "topic"):
+            raise ValueError(f"to is group or topic, not {to!r}")
+        wrapped = self._group(group)
+        if letter.topic != self._namespace.unwrap(dlq_topic(wrapped)):
+            raise ValueError(f"{letter.offset_msg_id} is no dead letter of {group}")
+        if to == "group":
+            return retry_topic(wrapped)
+        return letter.stored.properties.get(names.RETRY_TOPIC, "")
+
+    async def _copy_queue(self, letter: StoredMessage, target: str) -> tuple[MessageQueue, str]:
+        """Return where the copy goes, on the letter's own broker where it can, and the address."""
+        if not target:
+            raise NotFound("the letter does not say which topic it was sent to first")
+        place = await self._find_place(target)
         queues = [] if place is None else [q for q in place.write_queues if q[1] in place.masters]
         if place is None or not queues:
             if not target.startswith(RETRY_GROUP_TOPIC_PREFIX):
@@ -474,11 +488,19 @@ class MessageAdmin(AdminBase):
         queue = queue_of_copy(queues, key, letter.queue.broker_name, letter.queue_offset)
         return queue, place.masters[queue.broker_name]
 
-    async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> None:
+    async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> int:
+        """Send a copy; return its queue offset.
+
+        Raises:
+            _UnknownError: it is stored, or not.
+            RocketMQError: it is not stored.
+        """
         stored = letter.stored
         properties = {
             name: value for name, value in stored.properties.items() if name not in DROPPED_NAMES
         }
+        # Very old clients gave none, and without it a copy could not be found.
+        properties.setdefault(names.UNIQ_KEY, letter.msg_id)
         if queue.topic == properties.get(names.RETRY_TOPIC):
             del properties[names.RETRY_TOPIC]
             properties.pop(names.ORIGIN_MESSAGE_ID, None)
@@ -490,13 +512,22 @@ class MessageAdmin(AdminBase):
             flag=stored.flag,
             sys_flag=stored.sys_flag & KEPT_FLAGS,
         )
-        await self._api.call(
-            address,
-            RequestCode.SEND_MESSAGE_V2,
-            extra=encode_send_header_v2(header),
-            body=stored.body,
-            accepted=frozenset(STORED_CODES),
-        )
+        fields = encode_send_header_v2(header)
+        command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, fields, stored.body)
+        try:
+            answer = await self._services.remoting.call(address, command, self._timeout_s)
+            if answer.code in STORED_CODES:
+                return stored_answer(answer)[4]
+        except RocketMQError as error:
+            if isinstance(error, ConnectionFailed) and not error.reached:
+                raise
+            raise _UnknownError(str(error)) from error
+        refusal = send_refusal(answer, address)
+        # A broker answers SYSTEM_ERROR for any fault, before its store and after it.
+        is_any = type(refusal) is BrokerError and answer.code == ResponseCode.SYSTEM_ERROR
+        if is_any or isinstance(refusal, NotConfirmed):
+            raise _UnknownError(str(refusal))
+        raise refusal
 
     async def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
         """Return what clients told of the message with this `msg_id`.
@@ -574,6 +605,10 @@ class MessageAdmin(AdminBase):
             record.state,
             record.from_check,
         )
+
+
+class _UnknownError(Exception):
+    """Whether a copy is stored is not known."""
 
 
 def queue_of_copy(

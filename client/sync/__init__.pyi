@@ -1,7 +1,7 @@
 """The facade as type checkers see it. Written by `python -m tests.client.sync.stub`."""
 
 import concurrent.futures
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import Random
@@ -12,7 +12,7 @@ from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from skylarkmq.client.admin.base import TIMEOUT_S
-from skylarkmq.client.admin.messages import MessageTrace, ReplayOutcome, ReplayTarget
+from skylarkmq.client.admin.messages import CopyPlace, MessageTrace, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.offsets import Edge
 from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
 from skylarkmq.client.admin.results import (
@@ -375,6 +375,20 @@ class Admin:
             BrokerError: there is a master, or the replica does not reach etcd.
         """
 
+    def find_copy(
+        self, letter: StoredMessage, place: CopyPlace, *, taken: Collection[CopyPlace] = ()
+    ) -> CopyPlace | None:
+        """Return where the copy of a dead letter is, None when it is not there.
+
+        Args:
+            place: what `plan_copy` returned before the copy was sent.
+            taken: copies of other letters: two letters may have the same id.
+
+        Raises:
+            NotFound: it cannot be told, because the queue is gone, or no longer goes back so far.
+            RocketMQError: the broker does not answer.
+        """
+
     def keep_text(self, namespace: str, key: str, value: str | None) -> None:
         """Let all name servers keep a text; None: forget it."""
 
@@ -432,6 +446,20 @@ class Admin:
 
         Args:
             topic: only those of messages to it.
+        """
+
+    def plan_copy(
+        self, letter: StoredMessage, group: str, *, to: RedriveTarget = "group"
+    ) -> CopyPlace:
+        """Return the queue that a copy of a group's dead letter goes to, and where it ends now.
+
+        Args:
+            to: "group": this group alone gets the copy, whatever the topic; "topic": it goes to the
+                topic that the letter was sent to first, where every group gets it.
+
+        Raises:
+            NotFound: there is nowhere to send it.
+            RocketMQError: a server refuses or does not answer.
         """
 
     def producer_groups(self) -> dict[str, list[Connection]]:
@@ -505,34 +533,19 @@ class Admin:
             ValueError: both `key` and `msg_id`, or nothing to look for.
         """
 
-    def replay_dead_letter(
+    def redrive_dead_letter(
         self,
         letter: StoredMessage,
         group: str,
         *,
-        to: ReplayTarget = "group",
-        dry_run: bool = False,
-    ) -> ReplayOutcome:
-        """Send one dead letter of a group again; see `replay_dead_letters`."""
-
-    def replay_dead_letters(
-        self,
-        group: str,
-        *,
-        to: ReplayTarget = "group",
-        start: datetime | None = None,
-        stop: datetime | None = None,
-        after: Mapping[MessageQueue, int] | None = None,
-        dry_run: bool = False,
-    ) -> DeadLetterReplay:
-        """Send dead letters again: `for outcome in admin.replay_dead_letters(...)`.
+        to: RedriveTarget = "group",
+        place: CopyPlace | None = None,
+    ) -> RedriveOutcome:
+        """Send a dead letter of a group again. A failure is an outcome.
 
         Args:
-            to: "group": this group alone gets them, whatever the topic; "topic": they go to the
-                topic they were sent to first, where every group gets them.
-            start, stop: given up at `start` or later, before `stop`.
-            after: go on there: `progress.positions` of an earlier replay.
-            dry_run: tell what would be sent where, and send nothing.
+            to: see `plan_copy`.
+            place: what `plan_copy` returned; None: it is asked now.
         """
 
     def reset_offset(
@@ -1025,15 +1038,6 @@ class Consumer:
             ConsumerClosed: the consumer has stopped.
         """
 
-class DeadLetterReplay:
-    """An iterator of outcomes; each step replays one dead letter."""
-
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> ReplayOutcome: ...
-    @property
-    def progress(self) -> ScanProgress:
-        """How far it is; a letter without outcome counts as not done."""
-
 class MessageScan:
     """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
 
@@ -1490,7 +1494,6 @@ __all__ = [
     "Check",
     "Client",
     "Consumer",
-    "DeadLetterReplay",
     "Handler",
     "MessageScan",
     "PeekReader",

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from skylarkmq.client.admin import Admin as AsyncAdmin
-from skylarkmq.client.admin.messages import DeadLetterReplay as AsyncReplay
 from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
@@ -383,8 +382,3 @@ class Transaction(Bound):
 @blocking(AsyncScan)
 class MessageScan(Bound):
     """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
-
-
-@blocking(AsyncReplay)
-class DeadLetterReplay(Bound):
-    """An iterator of outcomes; each step replays one dead letter."""

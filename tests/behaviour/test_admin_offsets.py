@@ -129,7 +129,7 @@ async def test_offsets_are_cloned(
     assert bodies(await received(client, topic, other, 4)) == numbered("n", 4)
 
 
-async def test_dead_letters_and_their_replay(
+async def test_dead_letters_and_their_redrive(
     admin: Admin, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
     sent = {await_result.msg_id for await_result in await one_by_one(producer, topic, 5)}
@@ -144,14 +144,15 @@ async def test_dead_letters_and_their_replay(
     letters = [letter async for letter in admin.dead_letters(group)]
     assert {letter.msg_id for letter in letters} == sent
     assert {letter.origin_topic for letter in letters} == {topic}
-    dry = [outcome async for outcome in admin.replay_dead_letters(group, dry_run=True)]
-    assert {outcome.status for outcome in dry} == {"would_replay"}
-    first = admin.replay_dead_letters(group)
-    done = [await anext(first), await anext(first)]
-    rest = admin.replay_dead_letters(group, after=first.progress.positions)
-    done += [outcome async for outcome in rest]
-    assert [outcome.msg_id for outcome in done] == [letter.msg_id for letter in letters]
-    assert {outcome.status for outcome in done} == {"replayed"}
+    places = [await admin.plan_copy(letter, group) for letter in letters]
+    assert [
+        await admin.find_copy(letter, place) for letter, place in zip(letters, places, strict=True)
+    ] == [None] * 5
+    done = [await admin.redrive_dead_letter(letter, group) for letter in letters]
+    assert {outcome.status for outcome in done} == {"sent"}
+    assert [
+        await admin.find_copy(letter, place) for letter, place in zip(letters, places, strict=True)
+    ] == [outcome.place for outcome in done]
     again = await received(client, topic, group, 5, start_from=StartFrom.LAST)
     assert {message.msg_id for message in again} == sent
     assert {message.topic for message in again} == {topic}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Admin, Client, Consumer, RocketMQError, StartFrom
-from skylarkmq.client.admin.messages import DeadLetterReplay
 from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.instance import services_of
 from tests.client.admin.support import Site, site
@@ -58,8 +57,9 @@ CALLS: dict[str, str] = {
     "put_account": "admin.put_account('somebody', 'secret-enough')",
     "query": "admin.query('orders', key='k')",
     "query (by time)": "admin.query('orders', start=START)",
-    "replay_dead_letter": "admin.replay_dead_letter(letter, 'billing')",
-    "_replay_one": "admin._replay_one(letter, 'billing', 'group', False)",
+    "redrive_dead_letter": "admin.redrive_dead_letter(letter, 'billing')",
+    "plan_copy": "admin.plan_copy(letter, 'billing')",
+    "find_copy": "admin.find_copy(letter, copy)",
     "reset_offset": "admin.reset_offset('billing', 'orders', when='begin')",
     "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
     "set_name_server_config": "admin.set_name_server_config({'orderMessageEnable': 'true'})",
@@ -77,7 +77,6 @@ CALLS: dict[str, str] = {
     "update_group": "admin.update_group('billing', max_retries=16)",
     "update_topic": "admin.update_topic('orders', queues=2)",
     "MessageScan.__anext__": "every(admin.scan('orders'))",
-    "DeadLetterReplay.__anext__": "every(admin.replay_dead_letters('billing'))",
 }
 """What is called, as an expression over the names of `known`."""
 OWN_LIFE = {
@@ -95,7 +94,7 @@ MAY_FAIL = {
 WAYS: tuple[Way, ...] = ("waiting", "woken", "timeout")
 
 
-async def every(items: MessageScan | DeadLetterReplay) -> int:
+async def every(items: MessageScan) -> int:
     return len([item async for item in items])
 
 
@@ -147,11 +146,12 @@ async def known(it: Site) -> dict[str, Any]:
     await it.send("orders", 4, keys="k")
     await it.consume("orders", "billing", 4, dead=1)
     (letter, *_) = [one async for one in it.admin.dead_letters("billing")]
+    copy = await it.admin.plan_copy(letter, "billing")
     message = (await it.admin.query("orders", start=START))[0]
     return {
-        "admin": it.admin, "letter": letter, "place": message.offset_msg_id, "START": START,
-        "namesrv": it.namesrv, "every": every, "started": started, "stopped": stopped,
-        "entered": entered,
+        "admin": it.admin, "letter": letter, "copy": copy, "place": message.offset_msg_id,
+        "START": START, "namesrv": it.namesrv, "every": every, "started": started,
+        "stopped": stopped, "entered": entered,
     }  # fmt: skip
 
 

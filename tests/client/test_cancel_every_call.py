@@ -19,7 +19,6 @@ from skylarkmq.client import (
     SimpleConsumer,
     Transaction,
 )
-from skylarkmq.client.admin.messages import DeadLetterReplay
 from skylarkmq.client.admin.reading import MessageScan
 from tests.client.cancel_consumes import CONSUMES
 from tests.client.cancel_place import Row, swept
@@ -31,11 +30,11 @@ from tests.support.cancelling import Cut, Way
 ROWS = [*SENDS, *CONSUMES, *POPS]
 POINTS_MAX = 400
 CLASSES = (
-    Admin, Client, Consumer, DeadLetterReplay, MessageScan, PeekReader, Producer, ReceivedMessage,
+    Admin, Client, Consumer, MessageScan, PeekReader, Producer, ReceivedMessage,
     SimpleConsumer, Transaction,
 )  # fmt: skip
 INSIDE = {
-    "Admin._replay_one", "Membership.pushed", "ReceivedMessage._retry", "Services.leave_producer",
+    "Membership.pushed", "ReceivedMessage._retry", "Services.leave_producer",
     "Services.send_heartbeats",
 }  # fmt: skip
 """Rows of calls that are not public."""

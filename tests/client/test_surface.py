@@ -20,10 +20,10 @@ PUBLIC = {
     " consume_directly consumers create_group create_topic dead_letters"
     " deduplication_windows delayed"
     " delete_account delete_group delete_topic describe_group describe_topic"
-    " drain drain_progress failover keep_text kept_texts list_groups list_topics"
+    " drain drain_progress failover find_copy keep_text kept_texts list_groups list_topics"
     " member_info message"
-    " name_server_config open_transactions producer_groups producers progress"
-    " put_account query replay_dead_letter replay_dead_letters reset_offset scan"
+    " name_server_config open_transactions plan_copy producer_groups producers progress"
+    " put_account query redrive_dead_letter reset_offset scan"
     " set_broker_config set_name_server_config set_white_list skip_accumulated start"
     " statistic stop stop_writes switch_over topic_groups topic_route trace undrain"
     " update_group update_topic",

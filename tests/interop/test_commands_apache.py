@@ -179,9 +179,9 @@ def test_dead_letters(shell: Shell, apache: Broker, tmp_path: Path) -> None:
     file = tmp_path / "letters"
     shell("dlq", "export", "billing", str(file))
     assert len(file.read_text().splitlines()) == 3
-    assert shell("dlq", "replay", "billing", "--dry-run").json["would_replay"] == 3
-    assert shell("dlq", "replay", "billing", "--limit", "1", "--yes").json["replayed"] == 1
-    assert shell("dlq", "replay", "billing", "--yes").json["replayed"] == 2
+    assert shell("dlq", "redrive", "billing", "--dry-run").json["would_send"] == 3
+    assert shell("dlq", "redrive", "billing", "--limit", "1", "--yes").json["sent"] == 1
+    assert shell("dlq", "redrive", "billing", "--yes").json["sent"] == 2
 
     async def consumed() -> list[bytes]:
         async with Consumer("given-up", namesrv_addr=apache.namesrv, group="billing") as consumer:

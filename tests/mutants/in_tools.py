@@ -61,14 +61,25 @@ MUTANTS: Final = (
         "tools/dlq.py",
         "                if limit is not None and count >= limit:",
         "                if limit is not None and count > limit:",
-        "tools/live/test_waiting.py",
+        "tools/live/test_redrive.py",
+    ),
+    Mutant(
+        "tools/local/ledger.py",
+        "            file.truncate(size)  # a line that a kill cut counts as not written\n",
+        "",
+        "tools/live/test_redrive.py",
     ),
     Mutant(
         "tools/dlq.py",
-        '            elif not path.read_bytes().endswith(b"\\n"):\n'
-        '                file.write("\\n")  # a line that a kill cut; it counts as not written\n',
+        '        self._ledger.note(key, "sending", place)\n',
         "",
-        "tools/live/test_waiting.py",
+        "tools/live/test_redrive.py",
+    ),
+    Mutant(
+        "client/admin/messages.py",
+        "is_first and copy not in taken:",
+        "is_first:",
+        "tools/live/test_redrive.py",
     ),
     Mutant(
         "tools/moments.py",

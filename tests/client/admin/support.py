@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skylarkmq.client import Admin, Client, Consumer, Credentials, Message, Producer, StartFrom
+from skylarkmq.client.admin import RedriveOutcome, RedriveTarget
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.patience import LIMIT_S, until
 
@@ -45,6 +46,13 @@ class Site:
                 else:
                     await message.ack()
             await member.commit()
+
+    async def redrive(self, group: str, to: RedriveTarget = "group") -> list[RedriveOutcome]:
+        """Send a group's dead letters again; return what became of them."""
+        return [
+            await self.admin.redrive_dead_letter(letter, group, to=to)
+            async for letter in self.admin.dead_letters(group)
+        ]
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ async def test_two_brokers_answer_as_one(tmp_path: Path) -> None:
         assert (await it.admin.progress("billing", "orders")).lag == 8
         (member,) = await it.admin.producers("DEFAULT_PRODUCER")
         assert member.brokers == ("broker-a", "broker-b")
-        outcomes = [one async for one in it.admin.replay_dead_letters("billing", to="topic")]
+        outcomes = await it.redrive("billing", "topic")
         assert {one.target for one in outcomes} == {"orders"}
         assert (await it.admin.progress("billing", "orders")).lag == 16
         with pytest.raises(NotFound, match="broker-z"):
@@ -102,8 +102,8 @@ async def test_a_namespace_has_topics_and_groups_of_its_own(tmp_path: Path) -> N
         (letter,) = [letter async for letter in it.admin.dead_letters("billing")]
         assert (letter.msg_id, letter.topic) == (ids[0], "%DLQ%billing")
         assert letter.origin_topic == "orders"
-        (outcome,) = [one async for one in it.admin.replay_dead_letters("billing")]
-        assert (outcome.status, outcome.target) == ("replayed", "%RETRY%billing")
+        (outcome,) = await it.redrive("billing")
+        assert (outcome.status, outcome.target) == ("sent", "%RETRY%billing")
         positions = {rows[0].queue: 1}
         reset = await it.admin.reset_offset("billing", "orders", offset=positions)
         assert [(row.queue, row.after) for row in reset.queues] == [(rows[0].queue, 1)]

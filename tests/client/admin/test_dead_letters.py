@@ -1,15 +1,17 @@
-"""Dead letters and their replay, letter by letter: copies, failures, going on, cancellation."""
+"""Dead letters and their redrive, letter by letter: copies, failures, and where copies are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from skylarkmq.client import Admin, Consumer, Message, Producer, RouteNotFound
+from skylarkmq.client import Admin, Consumer, Message, NotFound, Producer, RouteNotFound
+from skylarkmq.client.admin import CopyPlace
+from skylarkmq.protocol.message import MessageQueue
 from tests.client.admin.support import Site, site
 from tests.client.consumer.support import Group
-from tests.client.test_cancellation import cancelled_after
 
 
 async def with_letters(it: Site, count: int) -> list[str]:
@@ -26,7 +28,7 @@ async def test_a_copy_is_like_the_message(tmp_path: Path) -> None:
         async with Producer(client=it.client, compress_over=100) as packing:
             sent = await packing.send(Message("orders", b"x" * 5000, flag=7, sharding_key="s"))
         await it.consume("orders", "billing", 1, dead=1)
-        (outcome,) = [one async for one in it.admin.replay_dead_letters("billing")]
+        (outcome,) = await it.redrive("billing")
         assert outcome.msg_id == sent.msg_id
         async with Consumer("orders", client=it.client, group="billing") as member:
             again = await member.getone(30)
@@ -39,8 +41,8 @@ async def test_a_group_without_retries_gets_its_letter_again(tmp_path: Path) -> 
     async with site(tmp_path) as it:
         await it.admin.create_group("billing", max_retries=0)
         ids = await with_letters(it, 1)
-        (outcome,) = [one async for one in it.admin.replay_dead_letters("billing")]
-        assert (outcome.status, outcome.target) == ("replayed", "%RETRY%billing")
+        (outcome,) = await it.redrive("billing")
+        assert (outcome.status, outcome.target) == ("sent", "%RETRY%billing")
         async with Consumer("orders", client=it.client, group="billing") as member:
             assert (await member.getone(30)).msg_id == ids[0]
         assert [one.msg_id async for one in it.admin.dead_letters("billing")] == ids
@@ -50,8 +52,8 @@ async def test_to_the_topic_all_groups_get_it(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         ids = await with_letters(it, 2)
         await it.consume("orders", "other", 2)
-        async for outcome in it.admin.replay_dead_letters("billing", to="topic"):
-            assert (outcome.status, outcome.target) == ("replayed", "orders")
+        for outcome in await it.redrive("billing", "topic"):
+            assert (outcome.status, outcome.target) == ("sent", "orders")
         async with Consumer("orders", client=it.client, group="other") as member:
             again = [await member.getone(30) for _ in ids]
         assert {message.msg_id for message in again} == set(ids)
@@ -60,49 +62,66 @@ async def test_to_the_topic_all_groups_get_it(tmp_path: Path) -> None:
         assert "RETRY_TOPIC" not in again[0].properties
 
 
-async def test_a_failure_is_an_outcome_and_the_next_one_follows(tmp_path: Path) -> None:
+async def test_a_failure_is_an_outcome(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         ids = await with_letters(it, 3)
         await it.admin.delete_topic("orders")
-        replay = it.admin.replay_dead_letters("billing", to="topic")
-        outcomes = [one async for one in replay]
+        outcomes = await it.redrive("billing", "topic")
         assert {one.msg_id for one in outcomes} == set(ids)
         assert {one.status for one in outcomes} == {"failed"}
         assert all("no queue to write to" in one.error for one in outcomes)
-        assert (replay.progress.scanned, replay.progress.positions) == (3, {})
+        letter = await anext(it.admin.dead_letters("billing"))
         with pytest.raises(ValueError, match="group or topic"):
-            it.admin.replay_dead_letters("billing", to="all")  # type: ignore[arg-type]
+            await it.admin.plan_copy(letter, "billing", to="all")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="no dead letter of other"):
+            await it.admin.redrive_dead_letter(letter, "other")
 
 
-async def test_cancelled_it_goes_on_with_the_same_letter(tmp_path: Path) -> None:
+async def test_a_copy_is_found_from_where_its_queue_ended(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
-        ids = await with_letters(it, 2)
-        turns, doubled = 0, 0
-        while True:
-            replay = it.admin.replay_dead_letters("billing")
-            ended = await cancelled_after(turns, anext(replay))  # type: ignore[arg-type]
-            if ended:
-                break
-            outcomes = [one async for one in replay]
-            assert [one.msg_id for one in outcomes] == ids, "none is passed over"
-            turns, doubled = turns + 1 + turns // 4, doubled + 1
-        assert doubled > 3
+        await with_letters(it, 2)
+        first, second = [letter async for letter in it.admin.dead_letters("billing")]
+        place = await it.admin.plan_copy(first, "billing")
+        assert place == CopyPlace(MessageQueue("%RETRY%billing", "broker-a", 0), 0)
+        assert await it.admin.find_copy(first, place) is None, "the topic is not even there"
+        for letter in (second, first):
+            sent = await it.admin.redrive_dead_letter(letter, "billing", place=place)
+        assert await it.admin.find_copy(first, place) == sent.place == replace(place, offset=1)
+        assert await it.admin.find_copy(first, place, taken={sent.place}) is None
+        await it.consume("orders", "billing", 2, dead=1)
+        assert await it.admin.find_copy(first, replace(place, offset=2)) is None
+        with pytest.raises(NotFound, match="has no offset 3 any more"):
+            await it.admin.find_copy(first, replace(place, offset=3))
 
 
-async def test_where_it_goes_on(tmp_path: Path) -> None:
+async def test_a_copy_that_failed_again_is_not_the_first(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await with_letters(it, 1)
+        letter = await anext(it.admin.dead_letters("billing"))
+        sent = await it.admin.redrive_dead_letter(letter, "billing")
+        place = sent.place
+        assert place is not None
+        async with Consumer("orders", client=it.client, group="billing") as member:
+            await (await member.getone(30)).nack(1)
+            again = await member.getone(30)
+        assert again.reconsume_times == 1
+        assert await it.admin.find_copy(letter, place) == place
+        assert await it.admin.find_copy(letter, replace(place, offset=1)) is None
+
+
+async def test_where_a_scan_goes_on(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         ids = await with_letters(it, 40)  # more than a page
         taken: list[str] = []
         positions = None
         for _ in range(4):
-            part = it.admin.replay_dead_letters("billing", after=positions, dry_run=True)
-            async for outcome in part:
-                taken.append(outcome.msg_id)
+            part = it.admin.dead_letters("billing", after=positions)
+            async for letter in part:
+                taken.append(letter.msg_id)
                 if len(taken) % 10 == 0:
                     break
             positions = part.progress.positions
         assert taken == ids
-        assert positions is not None
         rest = it.admin.dead_letters("billing", after=positions)
         assert [letter async for letter in rest] == []
 

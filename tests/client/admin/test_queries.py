@@ -73,7 +73,7 @@ async def test_a_scan_does_not_go_on_without_a_queue(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="broker-b"):
             await anext(it.admin.scan("orders", after={here: 1, away: 0}))
         assert len([one async for one in it.admin.scan("orders", after={here: 1})]) == 1
-        letters = it.admin.replay_dead_letters("billing", after={away: 7})
+        letters = it.admin.dead_letters("billing", after={away: 7})
         with pytest.raises(NotFound, match="leave it out"):
             await anext(letters)
         assert letters.progress.positions == {away: 7}

@@ -12,7 +12,6 @@ import pytest
 
 from skylarkmq import client
 from skylarkmq.client import sync
-from skylarkmq.client.admin.messages import DeadLetterReplay
 from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.producer.transaction import Transaction
@@ -28,7 +27,6 @@ PAIRS = {
     client.ReceivedMessage: sync.ReceivedMessage,
     Transaction: sync.Transaction,
     MessageScan: sync.MessageScan,
-    DeadLetterReplay: sync.DeadLetterReplay,
 }
 ADDED = {"Transaction": {"state"}}  # an attribute there
 BLOCKING = {

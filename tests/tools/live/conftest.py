@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from skylarkmq.client import Admin, Client
+from skylarkmq.client import Admin, Client, Message, StartFrom
+from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.testing import SyncBroker, run_broker_sync
 from tests.tools.live.shell import Shell
 
@@ -46,3 +48,21 @@ def sdk(broker: SyncBroker) -> Do[object]:
         return asyncio.run(connected())
 
     return do
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, broker: SyncBroker) -> str:
+    """A group that has given up four messages of a topic named like it."""
+    return give_up(broker, re.sub(r"\W", "_", f"g_{request.node.name}"), 4)
+
+
+def give_up(broker: SyncBroker, name: str, count: int) -> str:
+    """Let a group give up so many messages of a topic named like it; return the name."""
+    broker.create_topic(name, queues=1)
+    with broker.client() as client, Producer(client=client) as producer:
+        for number in range(count):
+            producer.send(Message(name, f"m-{number}".encode(), keys=f"k{number}"))
+        with Consumer(name, client=client, group=name, start_from=StartFrom.FIRST) as member:
+            for _ in range(count):
+                member.getone(timeout=20).dead_letter()
+    return name

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from skylarkmq.client import Admin, Client, Consumer, Message, Producer, StartFrom, TransactionState
+from skylarkmq.client import Message, Producer, TransactionState
 from skylarkmq.client.errors import RequestTimeout
 from skylarkmq.testing import SyncBroker
 from skylarkmq.tools import dlq
 from skylarkmq.tools.local.private_file import replaced_file
-from skylarkmq.tools.running import FAILED, NOT_FOUND, REFUSED, SIGNALLED, UNREACHABLE, USAGE
+from skylarkmq.tools.running import NOT_FOUND, REFUSED, UNREACHABLE, USAGE
 from tests.tools.live.shell import Shell
 
 pytestmark = pytest.mark.timing
@@ -104,46 +101,6 @@ def test_open_transactions(shell: Shell, broker: SyncBroker) -> None:
     assert "payer" in table and msg_id in table
 
 
-@pytest.fixture
-def group(request: pytest.FixtureRequest, broker: SyncBroker) -> Iterator[str]:
-    """A group that has given up four messages of a topic named like it."""
-    name = f"g_{request.node.name}"
-    broker.create_topic(name, queues=1)
-
-    async def give_up() -> None:
-        async with Client(broker.namesrv_addr) as client, Producer(client=client) as producer:
-            for number in range(4):
-                await producer.send(Message(name, f"m-{number}".encode(), keys=f"k{number}"))
-            async with consuming(client, name) as consumer:
-                for _ in range(4):
-                    message = await consumer.getone(timeout=20)
-                    await message.dead_letter()
-
-    asyncio.run(give_up())
-    yield name
-
-
-@asynccontextmanager
-async def consuming(client: Client, name: str) -> AsyncGenerator[Consumer]:
-    async with Consumer(name, client=client, group=name, start_from=StartFrom.FIRST) as consumer:
-        yield consumer
-
-
-def consumed(broker: SyncBroker, name: str, count: int) -> list[str]:
-    """What the group gets next."""
-
-    async def get() -> list[str]:
-        async with Client(broker.namesrv_addr) as client, consuming(client, name) as consumer:
-            found: list[str] = []
-            for _ in range(count):
-                message = await consumer.getone(timeout=20)
-                await message.ack()
-                found.append(message.body.decode())
-            return sorted(found)
-
-    return asyncio.run(get())
-
-
 @pytest.mark.parametrize("command", ["delay", "tx"])
 def test_what_waits_for_a_topic_that_does_not_exist(shell: Shell, command: str) -> None:
     said = shell(command, "list", "--topic", "nosuch", code=NOT_FOUND)
@@ -199,91 +156,6 @@ def test_dead_letters_are_listed_shown_and_exported(
     assert [path.name for path in tmp_path.glob("*letters*")] == [file.name]
     shell("dlq", "export", group, str(file))
     assert file.stat().st_mode & 0o777 == 0o600
-    for words in (("list",), ("export",), ("replay", "--yes")):
+    for words in (("list",), ("export",), ("redrive", "--yes")):
         said = shell("dlq", words[0], "none", *words[1:], code=NOT_FOUND)
         assert "there is no group none" in said.err and not said.out
-
-
-def test_a_replay_sends_each_letter_once(
-    shell: Shell, group: str, broker: SyncBroker, tmp_path: Path
-) -> None:
-    said = shell("dlq", "replay", group, "--dry-run").json
-    assert (said["would_replay"], said["replayed"]) == (4, 0)
-    assert {one["status"] for one in said["outcomes"]} == {"would_replay"}
-    shell("dlq", "replay", group, code=USAGE)
-    said = shell("dlq", "replay", group, "--limit", "1", "--yes").json
-    assert said["replayed"] == 1
-    # What a kill may leave: the last line is cut, and its letter is sent again.
-    ledger = Path(said["ledger"])
-    assert ledger.is_relative_to(tmp_path)
-    ledger.write_bytes(ledger.read_bytes()[:-5])
-    said = shell("dlq", "replay", group, "--yes", "--rate", "100000").json
-    assert (said["replayed"], said["replayed_before"]) == (4, 0)
-    assert consumed(broker, group, 5) == ["m-0", "m-0", "m-1", "m-2", "m-3"]
-    said = shell("dlq", "replay", group, "--yes")
-    assert said.json["replayed"] == 0 and said.json["replayed_before"] == 4
-    assert "no dead letter to replay" in said.err
-    assert shell("dlq", "replay", group, "--yes", "--again").json["replayed"] == 4
-    assert len(shell("dlq", "list", group).json) == 4, "the letters stay"
-
-
-def test_a_replay_that_is_interrupted_goes_on(
-    shell: Shell, group: str, broker: SyncBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = dlq.Ledger.add
-    count = 0
-
-    def breaking(self: dlq.Ledger, letter: object) -> None:
-        nonlocal count
-        count += 1
-        add(self, letter)  # type: ignore[arg-type]
-        if count == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(dlq.Ledger, "add", breaking)
-    shell("dlq", "replay", group, "--yes", code=1)
-    monkeypatch.setattr(dlq.Ledger, "add", add)
-    assert shell("dlq", "replay", group, "--yes").json["replayed"] == 2
-    assert consumed(broker, group, 4) == ["m-0", "m-1", "m-2", "m-3"]
-
-
-def test_an_interrupted_replay_tells_what_it_sent(
-    shell: Shell, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = dlq.Ledger.add
-
-    def adding(self: dlq.Ledger, letter: object) -> None:
-        add(self, letter)  # type: ignore[arg-type]
-        if len(self.done) == 2:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(dlq.Ledger, "add", adding)
-    said = shell("dlq", "replay", group, "--yes", code=SIGNALLED + signal.SIGINT)
-    assert said.json["replayed"] == 2
-
-
-def test_a_letter_that_fails_is_tried_again_by_the_next_replay(
-    shell: Shell, group: str, broker: SyncBroker
-) -> None:
-    async def delete() -> None:
-        async with Admin(namesrv_addr=broker.namesrv_addr) as admin:
-            await admin.delete_topic(group)
-
-    asyncio.run(delete())
-    said = shell("dlq", "replay", group, "--to", "topic", "--yes", code=FAILED).json
-    assert (said["failed"], said["replayed"]) == (4, 0)
-    assert "no queue to write to" in said["outcomes"][0]["error"]
-    broker.create_topic(group, queues=1)
-    assert shell("dlq", "replay", group, "--to", "topic", "--yes").json["replayed"] == 4
-
-
-def test_a_ledger_belongs_to_one_replay(shell: Shell, group: str, tmp_path: Path) -> None:
-    ledger = tmp_path / "mine"
-    shell("dlq", "replay", group, "--yes", "--ledger", str(ledger))
-    said = shell("dlq", "replay", "other", "--yes", "--ledger", str(ledger), code=1)
-    assert "ledger of another replay" in said.err
-    with dlq.Ledger.open(ledger, group, "group", "", write=True):
-        said = shell("dlq", "replay", group, "--yes", "--ledger", str(ledger), code=1)
-    assert "another replay" in said.err and "under way" in said.err
-    ledger.write_text("no ledger\n")
-    assert "no ledger" in shell("dlq", "replay", group, "--ledger", str(ledger), code=1).err

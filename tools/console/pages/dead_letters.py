@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from skylarkmq.client.admin import Admin, ReplayOutcome, ReplayTarget
+from skylarkmq.client.admin import Admin, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 100
 RESENT_MAX: Final = 1_000
 """Of one click; the page says what is left."""
 GROUPS_MAX: Final = 200
-TARGETS: Final[dict[str, ReplayTarget]] = {"group": "group", "topic": "topic"}
+TARGETS: Final[dict[str, RedriveTarget]] = {"group": "group", "topic": "topic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +92,27 @@ async def resend(visit: Visit) -> Response:
 
 
 async def _resend_all(
-    admin: Admin, group: str, to: ReplayTarget
-) -> tuple[list[ReplayOutcome], bool]:
+    admin: Admin, group: str, to: RedriveTarget
+) -> tuple[list[RedriveOutcome], bool]:
     """Return the outcomes, and whether letters are left that were not tried."""
-    outcomes: list[ReplayOutcome] = []
-    replay = admin.replay_dead_letters(group, to=to)
-    async for outcome in replay:
-        outcomes.append(outcome)
+    outcomes: list[RedriveOutcome] = []
+    scan = admin.dead_letters(group)
+    async for letter in scan:
+        outcomes.append(await admin.redrive_dead_letter(letter, group, to=to))
         if len(outcomes) >= RESENT_MAX:
             break
-    return outcomes, replay.progress.scanned < replay.progress.total
+    return outcomes, scan.progress.scanned < scan.progress.total
 
 
-async def _resend_one(admin: Admin, group: str, to: ReplayTarget, name: str) -> ReplayOutcome:
+async def _resend_one(admin: Admin, group: str, to: RedriveTarget, name: str) -> RedriveOutcome:
     """Send the letter at a place, `broker/queue/offset`."""
     broker, _, rest = name.rpartition("/")[0].rpartition("/")
     place = name.rpartition("/")[2]
     if not broker or not rest.isdigit() or not place.isdigit():
         raise BadInput(f"{name[:80]!r} names no dead letter.")
     queue = MessageQueue(f"{DLQ_GROUP_TOPIC_PREFIX}{group}", broker, int(rest))
-    replay = admin.replay_dead_letters(group, to=to, after={queue: int(place)})
-    async for outcome in replay:
-        if outcome.queue_offset == int(place):
-            return outcome
-        raise BadInput(f"The letter {name[:80]} is not there any more. Load the page again.")
+    async for letter in admin.dead_letters(group, after={queue: int(place)}):
+        if letter.queue_offset == int(place):
+            return await admin.redrive_dead_letter(letter, group, to=to)
+        break
     raise BadInput(f"The letter {name[:80]} is not there any more. Load the page again.")
