@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def consumed(broker: SyncBroker, name: str, count: int) -> list[str]:
 
 
 class Steps:
-    """Counts the steps of a command, and ends it at one: before a call, after it, at a line."""
+    """Counts the steps of a command, and ends it at one: around a call, at a line, at a sync."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -81,6 +82,7 @@ class Steps:
 
         monkeypatch.setattr(RemotingClient, "call", calling)
         monkeypatch.setattr(Ledger, "_write", writing)
+        monkeypatch.setattr(os, "fsync", lambda _: self._step())
 
     def _step(self) -> None:
         if threading.current_thread() is not threading.main_thread():
