@@ -80,9 +80,12 @@ class Steps:
             write(*args)
             self._step()
 
+        def syncing(_: int) -> None:
+            self._step()
+
         monkeypatch.setattr(RemotingClient, "call", calling)
         monkeypatch.setattr(Ledger, "_write", writing)
-        monkeypatch.setattr(os, "fsync", lambda _: self._step())
+        monkeypatch.setattr(os, "fsync", syncing)
 
     def _step(self) -> None:
         if threading.current_thread() is not threading.main_thread():
