@@ -32,6 +32,11 @@ STDERR: Final = 2
 SWITCHES: Final = frozenset(
     {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
 )
+REMOVED: Final = {
+    "skylarkmq.spark.jobs.audit": "a store is checked by `skylarkmq store verify DIR`, an archive "
+    "is compared in Spark itself: see docs/spark/archive.md",
+}
+"""Modules that were there, and what to use instead."""
 HELP: Final = f"""\
 Usage: {NAME} [options] -m <module> [module arguments]
        {NAME} [options] <app jar | python file | R file> [app arguments]
@@ -159,7 +164,7 @@ def with_module(arguments: Sequence[str]) -> list[str]:
     """Put our runner of modules in the place of `-m`; what follows the program is its own.
 
     Raises:
-        SubmitError: there is no such module.
+        SubmitError: there is no such module, or not any more.
     """
     place = _program(arguments)
     if place >= len(arguments) or arguments[place] != "-m":
@@ -169,6 +174,8 @@ def with_module(arguments: Sequence[str]) -> list[str]:
             "-m needs a module", hint=f"{NAME} -m skylarkmq.spark.jobs.archive --help"
         )
     module = arguments[place + 1]
+    if module in REMOVED:
+        raise SubmitError(f"{module} was removed", hint=REMOVED[module])
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -6,9 +6,9 @@
     erase    writes the files that hold such messages anew without them, and puts them in the place
              of the old ones with one commit
 
-Both note in their commit which offsets have gone (`state`), so that no run archives them again and
-the audit does not miss them. What they remove is what the table had when they began: messages that
-come meanwhile stay. When others replace files meanwhile, as an OPTIMIZE does, they begin anew.
+Both note in their commit which offsets have gone (`state`), so that no run archives them again.
+What they remove is what the table had when they began: messages that come meanwhile stay. When
+others replace files meanwhile, as an OPTIMIZE does, they begin anew.
 
 A file that is out of the table still lies there, for readers of older versions, until a vacuum:
 `vacuum` is Delta's own. A killed erasure has done all or nothing; the same command does the rest.

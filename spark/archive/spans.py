@@ -158,11 +158,6 @@ class Spans:
             for start, end in self.runs(key):
                 yield key, start, end
 
-    def only(self, topics: Iterable[str]) -> Spans:
-        """Return the spans of some topics."""
-        wanted = set(topics)
-        return Spans.of(item for item in self.items() if item[0].topic in wanted)
-
     def copy(self) -> Spans:
         """Return spans of their own with the same offsets."""
         other = Spans()

@@ -115,11 +115,9 @@ class ArchiveState:
         """Return the topics that the archive knows, sorted."""
         return sorted({key.topic for key in (*self.start, *self.spans.queues())})
 
-    def queues(self, topics: Iterable[str] | None = None) -> list[QueueKey]:
-        """Return the queues that the archive knows, sorted; of some topics, or of all."""
-        wanted = None if topics is None else set(topics)
-        known = {*self.start, *self.spans.queues()}
-        return sorted(key for key in known if wanted is None or key.topic in wanted)
+    def queues(self) -> list[QueueKey]:
+        """Return the queues that the archive knows, sorted."""
+        return sorted({*self.start, *self.spans.queues()})
 
 
 @dataclass(frozen=True, slots=True)

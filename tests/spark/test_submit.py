@@ -47,6 +47,7 @@ def test_a_module_stands_for_a_file(given: list[str], expected: list[str]) -> No
         (["-m"], "-m needs a module"),
         (["-m", "no.such.module"], "there is no module 'no.such.module'"),
         (["-m", "skylarkmq.spark.jobs.archiv"], "jobs.archiv'"),
+        (["-m", "skylarkmq.spark.jobs.audit", "store", "x"], "`skylarkmq store verify DIR`"),
         (["-m", ""], "there is no module ''"),
         (["-m", ".relative"], "there is no module '.relative'"),
     ],

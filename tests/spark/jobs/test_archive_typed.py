@@ -16,14 +16,13 @@ from skylarkmq.protocol.compression import CompressionKind
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.spark import archive_table
 from skylarkmq.spark.cluster import BlockingClient
-from skylarkmq.spark.jobs import archive, archive_typed, audit
+from skylarkmq.spark.jobs import archive, archive_typed
 from skylarkmq.spark.jobs.archive import ArchiveOptions
-from skylarkmq.spark.jobs.audit import TopicOptions
 from skylarkmq.spark.jobs.common import JobSettings, UsageError
 from skylarkmq.spark.jobs.reporting import Summary
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
-from tests.spark.support.archives import append, open_table, rows_of, run_of
+from tests.spark.support.archives import append, differences, open_table, rows_of, run_of
 from tests.support.raw_client import send_fields
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ def test_sample_then_archive_then_a_schema_that_has_grown(
         "The schema has no value.price (any more): null from here on.",
     )
     read_by_all(spark, table)
-    settings = JobSettings(name_server=broker.namesrv_addr)
-    assert audit.audit_topic(TopicOptions(str(table), (topic,)), settings).exit_code == 0
+    assert differences(spark, table, broker.namesrv_addr, topic) == []
 
 
 def read_by_all(spark: SparkSession, table: Path) -> None:

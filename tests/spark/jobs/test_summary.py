@@ -21,10 +21,10 @@ from skylarkmq.spark.jobs.reporting import (
 def test_text() -> None:
     table = Table("by topic", ("topic", "first_offset"), [("a", 1), ("longer", None)])
     summary = Summary(
-        "audit", {"rows": 1234567, "took_s": 0.25}, (table,), ("Look there.",), DIFFERENCES, True
+        "dlq", {"rows": 1234567, "took_s": 0.25}, (table,), ("Look there.",), DIFFERENCES, True
     )
     assert summary.as_text().splitlines() == [
-        "audit: differences (dry run, nothing was written)",
+        "dlq: differences (dry run, nothing was written)",
         "  rows    1,234,567",
         "  took s  0.25",
         "",

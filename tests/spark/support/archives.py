@@ -6,14 +6,14 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from skylarkmq.spark import schema
+from skylarkmq.spark import archive_table, schema
 from skylarkmq.spark.archive import durability
 from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.spans import Spans
@@ -22,6 +22,9 @@ from skylarkmq.spark.archive.writer import TableFile, WritePlan, write_batches
 from skylarkmq.spark.ledgers import objects
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.storage import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DAY_MS = 86_400_000
 T0_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
@@ -105,6 +108,16 @@ def rows_of(path: Path, **more: Any) -> pa.Table:
 def committed(path: Path) -> list[Place]:
     """What any reader of the Delta table sees."""
     return places(rows_of(path)) if DeltaTable.is_deltatable(str(path)) else []
+
+
+def differences(spark: SparkSession, path: Path, name_server: str, topic: str) -> list[Any]:
+    """What a topic and its archive do not both have, or not as often; in all columns."""
+    names = [name for name in schema.names() if name != "properties"]  # Spark compares no maps
+    columns = [*names, "map_entries(properties) AS entries"]
+    source = spark.read.format("skylarkmq").options(nameServer=name_server, topic=topic)
+    there = source.load().selectExpr(*columns)
+    archived = archive_table.read(spark, path, topics=[topic]).selectExpr(*columns)
+    return [*there.exceptAll(archived).collect(), *archived.exceptAll(there).collect()]
 
 
 def documented(path: Path) -> None:
