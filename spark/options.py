@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from skylarkmq.client.consumer.subscription import ALL, Selector, Sql92, Subscription, Tag
@@ -48,8 +48,6 @@ OnCorruption = Literal["fail", "skip", "raw"]
 ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "raw")
 DEFAULT_GROUP_PREFIX: Final = "spark-skylarkmq"
 _ASSIGN_EXAMPLE: Final = '{"T":{"broker-a":[0,1]}}'
-_NARROWED_TAGS_MAX: Final = 64
-"""Tags that a filter may name for brokers to select by them; they stand in every pull."""
 _HINTS: Final = {
     "kafka.bootstrap.servers": "the addresses of name servers go into nameServer",
     "kafka.group.id": "it is called consumerGroup here",
@@ -60,6 +58,8 @@ _HINTS: Final = {
     "tag": "tags go into subExpression, as in 'A || B'",
     "tags": "tags go into subExpression, as in 'A || B'",
     "filter": "see subExpression and expressionType",
+    "filterpushdown": "what is read is narrowed by assign, startingOffsets, endingOffsets, "
+    "startingTimestamp, endingTimestamp, subExpression and keys",
     **{each.name.lower(): "it belongs to the sink: a source only reads" for each in SINK_OPTIONS},
 }
 
@@ -120,19 +120,6 @@ class ReadSettings:
         """The tags wanted, to be compared as text: brokers compare hashes. None: all."""
         return frozenset(Tag(self.expression).tags) or None if not self.sql92 else None
 
-    def narrowed_to(self, tags: frozenset[str] | None) -> ReadSettings:
-        """Return these settings with the broker selecting by those tags as well, if it can.
-
-        What is wanted of them is compared as text nevertheless; None: no tags are named.
-        """
-        if tags is None or self.sql92:
-            return self
-        wanted = sorted(tags if self.tags is None else tags & self.tags)
-        plain = all(re.fullmatch(r"[^\s|]+", tag) and tag != ALL for tag in wanted)
-        if not 0 < len(wanted) <= _NARROWED_TAGS_MAX or not plain:
-            return self
-        return replace(self, expression=" || ".join(wanted))
-
     def subscription(self, topic: str) -> SubscriptionData | None:
         """Return what pulls of the topic carry; None: everything.
 
@@ -189,12 +176,6 @@ class SourceOptions:
     offset_cache_s: float = seconds("offsetCacheMs", 100, "how long the ends of queues are good")
     keys: tuple[str, ...] = listing(
         "keys", "messages with one of these keys, as the brokers' key indexes know", only="batch"
-    )
-    filter_pushdown: bool = flag(
-        "filterPushdown",
-        False,
-        "whether Spark's filters narrow what is read; only for a data frame with one filter",
-        only="batch",
     )
 
     @property

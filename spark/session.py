@@ -53,8 +53,6 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Rows come to a sink in batches of at most so many bytes: in 64 MiB of each task unless told.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
-    # Our option filterPushdown has no effect where it is off.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Options are printed with plans: our secrets by their names, and Spark's own default.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access.?key",
 }

@@ -40,16 +40,10 @@ class SkylarkSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch."""
-        from skylarkmq.spark.reading.readers import (
-            BatchReader,
-            FilteringBatchReader,
-            passes_filters_on,
-        )
+        from skylarkmq.spark.reading.readers import BatchReader
 
         options = SourceOptions.from_options(self.options, streaming=False)
-        narrows = options.filter_pushdown and passes_filters_on()
-        kind = FilteringBatchReader if narrows else BatchReader
-        return kind(options, struct_projection(schema.fields))
+        return BatchReader(options, struct_projection(schema.fields))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""

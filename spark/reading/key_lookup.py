@@ -1,10 +1,9 @@
-"""Where the messages of some keys are, as the brokers' key indexes know: for option keys, and for
-filters on the column of that name.
+"""Where the messages of some keys are, as the brokers' key indexes know: for option keys.
 
 A broker's index has hashes, gives so many results at most (maxMsgsNumBatch), and may be behind. So
 its answer counts when the broker says that it is complete, as SkylarkMQ's do; otherwise all of the
 range is read, as without an index. Apache RocketMQ's brokers do not say it, and after a crash
-theirs can lack messages. The keys of what is read are compared in any case, for a filter by Spark.
+theirs can lack messages. The keys of what is read are compared in any case.
 
 Planner process, one thread; `having_keys` in the tasks. Imports no pyspark.
 """
@@ -12,14 +11,13 @@ Planner process, one thread; `having_keys` in the tasks. Imports no pyspark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.properties import KEY_SEPARATOR
 from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.offsets import QueueKey
-from skylarkmq.spark.reading.narrowing import NEAR_MAX, parts_around
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +26,8 @@ log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 64
 """Keys that are looked up; each is a question to each broker. With more all is read."""
+NEAR_MAX: Final = 32
+"""Messages that a broker of RocketMQ's gives at once."""
 _UNREADABLE: Final = "\ufffd"
 """Stands in the column for bytes that are no text, which cannot be asked for."""
 
@@ -35,38 +35,39 @@ _UNREADABLE: Final = "\ufffd"
 class KeyLookup:
     """One query's keys, looked up once at each broker and topic."""
 
-    def __init__(self, brokers: BlockingClient, values: frozenset[str] | None) -> None:
+    def __init__(self, brokers: BlockingClient, keys: Sequence[str]) -> None:
         """Ask no broker yet.
 
         Args:
-            values: keys, or several with blanks between as the column has them, any of which a
-                message must have; None: all messages are wanted.
+            keys: any of which a message must have; none: all messages are wanted.
         """
         self._brokers = brokers
-        self._terms = None if values is None else _terms(values)
+        self._keys = keys if len(keys) <= KEYS_MAX and _UNREADABLE not in "".join(keys) else ()
         self._found: dict[tuple[str, str], dict[int, set[int]] | None] = {}
 
     def parts(self, key: QueueKey, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range of offsets that hold the keys, all of it if none may be left
         out. The range must have been published before."""
-        if self._terms is None:
+        if start >= end:
+            return []
+        if not self._keys:
             return [(start, end)]
         place = key.topic, key.broker_name
         if place not in self._found:
-            self._found[place] = self._look_up(key, self._terms)
+            self._found[place] = self._look_up(key)
         found = self._found[place]
         if found is None:
             return [(start, end)]
         offsets = found.get(key.queue_id, ())
-        return parts_around((at for at in offsets if start <= at < end), NEAR_MAX)
+        return parts_around(at for at in offsets if start <= at < end)
 
-    def _look_up(self, key: QueueKey, terms: frozenset[str]) -> dict[int, set[int]] | None:
+    def _look_up(self, key: QueueKey) -> dict[int, set[int]] | None:
         """Return the offsets by queue, at one broker; None when some may be missing."""
         found: dict[int, set[int]] = {}
         why = "its answer may be incomplete"
         try:
-            for term in sorted(terms):
-                answer = self._brokers.places_of(key, term)
+            for wanted in self._keys:
+                answer = self._brokers.places_of(key, wanted)
                 if not answer.complete:
                     break
                 for queue_id, queue_offset in answer.places:
@@ -82,15 +83,15 @@ class KeyLookup:
         return None
 
 
-def _terms(values: frozenset[str]) -> frozenset[str] | None:
-    """Return what to ask the index for; None when it cannot tell.
-
-    It has each part of a message's keys, so the first part of a value finds all that have it.
-    """
-    terms = {next(filter(None, value.split(KEY_SEPARATOR)), "") for value in values}
-    if "" in terms or len(terms) > KEYS_MAX or any(_UNREADABLE in term for term in terms):
-        return None
-    return frozenset(terms)
+def parts_around(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ranges [start, end) that hold the offsets; those up to NEAR_MAX apart go together."""
+    parts: list[tuple[int, int]] = []
+    for at in sorted(offsets):
+        if parts and at - parts[-1][1] < NEAR_MAX:
+            parts[-1] = parts[-1][0], at + 1
+        else:
+            parts.append((at, at + 1))
+    return parts
 
 
 def having_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:

@@ -24,7 +24,6 @@ from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.key_lookup import KeyLookup
 from skylarkmq.spark.reading.last_read import LastRead
-from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
 from skylarkmq.spark.reading.positions import Position, listed, resolve
 from skylarkmq.spark.reading.queue_view import FilterCheck, QueueView
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
@@ -141,9 +140,6 @@ def pack(
 
 
 _ASKED_FOR: Final = frozenset({"offsets"})
-CLOCK_STEP_MS: Final = 60_000
-"""A broker finds a time in a queue as if store times only rose. Within so many ms of a filter's
-time all is read, so that a clock that was set back hides nothing."""
 
 
 class BatchPlanner:
@@ -159,7 +155,7 @@ class BatchPlanner:
             patience_s=options.connection.retry_timeout_s,
         )
 
-    def plan(self, narrowing: Narrowing = EVERYTHING) -> list[OffsetRange]:
+    def plan(self) -> list[OffsetRange]:
         """Return the ranges to read, cut as the options say.
 
         Raises:
@@ -171,21 +167,16 @@ class BatchPlanner:
         queues = view.patiently(view.queues)
         view.patiently(lambda: FilterCheck(view.brokers, options.reading).show(queues))
         firsts = view.patiently(lambda: view.brokers.min_offsets(queues))
-        # Positions are resolved for all queues, so that a filter hides no error of the options.
         starting = self._resolved(options.starting, queues)
         ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         ending = self._resolved(options.ending, queues)
-        filtered = KeyLookup(view.brokers, narrowing.keys)
-        chosen = KeyLookup(view.brokers, frozenset(options.keys) or None)
+        chosen = KeyLookup(view.brokers, options.keys)
         ranges: list[OffsetRange] = []
-        for key in filter(narrowing.wants, queues):
+        for key in queues:
             if starting[key] > ending[key] and options.starting.kind in _ASKED_FOR:
                 raise self._contradiction(key, starting[key], ending[key])
             start, end = self._within(key, starting[key], ending[key], firsts[key], ends[key])
-            start, end = self._narrowed(key, start, end, narrowing)
-            for part in narrowing.parts(start, end):
-                for place in filtered.parts(key, *part):
-                    ranges += [OffsetRange(*key, *found) for found in chosen.parts(key, *place)]
+            ranges += [OffsetRange(*key, *part) for part in chosen.parts(key, start, end)]
         return split(
             ranges,
             min_partitions=options.min_partitions,
@@ -222,19 +213,6 @@ class BatchPlanner:
         if start < first:
             self._lose(DataLost(key, start, first, min(first, end) - start))
             start = min(first, end)
-        return start, end
-
-    def _narrowed(
-        self, key: QueueKey, start: int, end: int, narrowing: Narrowing
-    ) -> tuple[int, int]:
-        start, end = max(start, narrowing.low_offset), min(end, narrowing.end_offset)
-        view = self._view
-        low_ms, end_ms = narrowing.low_ms - CLOCK_STEP_MS, narrowing.end_ms
-        if low_ms > 0 and start < end:
-            start = max(start, view.patiently(lambda: view.brokers.offset_at(key, low_ms)))
-        if end_ms is not None and start < end:
-            late_ms = end_ms + CLOCK_STEP_MS
-            end = min(end, view.patiently(lambda: view.brokers.offset_at(key, late_ms)))
         return start, end
 
     def _too_far(self, key: QueueKey, end: int, max_end: int) -> OptionError:

@@ -2,7 +2,7 @@
 """The source as Spark calls it: a batch, a stream, and the range that one task reads.
 
     BatchReader     `spark.read.format("skylarkmq")`
-        __init__, pushFilters, partitions   planner, a short-lived Python process at the driver
+        __init__, partitions                planner, a short-lived Python process at the driver
     StreamReader    `spark.readStream.format("skylarkmq")`, on the planner's decisions
         offsets, partitions, commit         the query's runner, one Python process at the driver
     read_ranges     executors: pulls, records, Arrow batches; the client is the thread's own
@@ -17,9 +17,8 @@ python/pyspark/sql/streaming/python_streaming_source_runner.py
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -37,18 +36,15 @@ from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, SourceOptions
 from skylarkmq.spark.reading.key_lookup import having_keys
-from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing, narrowing_of
 from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner, pack
 from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
 log = logging.getLogger(__name__)
 OnLoss = Callable[[DataLost], None] | None
-PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 Open = Callable[[OffsetRange, ReadSettings, OnLoss], Iterable[Block]]
 
 
@@ -56,7 +52,6 @@ def read_ranges(
     wanted: Sequence[OffsetRange] | None,
     settings: ReadSettings,
     columns: Sequence[str],
-    tags: frozenset[str] | None = None,
     open_range: Open | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ranges, one range after the other and each in order, in batches of
@@ -64,7 +59,6 @@ def read_ranges(
 
     Args:
         wanted: None for the one task of a read that has nothing to read.
-        tags: compared as text, beside those of the settings; None: no more than those.
         open_range: returns blocks in order that together cover a range; None: pulls them.
 
     Raises:
@@ -83,9 +77,8 @@ def read_ranges(
         topic_name=Namespace(settings.connection.namespace).unwrap,
         on_corruption=settings.on_corruption,
     )
-    own_tags = settings.tags
-    both = own_tags if tags is None else tags if own_tags is None else tags & own_tags
-    counts = not settings.filters and tags is None and settings.fail_on_data_loss
+    tags = settings.tags  # compared as text: brokers compare hashes
+    counts = not settings.filters and settings.fail_on_data_loss
     for each in wanted or ():
         count_before = builder.rows + builder.skipped
         blocks = (open_range or _pull)(
@@ -99,7 +92,7 @@ def read_ranges(
                 broker_name=each.broker_name,
                 start=max(at, block.start),
                 end=min(block.end, each.end),
-                tags=both,
+                tags=tags,
             )
             at = max(at, block.end)
         if counts:
@@ -135,65 +128,30 @@ def _tasks(ranges: Sequence[OffsetRange], options: SourceOptions) -> list[InputP
     return [InputPartition(each) for each in tasks]
 
 
-def passes_filters_on() -> bool:
-    """Return whether Spark started this process to pass a query's filters on to its source.
-
-    No other sign says what the session has in spark.sql.python.filterPushdown.enabled: Spark has a
-    module for planning with filters, which is loaded where the setting is on, and another one for
-    planning without, which refuses a reader with `pushFilters` where it is off.
-    Source: apache/spark@v4.3.0 python/pyspark/sql/worker/data_source_pushdown_filters.py,
-    plan_data_source_read.py; python/pyspark/daemon.py (loads the module of its first argument)
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return PUSHING in sys.modules or (main is not None and main.name == PUSHING)
-
-
 class BatchReader(DataSourceReader):
     """Reads what lies between two positions of each queue. Picklable; not connected."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._narrowing: Narrowing = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range of messages. Asks name servers and brokers."""
         client = BlockingClient(self._options.connection)
         try:
-            ranges = BatchPlanner(client, self._options).plan(self._narrowing)
+            ranges = BatchPlanner(client, self._options).plan()
             return _tasks(ranges, self._options)
         finally:
             client.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range; a read without any has one partition of None."""
-        tags = self._narrowing.tags
-        reading = self._options.reading.narrowed_to(tags)
-        keys = self._options.keys
+        reading, keys = self._options.reading, self._options.keys
         if not keys:
-            return read_ranges(partition.value, reading, self._columns, tags)
+            return read_ranges(partition.value, reading, self._columns)
         columns = dict.fromkeys((*self._columns, "keys"))
-        batches = read_ranges(partition.value, reading, tuple(columns), tags)
+        batches = read_ranges(partition.value, reading, tuple(columns))
         return (having_keys(each, keys).select(self._columns) for each in batches)
-
-
-class FilteringBatchReader(BatchReader):
-    """Lets Spark's filters narrow what is read; for a process that Spark made to pass filters on.
-
-    In a session whose spark.sql.python.filterPushdown.enabled is false, which is the default, a
-    reader with `pushFilters` cannot be planned at all, so this is a class of its own.
-
-    It is not the default, because Spark keeps what a reader has planned for one filter and takes it
-    for every later read of the same data frame or view, also without a filter or with another one:
-    rows are missing there, and nothing shows it. Seen with 4.2.1 and 4.3.0.
-    Source: apache/spark@v4.3.0 sql/core/.../datasources/v2/python/PythonScanBuilder.scala
-    (pushFilters), PythonDataSourceV2.scala (setReadInfo, getOrCreateReadInfo)
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the bounds of the filters, and leave them all to Spark as well."""
-        self._narrowing = narrowing_of(filters)
-        return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import pytest
 
@@ -77,7 +76,6 @@ def test_wrong_assignments(text: str) -> None:
         ({"topic": "a/b"}, "'a/b' is no topic"),
         ({"topic": "a", "brokers": "h:1", "nameServer": "n:1"}, "exclude each other"),
         ({"topic": "a", "endingOffsets": "latest"}, "a stream has no end"),
-        ({"topic": "a", "filterPushdown": "true"}, "is for batches"),
         ({"topic": "a", "maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({"topic": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "contradict"),
         ({"topic": "a", "minPartitions": "9", "maxPartitions": "8"}, "contradict"),
@@ -117,6 +115,7 @@ def test_keys() -> None:
 
 
 def test_refused_in_a_batch() -> None:
+    assert "subExpression and keys" in refusal(False, topic="a", filterPushdown="true")
     assert "is for streams" in refusal(False, topic="a", maxOffsetsPerTrigger="8")
 
 
@@ -164,30 +163,6 @@ def test_every_option_is_read() -> None:
 def test_read_settings_alone() -> None:
     settings = ReadSettings(ConnectionSettings(name_servers=("n:1",)), "g")
     assert settings.tags is None and not settings.filters
-
-
-@pytest.mark.parametrize(
-    ("given", "tags", "expression"),
-    [
-        ("*", None, "*"), ("A || B", None, "A || B"),
-        ("*", {"B", "A"}, "A || B"), ("A || B", {"B", "C"}, "B"),
-        ("A", {"B"}, "A"), ("*", set(), "*"), ("*", {""}, "*"),  # nothing a broker could select by
-        ("*", {"A", "*"}, "*"), ("*", {"a b"}, "*"), ("*", {"a||b"}, "*"),
-        ("*", {str(number) for number in range(65)}, "*"),
-    ],
-)  # fmt: skip
-def test_tags_of_a_filter_narrow_what_brokers_select(
-    given: str, tags: set[str] | None, expression: str
-) -> None:
-    reading = read(False, topic="T", subExpression=given).reading
-    narrowed = reading.narrowed_to(None if tags is None else frozenset(tags))
-    assert narrowed.expression == expression
-    assert narrowed == replace(reading, expression=expression)
-
-
-def test_sql92_is_not_narrowed() -> None:
-    reading = read(False, topic="T", subExpression="n = 1", expressionType="SQL92").reading
-    assert reading.narrowed_to(frozenset({"A"})) == reading
 
 
 def test_a_batch_commits_nothing() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skylarkmq.client.errors import ConnectionFailed, NotFound
 from skylarkmq.client.wire.api_consumer import KeyAnswer
@@ -12,9 +15,8 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
-from skylarkmq.spark.reading.key_lookup import KEYS_MAX
-from skylarkmq.spark.reading.narrowing import EVERYTHING, Narrowing
-from skylarkmq.spark.reading.planning import CLOCK_STEP_MS, BatchPlanner
+from skylarkmq.spark.reading.key_lookup import KEYS_MAX, NEAR_MAX, parts_around
+from skylarkmq.spark.reading.planning import BatchPlanner
 from tests.spark.support.fake_brokers import FakeBrokers
 
 A0, A1, B0 = QueueKey("T", "a", 0), QueueKey("T", "a", 1), QueueKey("T", "b", 0)
@@ -29,14 +31,12 @@ def cluster() -> FakeBrokers:
     return brokers
 
 
-def plan(
-    brokers: FakeBrokers | None = None, narrowing: Narrowing = EVERYTHING, **given: object
-) -> list[OffsetRange]:
+def plan(brokers: FakeBrokers | None = None, **given: object) -> list[OffsetRange]:
     texts = {name: json.dumps(v) if isinstance(v, dict) else str(v) for name, v in given.items()}
     options = SourceOptions.from_options(
         {"nameServer": "n:1", "topic": "T", **texts}, streaming=False
     )
-    return BatchPlanner(brokers or cluster(), options).plan(narrowing)
+    return BatchPlanner(brokers or cluster(), options).plan()
 
 
 def exact(a0: int, a1: int, b0: int) -> dict[str, object]:
@@ -85,31 +85,8 @@ def test_an_end_too_far() -> None:
     assert plan(endingOffsets=exact(25, 0, -1), failOnDataLoss=False) == [OffsetRange(*A0, 5, 20)]
 
 
-def test_narrowed() -> None:
-    assert plan(narrowing=Narrowing(queue_ids=frozenset({1}))) == [OffsetRange(*A1, 0, 7)]
-    assert plan(narrowing=Narrowing(low_offset=6, end_offset=9)) == [
-        OffsetRange(*A0, 6, 9),
-        OffsetRange(*A1, 6, 7),
-    ]
-    assert plan(narrowing=Narrowing(offsets=frozenset({6, 19}))) == [
-        OffsetRange(*A0, 6, 20),
-        OffsetRange(*A1, 6, 7),
-    ]
-    with pytest.raises(DataLost):  # a filter hides no loss of the queues that it wants
-        plan(narrowing=Narrowing(low_offset=6), startingOffsets=exact(2, 0, 0))
-
-
-def test_a_filter_s_time_leaves_room_for_a_clock_that_was_set_back() -> None:
-    brokers = cluster()
-    brokers.times = {A0: [40_000 * n for n in range(20)], A1: [0] * 7}
-    narrowing = Narrowing(low_ms=400_000, end_ms=480_001)
-    (found,) = plan(brokers, narrowing)
-    assert found == OffsetRange(*A0, 9, 14)
-    assert CLOCK_STEP_MS == 60_000
-
-
 def keyed(brokers: FakeBrokers, *values: str) -> list[OffsetRange]:
-    return plan(brokers, Narrowing(keys=frozenset(values)))
+    return plan(brokers, keys=",".join(values))
 
 
 def test_keys_are_looked_up() -> None:
@@ -118,21 +95,21 @@ def test_keys_are_looked_up() -> None:
                     ("a", "z"): KeyAnswer([(0, 8)], True)}  # fmt: skip
     assert keyed(brokers, "k") == [OffsetRange(*A0, 7, 8), OffsetRange(*A1, 2, 3)]
     assert [text for text in brokers.asked if "key" in text] == ["key a k"], "once a broker"
-    assert keyed(brokers, " k other", "z") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
+    assert keyed(brokers, " z", "k") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
     assert keyed(brokers, "nowhere") == []
 
 
-def test_keys_may_be_an_option() -> None:
-    brokers = cluster()
-    brokers.keys = {("a", "k"): KeyAnswer([(0, 7), (1, 2)], True),
-                    ("a", "z"): KeyAnswer([(0, 8)], True)}  # fmt: skip
-    assert plan(brokers, keys="z, k") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
-    assert plan(brokers, Narrowing(keys=frozenset({"k"})), keys="z") == []
-    brokers.keys[("a", "k")] = KeyAnswer([], False)
-    assert plan(brokers, keys="z,k") == plan()
+@given(st.sets(st.integers(0, 250)))
+def test_offsets_near_each_other_go_together(offsets: set[int]) -> None:
+    parts = parts_around(offsets)
+    covered = [at for low, high in parts for at in range(low, high)]
+    assert covered == sorted(set(covered)), "in order, and none twice"
+    assert offsets <= set(covered)
+    assert offsets >= {low for low, _ in parts} | {high - 1 for _, high in parts}
+    assert all(later - high >= NEAR_MAX for (_, high), (later, _) in pairwise(parts))
 
 
-@pytest.mark.parametrize("value", ["", " ", "\ufffd k", "k\ufffd"])
+@pytest.mark.parametrize("value", ["\ufffd", "k\ufffd"])
 def test_a_value_that_no_index_can_have_is_read_for(value: str) -> None:
     assert keyed(cluster(), value, "k") == plan()
 
@@ -147,8 +124,8 @@ def test_an_index_that_may_lack_messages_is_not_believed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     brokers = cluster()
-    brokers.keys = {("a", "k"): KeyAnswer([(0, 7)], False)}
-    assert keyed(brokers, "k") == plan()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 7)], False), ("a", "z"): KeyAnswer([(0, 8)], True)}
+    assert keyed(brokers, "k") == keyed(brokers, "z", "k") == plan()
     assert "topic T on broker a is read to find keys" in caplog.text
 
 

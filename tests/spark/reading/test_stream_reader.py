@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
@@ -24,12 +21,7 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.reading.planning import NO_LIMIT, Limit
-from skylarkmq.spark.reading.readers import (
-    PUSHING,
-    BatchReader,
-    FilteringBatchReader,
-    StreamReader,
-)
+from skylarkmq.spark.reading.readers import BatchReader, StreamReader
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.source import SkylarkSource
 from skylarkmq.testing.threaded import SyncBroker
@@ -69,23 +61,6 @@ def test_readers_travel_and_are_connected_to_nobody() -> None:
     assert copy._made is None and copy._columns == ("body", "queueOffset")
     batch = source().reader(BODY)
     assert pickle.loads(pickle.dumps(batch))._columns == ("body", "queueOffset")
-
-
-def test_only_the_filtering_reader_takes_filters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `pushFilters` and without the session's setting Spark would plan no read at all."""
-    monkeypatch.delitem(sys.modules, PUSHING, raising=False)
-    plain = source(filterPushdown=True).reader(BODY)
-    assert type(plain) is BatchReader
-    assert type(plain).pushFilters is DataSourceReader.pushFilters
-    monkeypatch.setitem(sys.modules, PUSHING, ModuleType(PUSHING))
-    filtering = source(filterPushdown=True).reader(BODY)
-    assert type(filtering) is FilteringBatchReader
-    assert type(source().reader(BODY)) is BatchReader, "Spark mixes the filters of a frame up"
-    assert type(filtering).pushFilters is not DataSourceReader.pushFilters
-
-
-def test_spark_pushes_filters_in_a_module_of_this_name() -> None:
-    assert importlib.util.find_spec(PUSHING) is not None
 
 
 def test_errors_come_early() -> None:

@@ -25,20 +25,16 @@ def main(server: str, name_server: str, topic: str, target: str, folder: Path) -
     spark = build_session("connect", server)
     options = {"nameServer": name_server, "topic": topic}
 
-    def load() -> DataFrame:
-        return spark.read.format("skylarkmq").options(**options).load()
-
-    def narrowed(condition: str) -> DataFrame:
-        reader = spark.read.format("skylarkmq").options(**options, filterPushdown="true")
-        return reader.load().where(condition)
+    def load(**more: str) -> DataFrame:
+        return spark.read.format("skylarkmq").options(**options, **more).load()
 
     messages = load()
     told: dict[str, Any] = {
         "is_connect": is_connect(spark),
         "tasks": tasks_at_once(spark),
         "count": messages.count(),
-        "one": [bytes(row.body).decode() for row in narrowed("keys = 'k7 all'").collect()],
-        "listed": narrowed("queueOffset IN (0, 90)").count(),
+        "one": [bytes(row.body).decode() for row in load(keys="k7").collect()],
+        "listed": messages.where("queueOffset IN (0, 90)").count(),
     }
     query = (
         spark.readStream.format("skylarkmq")
