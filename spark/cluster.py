@@ -59,7 +59,6 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection
 from skylarkmq.remoting.waiting import backoff_s, within
 from skylarkmq.spark.clock import BlockingClock, SystemClock
-from skylarkmq.spark.named_brokers import NamedBrokers
 from skylarkmq.spark.own_loop import OwnLoop, Pending
 from skylarkmq.spark.settings import ConnectionSettings
 
@@ -100,7 +99,7 @@ CLIENTS_MAX: Final = 16
 """Settings that one thread keeps clients for; the one used longest ago is closed first."""
 
 NO_NAME_SERVER_HINT: Final = (
-    "Option nameServer names name servers, mostly at port 9876; brokers go into option brokers"
+    "Option nameServer names name servers, mostly at port 9876; brokers are found by them"
 )
 UNREACHED_HINT: Final = (
     "Is it running there, and can this machine reach it? Driver and every executor need to"
@@ -180,7 +179,7 @@ class BlockingClient:
         Topics of retries (%RETRY%group) and dead letters (%DLQ%group) are among them.
 
         Raises:
-            RocketMQError: no name server, or one of the brokers named by hand, did not answer.
+            RocketMQError: no name server answered.
         """
         names = self._named(self._opened.source.topics)
         return sorted({self.namespace.unwrap(name) for name in names if self.namespace.holds(name)})
@@ -196,13 +195,10 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: no broker has it.
-            RocketMQError: no name server answered; or one of the brokers named by hand did not,
-                and its queues must not be taken for missing.
+            RocketMQError: no name server answered.
         """
         name, opened = self.namespace.wrap(topic), self._opened
         route = opened.routes.fresh(name, max_age_s) or self._fetch(name)
-        if isinstance(opened.source, NamedBrokers) and opened.source.silent is not None:
-            raise opened.source.silent
         return _existing(name, route)
 
     def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[MessageQueue]:
@@ -579,7 +575,7 @@ class BlockingClient:
             raise RequestTimeout(f"{connection.address}: {why}") from error
 
     def _named(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what name servers, or brokers named by hand, say, after `retries` tries more."""
+        """Return what name servers say, after `retries` tries more."""
         for round_index in range(self.settings.retries + 1):
             try:
                 return self._opened.run(ask())
@@ -593,7 +589,7 @@ class BlockingClient:
 
     def _unanswered(self, error: RocketMQError) -> RocketMQError:
         """Return what a failure to ask the name servers means to the user of the options."""
-        if not self.settings.name_servers or isinstance(error, TlsError):
+        if isinstance(error, TlsError):
             return error
         if isinstance(error, BrokerError):
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

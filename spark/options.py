@@ -41,7 +41,7 @@ from skylarkmq.spark.reading.positions import (
     read_ending,
     read_starting,
 )
-from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
+from skylarkmq.spark.settings import CONNECTION_OPTIONS, HINTS, ConnectionSettings
 from skylarkmq.spark.writing.sink_options import SINK_OPTIONS
 
 OnCorruption = Literal["fail", "skip", "raw"]
@@ -49,6 +49,7 @@ ON_CORRUPTION: Final[tuple[OnCorruption, ...]] = ("fail", "skip", "raw")
 DEFAULT_GROUP_PREFIX: Final = "spark-skylarkmq"
 _ASSIGN_EXAMPLE: Final = '{"T":{"broker-a":[0,1]}}'
 _HINTS: Final = {
+    **HINTS,
     "kafka.bootstrap.servers": "the addresses of name servers go into nameServer",
     "kafka.group.id": "it is called consumerGroup here",
     "includeheaders": "the column properties always holds them",
@@ -367,7 +368,7 @@ def _group(prefix: str, connection: ConnectionSettings, subject: Subject, expres
     what = json.dumps(
         [
             sorted(connection.name_servers),
-            sorted(map(list, connection.brokers)),
+            [],  # part of the names that queries have given to their groups
             connection.namespace,
             sorted(subject.topics),
             subject.pattern,

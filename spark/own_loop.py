@@ -29,7 +29,6 @@ from skylarkmq.remoting.send_answer import StoredAnswer, as_command
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
 from skylarkmq.spark.clock import BlockingClock, LoopClock
-from skylarkmq.spark.named_brokers import NamedBrokers
 from skylarkmq.spark.settings import ConnectionSettings
 
 LOOK_TURNS: Final = 3
@@ -96,14 +95,10 @@ class OwnLoop:
             _pass_over,
             sign=Signer(settings.credentials).sign if settings.credentials else None,
         )
-        self.source: NameServers | NamedBrokers
-        if settings.name_servers:
-            timeout_s = settings.request_timeout_s
-            self.source = NameServers(
-                self.remoting, settings.name_servers, timeout_s, random, self.clock
-            )
-        else:
-            self.source = NamedBrokers(settings, self.remoting, self.clock)
+        timeout_s = settings.request_timeout_s
+        self.source = NameServers(
+            self.remoting, settings.name_servers, timeout_s, random, self.clock
+        )
         self.routes = RouteTable(self.source, settings.dialled, self.clock, _pass_over)
         self.consumers = ConsumerApi(self.remoting)
         self.run = self.loop.run_until_complete

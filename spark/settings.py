@@ -26,6 +26,11 @@ from skylarkmq.spark.option_reading import (
 )
 
 SEPARATORS: Final = ";,"
+HINTS: Final = {
+    "brokers": "brokers are found by name servers, which option nameServer names; for brokers that "
+    "advertise other addresses there is addressMap",
+}
+"""What to do instead of options that this release does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,12 @@ class ConnectionSettings:
     """Whom to reach and how; immutable, picklable, hashable.
 
     Raises:
-        ValueError: no address at all, both kinds of addresses, or a number out of range.
+        ValueError: no address at all, or a number out of range.
     """
 
     name_servers: tuple[str, ...] = special(
-        "nameServer", (), "the name servers; this or brokers is needed", "`host:port;host:port`"
+        "nameServer", (), "the name servers; needed", "`host:port;host:port`"
     )
-    brokers: tuple[tuple[str, str], ...] = special(
-        "brokers", (), "brokers alone, without name servers", "`[name=]host:port;...`"
-    )
-    """(broker name, host:port); an empty name: the broker says it."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     namespace: str = string("namespace", "", "the prefix of a tenant's topics and groups")
@@ -73,8 +74,8 @@ class ConnectionSettings:
     )
 
     def __post_init__(self) -> None:
-        if bool(self.name_servers) == bool(self.brokers):
-            raise ValueError("either name servers or brokers are named, one of the two")
+        if not self.name_servers:
+            raise ValueError("no name server is named")
         if self.request_timeout_s <= 0 or self.retries < 0 or self.retry_interval_s < 0:
             raise ValueError("time-outs are above 0, retries 0 or more")
         Namespace(self.namespace)
@@ -87,7 +88,8 @@ class ConnectionSettings:
             OptionError: a value that its option does not take, or options that contradict.
         """
         options = OptionReader(given, (), others_allowed=True)
-        options.exactly_one("nameServer", "brokers")
+        options.refuse(HINTS, f"is unknown: {HINTS['brokers']}")
+        options.required("nameServer")
         try:
             Namespace(options.text("namespace"))
         except ValueError as error:
@@ -96,7 +98,6 @@ class ConnectionSettings:
             name_servers=tuple(
                 _address("nameServer", each) for each in options.listing("nameServer", SEPARATORS)
             ),
-            brokers=tuple(_broker(each) for each in options.listing("brokers", SEPARATORS)),
             credentials=_credentials(options),
             tls=_tls(options),
             address_map=_address_map(options),
@@ -110,9 +111,7 @@ class ConnectionSettings:
     @property
     def text(self) -> str:
         """The addresses, for messages to people."""
-        if self.name_servers:
-            return f"name server {';'.join(self.name_servers)}"
-        return f"brokers {';'.join(address for _, address in self.brokers)}"
+        return f"name server {';'.join(self.name_servers)}"
 
 
 CONNECTION_OPTIONS: Final = options_of(
@@ -157,11 +156,6 @@ def _address_map(options: OptionReader) -> tuple[tuple[str, str], ...]:
             raise options.wrong("addressMap", "pairs such as 10.0.0.5:10911=broker-a:10911")
         pairs.append((advertised.strip(), _address("addressMap", dialled.strip())))
     return tuple(pairs)
-
-
-def _broker(given: str) -> tuple[str, str]:
-    name, equals, address = given.rpartition("=")
-    return (name.strip() if equals else ""), _address("brokers", address.strip())
 
 
 def _address(option: str, given: str) -> str:

@@ -90,7 +90,7 @@ class JobSettings:
             for name, value in more.items()
             if name.lower() not in given
         }
-        if self.name_server and not given & {"nameserver", "brokers"}:
+        if self.name_server and "nameserver" not in given:
             found["nameServer"] = self.name_server
         return {**found, **self.options}
 
@@ -104,9 +104,8 @@ class JobSettings:
 
     @property
     def names_cluster(self) -> bool:
-        """Return whether name servers or brokers were given."""
-        given = {name.lower() for name in self.options}
-        return bool(self.name_server or given & {"nameserver", "brokers"})
+        """Return whether name servers were given."""
+        return bool(self.name_server) or "nameserver" in map(str.lower, self.options)
 
     @property
     def shows_progress(self) -> bool:
@@ -229,7 +228,7 @@ def shared_options() -> list[click.Option]:
         ),
         click.Option(
             ["--option", "options"], multiple=True, metavar="NAME=VALUE",
-            help="An option of the connector, as brokers=HOST:PORT; repeatable.",
+            help="An option of the connector, as namespace=shop; repeatable.",
         ),
         click.Option(
             ["--options-file"], type=click.Path(exists=True, dir_okay=False), metavar="FILE",
@@ -303,7 +302,7 @@ def run_job(job: str, settings: JobSettings, work: Callable[[], Summary]) -> NoR
             traceback.print_exc()
         text = explain(error)
         if isinstance(error, OptionError) and "nameServer" in text and not settings.names_cluster:
-            text = f"{text}: give --name-server HOST:PORT, or --option brokers=HOST:PORT"
+            text = f"{text}: give --name-server HOST:PORT"
         summary = Summary(job, {"error": text}, exit_code=exit_code_of(error))
     if settings.as_json:
         click.echo(summary.as_json())

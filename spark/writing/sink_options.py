@@ -33,7 +33,7 @@ from skylarkmq.spark.option_reading import (
     string,
     words,
 )
-from skylarkmq.spark.settings import CONNECTION_OPTIONS, ConnectionSettings
+from skylarkmq.spark.settings import CONNECTION_OPTIONS, HINTS, ConnectionSettings
 
 DEFAULT_GROUP: Final = "spark-skylarkmq"
 NO_COMPRESSION: Final = "none"
@@ -43,6 +43,7 @@ AT_LEAST_ONCE: Final = "atLeastOnce"
 FRAME_RESERVE: Final = 256 * 1024
 """What a frame needs beside a body of the largest size."""
 _HINTS: Final = {
+    **HINTS,
     "subscribe": "the sink's option is topic",
     "consumergroup": "the sink has a producerGroup",
     "startingoffsets": "it belongs to the source: a sink only sends",

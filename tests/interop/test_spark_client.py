@@ -100,16 +100,6 @@ def test_all_of_it(client: BlockingClient, broker: Broker, topic: str, group: st
     assert client.committed_offsets(group, [queue]) == {queue: 321}
 
 
-def test_a_broker_named_by_hand(client: BlockingClient, topic: str) -> None:
-    queue = fill(client, topic)
-    address = client.members_of(queue)[0]
-    direct = BlockingClient(ConnectionSettings(brokers=(("", address),)))
-    assert direct.topics() == client.topics()
-    assert direct.read_queues(topic) == client.read_queues(topic)
-    assert direct.max_offset(queue) == COUNT
-    direct.close()
-
-
 def test_a_message_that_is_too_large(client: BlockingClient, topic: str) -> None:
     window = SendWindow(client, group="spark-sink")
     big = Outgoing(bytes(4 * 1024 * 1024 + 1), b"UNIQ_KEY\x01big", "big")
