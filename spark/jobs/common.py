@@ -241,8 +241,7 @@ def shared_options() -> list[click.Option]:
         ),
         click.Option(
             ["--master"], metavar="URL",
-            help="Spark master, as local[4], or a Connect server's sc://HOST:PORT; else what "
-            "spark-submit set, else this machine.",
+            help="Spark master, as local[4]; else what spark-submit set, else this machine.",
         ),
         click.Option(
             ["--conf"], multiple=True, metavar="NAME=VALUE",

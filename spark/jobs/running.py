@@ -5,8 +5,8 @@ A query that is stopped in the middle of a batch fails in every task and every t
 and Spark and py4j print the stack traces of all, over a thousand lines: a job that breaks off its
 query because it was told to keeps Spark quiet.
 
-With Spark Connect there is no foreachBatch in this process: the driver plans the batches itself
-(`own_batches.py`).
+A session of Spark Connect is refused: there `foreachBatch` runs its function in a process of the
+server, without anything of the job's.
 
 Driver process, main thread; batches come on a thread of Spark's. Importing this loads no pyspark.
 """
@@ -25,12 +25,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.clock import BlockingClock, SystemClock
-from skylarkmq.spark.jobs.common import JobSettings, explain
-from skylarkmq.spark.jobs.own_batches import OwnBatches, own_batches, reader_of
+from skylarkmq.spark.jobs.common import JobSettings, UsageError, explain
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.progress import last_progress
-from skylarkmq.spark.session import is_connect
+from skylarkmq.spark.session import connect_url, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -43,6 +41,10 @@ POLL_S: Final = 0.5
 """Seconds between two looks at a streaming query."""
 PY4J: Final = "py4j.clientserver"
 """Prints what a batch raised, which the job tells by itself."""
+NO_CONNECT: Final = (
+    "a job needs a Spark whose driver runs here, and not Spark Connect: give a master such as "
+    "local[4] or spark://HOST:7077, and unset SPARK_REMOTE"
+)
 _TRACE_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's, which print the stack traces of errors that it raises as well."""
 
@@ -55,18 +57,25 @@ def open_session(app: str, settings: JobSettings, **conf: str) -> Generator[Spar
 
     Args:
         conf: settings of Spark by their names; those of --conf win.
+
+    Raises:
+        UsageError: it would be a session of Spark Connect.
     """
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession as Session
 
     from skylarkmq.spark.session import build_session, register
 
+    if connect_url(settings.master) is not None:
+        raise UsageError(NO_CONNECT)
     if not settings.verbose:
         for name in _TRACE_LOGGERS:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger(PY4J).setLevel(logging.CRITICAL)
     there = Session.getActiveSession()
     if there is not None:
+        if is_connect(there):
+            raise UsageError(NO_CONNECT)
         register(there)
         with kept_level(there):
             yield there
@@ -153,10 +162,6 @@ def follow_topics(
         on_progress: called now and then with the number of messages that are left, None as long as
             that is not known.
     """
-    if is_connect(spark):
-        batches = own_batches(options, reader_of(spark, options, schema))
-        run_own_batches(batches, take, follow_ms, on_progress, SystemClock())
-        return
     reader = spark.readStream.format("skylarkmq").options(**options)
     if schema is not None:
         reader = reader.schema(schema)
@@ -186,28 +191,6 @@ def end_of(checkpoint: Path, number: int) -> QueueOffsets:
     """
     lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
     return QueueOffsets.from_json(lines[-1])
-
-
-def run_own_batches(
-    batches: OwnBatches,
-    take: Callable[[Any, QueueOffsets], None],
-    follow_ms: int | None,
-    on_progress: Callable[[int | None], None] | None,
-    clock: BlockingClock,
-) -> None:
-    """Do as `follow_topics` with batches that the driver plans; a signal ends it after a batch."""
-    batches.begin(to_the_ends=follow_ms is None)
-    with StopRequest() as stop:
-        next_s = clock.monotonic()
-        while not stop.asked:
-            if clock.monotonic() < next_s:
-                clock.sleep(min(POLL_S, next_s - clock.monotonic()))
-                continue
-            if not batches.take_next(take) and follow_ms is None:
-                return
-            next_s += 0.0 if follow_ms is None else follow_ms / 1000
-            if on_progress is not None:
-                on_progress(batches.behind)
 
 
 def run_batches(
@@ -276,17 +259,14 @@ def hush() -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
-    if spark is None or is_connect(spark) or logging.getLogger(__name__).isEnabledFor(logging.INFO):
+    if spark is None or logging.getLogger(__name__).isEnabledFor(logging.INFO):
         return
     spark.sparkContext.setLogLevel("OFF")
 
 
 @contextmanager
 def kept_level(spark: SparkSession) -> Generator[None]:
-    """Give a session that outlives the job its log level back; a Connect server's log stays."""
-    if is_connect(spark):
-        yield
-        return
+    """Give a session that outlives the job its log level back."""
     jvm: Any = spark.sparkContext._jvm
     level = str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel())
     try:
@@ -296,13 +276,8 @@ def kept_level(spark: SparkSession) -> Generator[None]:
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks Spark runs at once, as far as it knows. Runs a Spark job.
-
-    A Connect session does not show its defaultParallelism, but cuts a range so.
-    """
-    from pyspark.sql import functions as f
-
-    return spark.range(1 << 16).select(f.spark_partition_id()).distinct().count()
+    """Return how many tasks Spark runs at once, as far as it knows."""
+    return spark.sparkContext.defaultParallelism
 
 
 def by_queue(values: Mapping[MessageQueue, int]) -> Column:

@@ -18,7 +18,6 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.level = "WARN"
-        self._jsparkSession = object()  # a Connect session has none
         manager = SimpleNamespace(
             getRootLogger=lambda: SimpleNamespace(getLevel=lambda: self.level)
         )
@@ -48,13 +47,6 @@ def test_verbose_shows_all(session: Any, caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO):
         hush()
     assert session.level == "WARN"
-
-
-def test_a_connect_server_keeps_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    remote: Any = SimpleNamespace()
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: remote)
-    with kept_level(remote):
-        hush()
 
 
 def test_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
