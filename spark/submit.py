@@ -33,7 +33,7 @@ SWITCHES: Final = frozenset(
     {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
 )
 REMOVED: Final = {
-    "skylarkmq.spark.jobs.audit": "a store is checked by `skylarkmq store verify DIR`, an archive "
+    "skylarkmq.spark.jobs.audit": "A store is checked by `skylarkmq store verify DIR`, an archive "
     "is compared in Spark itself: see docs/spark/archive.md",
 }
 """Modules that were there, and what to use instead."""
@@ -69,30 +69,14 @@ def main(
         become: takes the place of `os.execve`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    asks_for_help = not given or given[0] in ("--help", "-h")
-    start(NAME, prepare, given, environment, become, HELP + "\n" if asks_for_help else "")
-
-
-def start(
-    name: str,
-    make_command: Callable[[Sequence[str], MutableMapping[str, str]], list[str]],
-    arguments: Sequence[str],
-    environment: MutableMapping[str, str] | None,
-    become: Exec,
-    greeting: str = "",
-) -> None:
-    """Become what `make_command` returns; as `name`, say what is in the way and exit with 2.
-
-    Args:
-        greeting: printed before.
-    """
     environment = os.environ if environment is None else environment
     try:
-        command = make_command(arguments, environment)
+        command = prepare(given, environment)
     except RocketMQError as error:
-        sys.stderr.write(f"{name}: {error}\n")
+        sys.stderr.write(f"{NAME}: {error}\n")
         sys.exit(USAGE_ERROR)
-    sys.stdout.write(greeting)
+    if not given or given[0] in ("--help", "-h"):
+        sys.stdout.write(HELP + "\n")
     sys.stdout.flush()
     share_errors()
     become(command[0], command, environment)

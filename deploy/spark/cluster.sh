@@ -15,7 +15,19 @@ work=${WORK:-var/spark}
 export SPARK_LOCAL_IP=127.0.0.1
 export SPARK_MASTER_OPTS="-Dspark.master.rest.enabled=false ${SPARK_MASTER_OPTS:-}"
 
-class() { exec "$python" -m skylarkmq.spark.launch spark-class "org.apache.spark.deploy.$@"; }
+# PYTHON's Spark, and a Java that it can use.
+settings=$("$python" -c '
+import os, shlex
+from skylarkmq.spark.submit import ready_home
+
+ready_home(os.environ)
+for name in ("SPARK_HOME", "JAVA_HOME", "PYSPARK_PYTHON"):
+    if name in os.environ:
+        print(f"export {name}={shlex.quote(os.environ[name])}")
+')
+eval "$settings"
+
+class() { exec "$SPARK_HOME/bin/spark-class" "org.apache.spark.deploy.$@"; }
 
 processes=()
 end() { trap - EXIT INT TERM; kill "${processes[@]}" 2>/dev/null || true; wait; }

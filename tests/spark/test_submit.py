@@ -241,7 +241,8 @@ def test_what_a_job_prints_is_its_summary_alone(tmp_path: Path, kind: str) -> No
     launcher = tmp_path / "launcher.py"
     share = (
         "from skylarkmq.spark import submit\n"
-        "submit.start('x', lambda *_: ['x'], [], {}, lambda *_: None)\n"
+        "submit.prepare = lambda *_: ['x']\n"
+        "submit.main(['x'], {}, lambda *_: None)\n"
     )
     launcher.write_text((share if kind == "shared file" else "") + LAUNCHER)
     log = tmp_path / "log"
