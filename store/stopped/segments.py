@@ -13,6 +13,7 @@ Pure logic over an open file; one thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from skylarkmq.common.files import StoreFile
@@ -65,6 +66,16 @@ class Look(NamedTuple):
         return self.data[place - self.begin : place - self.begin + size]
 
 
+class Piece(NamedTuple):
+    """Bytes of a file: a message, the blank rest of the file, or what holds no sound record."""
+
+    position: int
+    size: int
+    look: Look
+    is_followed: bool
+    """Whether something sound follows what is not sound, in this file."""
+
+
 class SegmentFile:
     """One open log file."""
 
@@ -105,6 +116,21 @@ class SegmentFile:
         offset = self.base + place
         record = read_record(data, at, check_crc=check_crc, physical_offset=offset)
         return Look(record, data, begin, size)
+
+    def pieces(self, position: int, *, check_crc: bool) -> Iterator[Piece]:
+        """Yield what stands in the file from a place on, up to its end."""
+        window = b"", 0
+        while position < self.size:
+            look = self.look(position, check_crc=check_crc, known=window)
+            if look.begin != window[1]:
+                window = self.window(position)
+            following, size = None, look.record.size
+            if look.record.status is not RecordStatus.MESSAGE:
+                if look.record.status is not RecordStatus.BLANK:
+                    following = self.find_record(position + 1, self.size)
+                size = (self.size if following is None else following) - position
+            yield Piece(position, size, look, following is not None)
+            position += size
 
     def find_record(self, place: int, stop: int) -> int | None:
         """Return where the first sound record begins in [place, stop), None without one.

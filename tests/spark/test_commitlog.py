@@ -25,7 +25,7 @@ from skylarkmq.spark.log.source import (
 )
 from skylarkmq.spark.schema import LOG_COLUMNS, arrow_schema, ddl, names
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.tools.store.walk import PlaceKind, walk
+from skylarkmq.store.stopped.walk import PlaceKind, walk
 from tests.spark.support.records import row_of, rows_in
 from tests.store.test_golden_stores import FOLDER, SIZES, STORES
 from tests.support.archives import unpack

@@ -22,7 +22,7 @@ from skylarkmq.store.index.service import IndexSearch
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
 from skylarkmq.store.stopped.reader import StoppedStore
-from skylarkmq.tools.store.walk import Place, PlaceKind, walk
+from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
 
 OPENED_MAX: Final = 1 << 30
 """Bytes of a decompressed body."""

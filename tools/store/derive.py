@@ -25,7 +25,7 @@ from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.stopped.reader import QueueFolder, QueueKey, StoppedStore
-from skylarkmq.tools.store.walk import QueuePlace, queue_places
+from skylarkmq.tools.store.queue_places import QueuePlace, queue_places
 
 WRITE_SIZE: Final = 4 << 20
 """Bytes of units, over all queues, that are kept in memory."""

@@ -161,9 +161,8 @@ def record_row(view: bytes, position: int) -> Row:
     return row
 
 
-def _log_rows(file: SegmentFile, position: int) -> Rows:
-    while position < file.size:
-        look = file.look(position, check_crc=True)
+def _log_rows(file: SegmentFile, start: int) -> Rows:
+    for position, size, look, _ in file.pieces(start, check_crc=True):
         record, at = look.record, position - look.begin
         place: Row = {"kind": record.status.value, "position": position}
         if record.status is RecordStatus.MESSAGE:
@@ -174,19 +173,13 @@ def _log_rows(file: SegmentFile, position: int) -> Rows:
                 "topic": record.topic.decode("utf-8", "replace"),
                 "properties": decode_properties(properties),
             }
-            position += record.size
             continue
-        following = None
-        if record.status is not RecordStatus.BLANK:
-            following = file.find_record(position + 1, file.size)
-        end = file.size if following is None else following
         fields: Row = {}
         if record.status in (RecordStatus.TORN, RecordStatus.CORRUPT) and (
             file.size - position >= FIXED_IPV4_SIZE
         ):
             fields = record_row(look.data, at)
-        yield {**place, "size": end - position, "why": record.why or None, **fields}
-        position = end
+        yield {**place, "size": size, "why": record.why or None, **fields}
 
 
 def _queue_rows(file: StoreFile, file_start: int, position: int) -> Rows:

@@ -13,6 +13,7 @@ from skylarkmq.protocol.flags import RMQ_SYS_WHEEL_TIMER_TOPIC
 from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.index.file import HEADER, HEADER_SIZE, IndexHeader
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
+from skylarkmq.store.stopped.walk import PlaceKind, walk
 from skylarkmq.store.timer.checkpoint import CHECKPOINT_NAME, TimerState, read_checkpoint
 from skylarkmq.store.timer.rules import TIMER_QUEUE_ID, cancelled_key, due_of
 from skylarkmq.store.timer.run_file import ENTRY
@@ -20,7 +21,6 @@ from skylarkmq.tools.output import size_text, table, when
 from skylarkmq.tools.store.derive import expired_end
 from skylarkmq.tools.store.ownership import owner_of
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
-from skylarkmq.tools.store.walk import PlaceKind, walk
 
 Info = dict[str, Any]
 

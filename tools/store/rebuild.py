@@ -11,9 +11,10 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.index.keys import record_entries
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
+from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
 from skylarkmq.tools.store.derive import IndexWriter, QueueBuilder, remove_files
 from skylarkmq.tools.store.ownership import changing
-from skylarkmq.tools.store.walk import Place, PlaceKind, queue_places, walk
+from skylarkmq.tools.store.queue_places import queue_places
 
 Result = dict[str, Any]
 

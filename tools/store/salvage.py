@@ -42,10 +42,11 @@ from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.stopped.reader import QueueKey, StoppedStore
+from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
 from skylarkmq.tools.output import size_text
 from skylarkmq.tools.store.derive import HOLE_MAX, IndexWriter, QueueBuilder
+from skylarkmq.tools.store.queue_places import queue_places
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table
-from skylarkmq.tools.store.walk import Place, PlaceKind, queue_places, walk
 
 LOST: Final = "SKYLARKMQ_LOST"
 _LOST_PROPERTY: Final = f"{LOST}\x01true".encode()

@@ -16,10 +16,11 @@ from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import UNIT_SIZE
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.stopped.reader import NumberedFile, QueueKey, StoppedStore
+from skylarkmq.store.stopped.walk import PlaceKind, walk
 from skylarkmq.tools.output import size_text, table
 from skylarkmq.tools.store.derive import IndexWriter, expired_end, remove_files
 from skylarkmq.tools.store.ownership import Change, changing
-from skylarkmq.tools.store.walk import PlaceKind, queue_places, walk
+from skylarkmq.tools.store.queue_places import queue_places
 
 Result = dict[str, Any]
 

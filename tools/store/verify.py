@@ -24,11 +24,11 @@ from skylarkmq.store.stopped.reader import (
     StoppedStore,
     is_queue_id,
 )
+from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
 from skylarkmq.tools.output import table
 from skylarkmq.tools.store.findings import Findings
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table, readable
 from skylarkmq.tools.store.verify_derived import IndexCheck, QueueCheck
-from skylarkmq.tools.store.walk import Place, PlaceKind, walk
 
 SALVAGE: Final = "put a good copy of the file in its place, or copy what is sound: store salvage"
 _V2_MAGIC: Final = b"\xda\xa3\x20\xab"

@@ -36,8 +36,9 @@ from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.stopped.reader import QueueFolder, QueueKey, StoppedStore
+from skylarkmq.store.stopped.walk import Place
 from skylarkmq.tools.store.findings import Findings, Severity
-from skylarkmq.tools.store.walk import Place, QueuePlace, queue_places
+from skylarkmq.tools.store.queue_places import QueuePlace, queue_places
 
 REBUILD_QUEUES: Final = "build the queues from the log again: store rebuild --write"
 

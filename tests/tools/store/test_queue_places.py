@@ -5,7 +5,7 @@ from __future__ import annotations
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import RecordStatus, RecordView
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.tools.store.walk import QueuePlace, queue_places
+from skylarkmq.tools.store.queue_places import QueuePlace, queue_places
 from tests.tools.store.support import Sample, run, run_json
 
 LEVELS = DelayLevels()
