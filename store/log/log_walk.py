@@ -38,7 +38,6 @@ SLICE_SIZE: Final = 1 << 20
 RUN_MAX: Final = 256
 """Records that are looked at before the first of them is handed out."""
 _SIZE = struct.Struct(">i")
-_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)
 
 WalkedRecord = tuple[int, int, int, int, int, int, bytes, bytes]
 """(physical offset, size, queue id, queue offset, system flag, store timestamp, topic, properties)
@@ -217,41 +216,15 @@ def _walked(record: RecordView) -> WalkedRecord:
 
 def bytes_after(files: MappedFileQueue, offset: int) -> int:
     """Return the bytes from `offset` up to the last one that is not zero."""
-    last = offset
-    for begin, data in _slices_after(files, offset):
-        stripped = len(data.rstrip(b"\0"))
-        if stripped:
-            last = max(last, begin + stripped)
-    return last - offset
-
-
-def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
-    """Return the first sound record that begins after a place that holds none."""
-    for begin, data in _slices_after(files, offset + 1):
-        mapped = files.find(begin)
-        at = data.find(_MAGIC_BYTES)
-        while at >= 0 and mapped is not None:
-            place = begin + at - 4
-            if place > offset and place >= mapped.start_offset:
-                record = read_record(
-                    mapped.view, place - mapped.start_offset, physical_offset=place
-                )
-                if record.status is RecordStatus.MESSAGE:
-                    return record
-            at = data.find(_MAGIC_BYTES, at + 1)
-    return None
-
-
-def _slices_after(files: MappedFileQueue, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what was written from `offset` on, a few bytes of it twice, with its place."""
-    zeros = bytes(SLICE_SIZE + len(_MAGIC_BYTES))
+    last, zeros = offset, bytes(SLICE_SIZE)
     for mapped in files.mapped:
         position = max(0, offset - mapped.start_offset)
         while position < mapped.size:
             position = mapped.file.data_start(position)
-            data = mapped.file.pread(len(zeros), position)
+            data = mapped.file.pread(SLICE_SIZE, position)
             if not data:
                 break
             if not zeros.startswith(data):
-                yield mapped.start_offset + position, data
+                last = max(last, mapped.start_offset + position + len(data.rstrip(b"\0")))
             position += SLICE_SIZE
+    return last - offset

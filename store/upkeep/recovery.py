@@ -42,17 +42,19 @@ from pathlib import Path
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.refusal import is_no_space
-from skylarkmq.protocol.record import RecordStatus, read_record
+from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
 from skylarkmq.store.checkpoint import UNKNOWN, Marks
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.log_walk import LogWalk, bytes_after, next_record
+from skylarkmq.store.log.log_walk import LogWalk, bytes_after
 from skylarkmq.store.log.mapped_file import MappedFile, file_name
+from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue, is_valid_unit
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.queue.unit_rebuild import UnitCheck, UnitRebuild
 from skylarkmq.store.results import ConsumeQueueUnit
+from skylarkmq.store.stopped.segments import SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -420,6 +422,19 @@ class Recovery:
             f"{walk.stop.why or 'nothing is written here'}, but {but} before the stop; "
             f"{_cure(walk.end_offset)}",
         )
+
+
+def next_record(files: MappedFileQueue, offset: int) -> RecordView | None:
+    """Return the first sound record that begins after a place that holds none."""
+    for mapped in files.mapped:
+        segment = SegmentFile(mapped.file, mapped.start_offset)
+        place = segment.find_record(max(0, offset + 1 - mapped.start_offset), mapped.size)
+        while place is not None:
+            record = segment.look(place, check_crc=True).record
+            if record.status is RecordStatus.MESSAGE:
+                return record
+            place = segment.find_record(place + 1, mapped.size)
+    return None
 
 
 def _cure(end_offset: int) -> str:

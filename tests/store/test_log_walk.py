@@ -10,9 +10,11 @@ import pytest
 
 from skylarkmq.protocol.record import RecordStatus, encode_blank, encode_record, read_record
 from skylarkmq.store.log import log_walk
-from skylarkmq.store.log.log_walk import LogWalk, WalkedRecord, bytes_after, next_record
+from skylarkmq.store.log.log_walk import LogWalk, WalkedRecord, bytes_after
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
+from skylarkmq.store.stopped import segments
+from skylarkmq.store.upkeep.recovery import next_record
 from tests.support.crash_disk import CrashDisk
 
 SIZE = 32768
@@ -194,10 +196,20 @@ def test_what_lies_behind_the_end() -> None:
     assert next_record(queue, places[-1]) is None
 
 
-def test_a_record_behind_is_found_across_slices_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_walk, "SLICE_SIZE", 512)
+def test_a_record_behind_is_found_across_pieces_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "WINDOW_SIZE", 512)
     queue, places = filled(100)
     for number in range(99):
         found = next_record(queue, places[number])
         assert found is not None
         assert found.physical_offset == places[number + 1]
+
+
+def test_a_record_behind_has_a_body_of_the_right_checksum() -> None:
+    queue, places = filled(100)
+    mapped = queue.find(places[41])
+    assert mapped is not None
+    mapped.file.pwrite(b"?", places[42] - mapped.start_offset - 20)
+    found = next_record(queue, places[40])
+    assert found is not None
+    assert found.physical_offset == places[42]
