@@ -144,14 +144,7 @@ class ArchiveOptions:
         "--schema",
         metavar="FILE[#MESSAGE]",
         help="Make columns of the bodies of one topic: an Avro schema, a FileDescriptorSet of "
-        "Protobuf, a JSON Schema, or a file as --sample writes it.",
-    )
-    sample: int | None = option(
-        "--sample",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Guess the columns of JSON bodies from N messages, write them to the --schema file, "
-        "and end.",
+        "Protobuf, a JSON Schema, or a file of our own form.",
     )
     new_columns: bool = option(
         "--new-columns",
@@ -199,10 +192,6 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     check(options, settings)
     location = settings.location(options.table)
     view = view_of(options, settings)
-    if options.sample and options.schema:
-        source = options.source_options(settings, QueueOffsets())
-        reading = SourceOptions.from_options(source, streaming=True).reading
-        return archive_typed.sample(options.schema, options.sample, view, reading)
     schema = archive_typed.load(options.schema) if options.schema else None
     if options.dry_run:
         return dry_run(options, location, view, schema)
@@ -237,8 +226,8 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
         raise UsageError("--min-messages goes with --follow: a run that ends does not wait")
     if options.min_messages is not None and options.min_messages > options.batch_messages:
         raise UsageError("--min-messages is above --batch-messages: no batch could have as many")
-    if options.schema is None and (options.sample or options.new_columns):
-        raise UsageError("--sample and --new-columns go with --schema")
+    if options.schema is None and options.new_columns:
+        raise UsageError("--new-columns goes with --schema")
     if options.schema is not None and len(options.topics) != 1:
         raise UsageError("--schema is of one topic: name it, and no other")
     if options.pattern:
@@ -604,20 +593,19 @@ main = ArchiveGroup(
     `archive [TOPIC]... TABLE` is short for `archive run [TOPIC]... TABLE`.
     """
 )
-main.add_command(
-    job_command(
-        "archive",
-        ArchiveOptions,
-        run,
-        name="run",
-        help="""Archive TOPICs into the Delta Lake table TABLE, each message exactly once.
+run_command = job_command(
+    "archive",
+    ArchiveOptions,
+    run,
+    name="run",
+    help="""Archive TOPICs into the Delta Lake table TABLE, each message exactly once.
 
     TABLE is a folder, or s3://BUCKET/PATH and the like. Run it again, whatever ended it: it goes on
     where the table ends. Several jobs may write into one table.
     """,
-    )
 )
-for command in COMMANDS:
+run_command.params += archive_typed.refused_options()
+for command in (run_command, *COMMANDS):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """What --schema adds to the job `archive`: the bodies of one topic as columns of its table.
 
-    --schema FILE --sample N   bodies --infer--> FILE, for a person to look through; no table
-    --schema FILE              FILE and the table's columns --evolve--> columns added, TypedPlan
-                               tasks --> value, quarantine
+    FILE and the table's columns --evolve--> columns added, TypedPlan
+    tasks --> value, quarantine
 
-Nothing is guessed while it archives: only a schema file makes columns. Driver process.
+Nothing is guessed: only a schema file makes columns. Driver process.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -14,28 +13,29 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+import click
 import pyarrow as pa
 
 from skylarkmq.spark.archive.delta_log import ConflictError
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.archive.table import TRIES, ArchiveTable
 from skylarkmq.spark.jobs.common import UsageError
-from skylarkmq.spark.jobs.reporting import Summary, Table
-from skylarkmq.spark.offsets import OffsetRange
-from skylarkmq.spark.options import ReadSettings
-from skylarkmq.spark.reading.queue_view import QueueView
+from skylarkmq.spark.jobs.reporting import Table
 from skylarkmq.spark.typed import topic_schema
-from skylarkmq.spark.typed.column_types import TypedSchemaError, arrow_type, ddl
+from skylarkmq.spark.typed.column_types import TypedSchemaError, arrow_type
 from skylarkmq.spark.typed.decoding import VALUE, BodyDecoder
 from skylarkmq.spark.typed.evolution import evolve, type_name
-from skylarkmq.spark.typed.inference import infer
 from skylarkmq.spark.typed.rows import TypedPlan, columns
-from skylarkmq.spark.typed.topic_schema import TopicSchema, own_text
+from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 REASON_COLUMNS: Final = ("reason", "messages")
+_REFUSED: Final = {
+    "--sample": "write the columns into the --schema file yourself; Spark's schema_of_json says "
+    "what the types of a body are",
+}
+"""Options that there are no more, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,50 +129,15 @@ def quarantine_tables(reasons: Counter[str]) -> list[Table]:
     return [Table("quarantine", REASON_COLUMNS, rows)] if rows else []
 
 
-def sample(path: str, count: int, view: QueueView, reading: ReadSettings) -> Summary:
-    """Guess a schema from the first and the last messages of each queue, and write the file.
-
-    Raises:
-        UsageError: the file is there, or is called as none of JSON; or the bodies are no JSON
-            objects.
-        RocketMQError: no such topic, or no answer.
-    """
-    file = Path(path)
-    if file.suffix != ".json":
-        raise UsageError(f"--sample writes JSON: name a file that ends with .json, not {path}")
-    if file.exists():
-        raise UsageError(
-            f"{path} is there: leave out --sample to archive by it, or name another file"
-        )
-    with _usage():
-        found = infer(_bodies(count, view, reading))
-    file.write_text(own_text(found.schema), encoding="utf-8")
-    kinds = found.schema.json_columns().fields
-    rows = [(field.key, ddl(field.type)) for field in kinds]
-    notes = (*found.notes, f"Look through {path}, then run this again without --sample.")
-    figures = {"schema": path, "messages": found.bodies, "not_json_objects": found.others}
-    return Summary("archive", figures, (Table("columns", ("column", "type"), rows),), notes)
+def refused_options() -> list[click.Option]:
+    """Return the options that the command line still knows, to say what to do instead."""
+    return [
+        click.Option([name], hidden=True, expose_value=False, is_eager=True, callback=_refuse)
+        for name in _REFUSED
+    ]
 
 
-def _bodies(count: int, view: QueueView, reading: ReadSettings) -> Iterator[bytes]:
-    from skylarkmq.spark.reading.readers import read_ranges  # loads pyspark
-
-    for batch in read_ranges(parts(count, view), reading, ("body",)):
-        bodies: list[Any] = batch.column("body").to_pylist()
-        yield from (body for body in bodies if body is not None)
-
-
-def parts(count: int, view: QueueView) -> list[OffsetRange]:
-    """Return ranges of `count` messages or a few more: of each queue the first and last ones."""
-    queues = view.patiently(view.queues)
-    begins = view.patiently(lambda: view.brokers.min_offsets(queues))
-    ends = view.patiently(lambda: view.brokers.max_offsets(queues))
-    filled = [key for key in queues if ends[key] > begins[key]]
-    each = -(-count // max(1, 2 * len(filled)))
-    found: list[OffsetRange] = []
-    for key in filled:
-        middle = min(begins[key] + each, ends[key])
-        found.append(OffsetRange(*key, begins[key], middle))
-        if middle < ends[key]:
-            found.append(OffsetRange(*key, max(middle, ends[key] - each), ends[key]))
-    return found
+def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        name = parameter.opts[0]
+        raise click.UsageError(f"there is no option {name}: {_REFUSED[name]}", context)

@@ -103,19 +103,8 @@ def load(path: str) -> TopicSchema:
         return TopicSchema(AVRO, definition=_avro_text(file))
     raise TypedSchemaError(
         f'{name} is no schema: it is neither of Avro nor has it a "format"',
-        hint=f'Say {{"version": 1, "format": ...}}, one of {", ".join(FORMATS)}; --sample N writes '
-        "one of JSON bodies",
+        hint=f'Say {{"version": 1, "format": ...}}, one of {", ".join(FORMATS)}',
     )
-
-
-def own_text(schema: TopicSchema) -> str:
-    """Return the text of our own form for a schema of JSON bodies or of text."""
-    found: dict[str, Any] = {"version": VERSION, "format": schema.format}
-    if schema.head != NONE:
-        found["head"] = schema.head
-    if schema.format == JSON:
-        found["columns"] = dict(schema.columns)
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
 def _own(file: Path, found: dict[str, Any]) -> TopicSchema:

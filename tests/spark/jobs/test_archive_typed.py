@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
 from skylarkmq.client import Message
@@ -51,23 +52,13 @@ def values(table: Path) -> list[Any]:
 
 
 @pytest.mark.spark
-def test_sample_then_archive_then_a_schema_that_has_grown(
+def test_archive_by_a_schema_then_by_one_that_has_grown(
     spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
-    table, schema = tmp_path / "table", tmp_path / "orders.json"
+    table, schema = tmp_path / "table", schema_file(tmp_path, id="bigint", price="double")
     fill(broker, topic, *(b'{"id": %d, "price": %d.5}' % (at, at) for at in range(20)))
-    sampled = go(broker, topic, table, schema=str(schema), sample=15)
-    assert not table.exists()
-    assert json.loads(schema.read_text()) == {
-        "version": 1, "format": "json", "columns": {"id": "bigint", "price": "double"},
-    }  # fmt: skip
-    assert sampled.figures["messages"] == 16
-    assert sampled.tables[0].rows == [("id", "bigint"), ("price", "double")]
-    with pytest.raises(UsageError, match="leave out --sample"):
-        go(broker, topic, table, schema=str(schema), sample=15)
-
     fill(broker, topic, b"no json", b'{"id": "x"}', b'{"id": "y"}')
-    first = go(broker, topic, table, schema=str(schema))
+    first = go(broker, topic, table, schema=schema)
     assert (first.figures["messages"], first.figures["quarantined"]) == (23, 3)
     quarantine = {table.title: table for table in first.tables}["quarantine"]
     assert quarantine.rows[0] == ("JSON: Expected `int | null`, got `str` - at `$.id`", 2)
@@ -129,8 +120,7 @@ def test_bodies_that_are_packed_and_one_that_only_says_so(
 def test_options_that_contradict(tmp_path: Path) -> None:
     settings = JobSettings(name_server="127.0.0.1:1")
     for more, why in (
-        ({"sample": 5}, "go with --schema"),
-        ({"new_columns": True}, "go with --schema"),
+        ({"new_columns": True}, "goes with --schema"),
         ({"schema": "a.json", "pattern": ".*"}, "of one topic"),
     ):
         topics = () if "pattern" in more else ("orders",)
@@ -187,5 +177,10 @@ def test_a_file_that_is_no_schema(tmp_path: Path) -> None:
         archive_typed.load(str(tmp_path / "gone.avsc"))
     with pytest.raises(UsageError, match="keys of string"):
         archive_typed.load(schema_file(tmp_path, days="map<date,int>"))
-    with pytest.raises(UsageError, match=r"ends with \.json"):
-        archive_typed.sample("orders.avsc", 1, cast("Any", None), cast("Any", None))
+
+
+@pytest.mark.parametrize(("given", "instead"), [("--sample 100", "schema_of_json")])
+def test_an_option_that_is_gone_says_what_to_do(given: str, instead: str) -> None:
+    done = CliRunner().invoke(archive.main, ["run", *given.split()])
+    assert done.exit_code == 2
+    assert f"there is no option {given.split()[0]}" in done.output and instead in done.output
