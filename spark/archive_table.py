@@ -145,25 +145,13 @@ def read_batches(
                 arrays: list[Any] = []
                 for field in wanted:
                     if field.name in there:
-                        arrays.append(_as(batch.column(field.name), field.type))
+                        arrays.append(batch.column(field.name).cast(field.type))
                     elif field.name in partition:
                         value = pa.scalar(partition[field.name], field.type)
                         arrays.append(pa.repeat(value, batch.num_rows))
                     else:
                         arrays.append(pa.nulls(batch.num_rows, field.type))
                 yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-
-
-def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Return a file's column as the table has it: a struct may have grown since.
-
-    Old pyarrows (18) cast no struct to one with more fields.
-    """
-    import pyarrow.types as kinds
-
-    from skylarkmq.spark.typed.evolution import evolve
-
-    return evolve(kind, column.type).fit(column) if kinds.is_struct(kind) else column.cast(kind)
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:

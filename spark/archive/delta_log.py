@@ -147,7 +147,7 @@ class DeltaLog:
         return pa.schema(columns)
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add columns, or fields to columns that are there, as the next version; it is then loaded.
+        """Add columns as the next version; it is then loaded.
 
         Files stay as they are: what a file lacks is null.
 

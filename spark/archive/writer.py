@@ -41,8 +41,8 @@ from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.storage import Location
-from skylarkmq.spark.typed.rows import TypedPlan, TypedRows, leaf_paths
-from skylarkmq.spark.typed.rows import columns as typed_columns
+from skylarkmq.spark.typed.rows import TypedRows, columns_of_bodies, leaf_paths
+from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """Of all files together; the fullest one's rows are written when it is reached."""
@@ -77,7 +77,7 @@ class WritePlan:
     compression: str = COMPRESSION
     known: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """`Spans.to_json` of what the table has and this batch may bring again."""
-    typed: TypedPlan | None = None
+    typed: TopicSchema | None = None
     """What makes columns of bodies; None: nothing does."""
 
 
@@ -337,10 +337,10 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> dict[st
         return writer.close()
 
 
-def file_schema(typed: TypedPlan | None = None) -> pa.Schema:
+def file_schema(typed: TopicSchema | None = None) -> pa.Schema:
     """Return the Arrow schema of a data file."""
     found = schema.arrow_schema(name for name in schema.names() if name != "topic")
-    for each in () if typed is None else typed_columns(typed.kind):
+    for each in () if typed is None else columns_of_bodies(typed):
         found = found.append(each)
     return found
 

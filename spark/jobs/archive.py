@@ -146,11 +146,6 @@ class ArchiveOptions:
         help="Make columns of the bodies of one topic: an Avro schema, a FileDescriptorSet of "
         "Protobuf, a JSON Schema, or a file of our own form.",
     )
-    new_columns: bool = option(
-        "--new-columns",
-        is_flag=True,
-        help="Give a field whose type no longer fits its column a new one: NAME_TYPE.",
-    )
     dry_run: bool = option(
         "--dry-run", is_flag=True, help="Tell what would be archived, and write nothing."
     )
@@ -226,8 +221,6 @@ def check(options: ArchiveOptions, settings: JobSettings) -> None:
         raise UsageError("--min-messages goes with --follow: a run that ends does not wait")
     if options.min_messages is not None and options.min_messages > options.batch_messages:
         raise UsageError("--min-messages is above --batch-messages: no batch could have as many")
-    if options.schema is None and options.new_columns:
-        raise UsageError("--new-columns goes with --schema")
     if options.schema is not None and len(options.topics) != 1:
         raise UsageError("--schema is of one topic: name it, and no other")
     if options.pattern:
@@ -249,13 +242,7 @@ def prepared(
         UsageError: the table has columns of bodies, and there is no schema.
     """
     if schema is not None:
-        return archive_typed.prepare(
-            table,
-            schema,
-            options.topics[0],
-            new_columns=options.new_columns,
-            dry_run=options.dry_run,
-        )
+        return archive_typed.prepare(table, schema, options.topics[0], dry_run=options.dry_run)
     if archive_typed.value_type(table) is not None:
         raise UsageError("the table has columns of its topic's bodies: give --schema")
     return None
@@ -515,7 +502,7 @@ class Archiving:
             file_bytes=self._options.file_bytes,
             compression=self._options.compression,
             known=self._known.to_json(),
-            typed=self._typed.plan if self._typed else None,
+            typed=self._typed.schema if self._typed else None,
         )
 
     def summary(self) -> Summary:

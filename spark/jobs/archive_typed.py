@@ -1,16 +1,16 @@
 """What --schema adds to the job `archive`: the bodies of one topic as columns of its table.
 
-    FILE and the table's columns --evolve--> columns added, TypedPlan
-    tasks --> value, quarantine
+    FILE --> TopicSchema --> the table's columns value and quarantine; tasks fill them
 
-Nothing is guessed: only a schema file makes columns. Driver process.
+Nothing is guessed: only a schema file makes columns, and they stay as they were made. Driver
+process.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,16 +24,17 @@ from skylarkmq.spark.archive.table import TRIES, ArchiveTable
 from skylarkmq.spark.jobs.common import UsageError
 from skylarkmq.spark.jobs.reporting import Table
 from skylarkmq.spark.typed import topic_schema
-from skylarkmq.spark.typed.column_types import TypedSchemaError, arrow_type
+from skylarkmq.spark.typed.column_types import TypedSchemaError
 from skylarkmq.spark.typed.decoding import VALUE, BodyDecoder
-from skylarkmq.spark.typed.evolution import evolve, type_name
-from skylarkmq.spark.typed.rows import TypedPlan, columns
+from skylarkmq.spark.typed.rows import columns_of_bodies
 from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 REASON_COLUMNS: Final = ("reason", "messages")
 _REFUSED: Final = {
     "--sample": "write the columns into the --schema file yourself; Spark's schema_of_json says "
     "what the types of a body are",
+    "--new-columns": "archive into another table by the new schema, or read the field from the "
+    "column body",
 }
 """Options that there are no more, and what to do instead."""
 
@@ -42,24 +43,18 @@ _REFUSED: Final = {
 class Prepared:
     """A table that takes what a schema says."""
 
-    plan: TypedPlan
+    schema: TopicSchema
     notes: tuple[str, ...]
-    """What was changed, and what it means for queries."""
+    """What was changed."""
 
 
 def prepare(
-    table: ArchiveTable,
-    schema: TopicSchema,
-    topic: str,
-    *,
-    new_columns: bool,
-    dry_run: bool = False,
+    table: ArchiveTable, schema: TopicSchema, topic: str, *, dry_run: bool = False
 ) -> Prepared:
-    """Give the table the columns that it lacks; with `dry_run` only tell which.
+    """Give the table the two columns if it lacks them; with `dry_run` only tell.
 
     Raises:
-        UsageError: the table has other topics, or a field does not fit its column, and
-            `new_columns` is not set.
+        UsageError: the table has other topics, or columns by another schema.
         ArchiveError: others came first time and again.
     """
     others = sorted(set(table.state.topics()) - {topic})
@@ -68,23 +63,19 @@ def prepare(
             f"the table has topic {others[0]} too, and with --schema a table has one topic: "
             "archive into another table"
         )
-    with _usage():
-        new = arrow_type(BodyDecoder(schema).columns)
+    columns = columns_of_bodies(schema)
     for _ in range(TRIES):
         there = value_type(table)
-        if there is None:
-            kind, notes = new, ["The table gets the columns value and quarantine."]
-        else:
-            with _usage():
-                found = evolve(there, new, new_columns=new_columns)
-            kind, notes = found.kind, [*_changes(found.added, found.missing, found.moved)]
-        if not dry_run and (there is None or type_name(kind) != type_name(there)):
+        if there is not None:
+            _refuse_others(there, columns[0].type)
+            return Prepared(schema, ())
+        if not dry_run:
             try:
-                table.log.add_columns(pa.schema(columns(kind)))
+                table.log.add_columns(pa.schema(columns))
             except ConflictError:
                 table.reload()
                 continue
-        return Prepared(TypedPlan(schema, kind), tuple(notes))
+        return Prepared(schema, ("The table gets the columns value and quarantine.",))
     raise ArchiveError(f"others have changed {table.location} first, {TRIES} times in a row")
 
 
@@ -112,15 +103,27 @@ def value_type(table: ArchiveTable) -> pa.DataType | None:
     return kind
 
 
-def _changes(
-    added: tuple[str, ...], missing: tuple[str, ...], moved: tuple[tuple[str, str], ...]
-) -> Iterator[str]:
-    if added:
-        yield f"New columns: {', '.join(added)}; older rows have null there."
-    for before, after in moved:
-        yield f"{before} no longer fits: from here on it is in {after}, and {before} is null."
-    if missing:
-        yield f"The schema has no {', '.join(missing)} (any more): null from here on."
+def _refuse_others(table: pa.DataType, schema: pa.DataType) -> None:
+    """Raise UsageError: the schema's columns are not those of the table."""
+    if table == schema:
+        return
+    there, here = _types(table), _types(schema)
+    names = dict.fromkeys((*there, *here))
+    lines = [
+        f"{VALUE}.{name} is {there.get(name, 'missing')} in the table and "
+        f"{here.get(name, 'missing')} in the schema"
+        for name in names
+        if there.get(name) != here.get(name)
+    ] or [f"the table has the columns in the order {', '.join(there)}"]
+    raise UsageError(
+        f"{'; '.join(lines)}: the columns stay as they were made. Keep a field that bodies no "
+        "longer have, read a new one from the column body, or archive into another table"
+    )
+
+
+def _types(kind: pa.DataType) -> dict[str, pa.DataType]:
+    fields: Any = kind
+    return {each.name: each.type for each in fields}
 
 
 def quarantine_tables(reasons: Counter[str]) -> list[Table]:
@@ -132,7 +135,15 @@ def quarantine_tables(reasons: Counter[str]) -> list[Table]:
 def refused_options() -> list[click.Option]:
     """Return the options that the command line still knows, to say what to do instead."""
     return [
-        click.Option([name], hidden=True, expose_value=False, is_eager=True, callback=_refuse)
+        click.Option(
+            [name],
+            is_flag=False,
+            flag_value="",
+            hidden=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_refuse,
+        )
         for name in _REFUSED
     ]
 

@@ -52,32 +52,31 @@ def values(table: Path) -> list[Any]:
 
 
 @pytest.mark.spark
-def test_archive_by_a_schema_then_by_one_that_has_grown(
+def test_a_table_gets_columns_of_bodies_and_every_engine_reads_them(
     spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path
 ) -> None:
-    table, schema = tmp_path / "table", schema_file(tmp_path, id="bigint", price="double")
-    fill(broker, topic, *(b'{"id": %d, "price": %d.5}' % (at, at) for at in range(20)))
+    table = tmp_path / "table"
+    fill(broker, topic, b'{"id": 100}')
+    assert go(broker, topic, table).figures["messages"] == 1
+    columns = {"id": "bigint", "note": "struct<text:string,at:timestamp_ntz>"}
+    schema = schema_file(tmp_path, **columns)
+    fill(broker, topic, *(b'{"id": %d, "price": %d.5}' % (at, at) for at in range(19)))
     fill(broker, topic, b"no json", b'{"id": "x"}', b'{"id": "y"}')
-    first = go(broker, topic, table, schema=schema)
-    assert (first.figures["messages"], first.figures["quarantined"]) == (23, 3)
-    quarantine = {table.title: table for table in first.tables}["quarantine"]
-    assert quarantine.rows[0] == ("JSON: Expected `int | null`, got `str` - at `$.id`", 2)
-    found = sorted(values(table)[:20], key=lambda value: value["id"])
-    assert found == [{"id": at, "price": at + 0.5} for at in range(20)]
-
-    grown = {"id": "bigint", "note": "struct<text:string,at:timestamp_ntz>"}
     fill(broker, topic, b'{"id": 99, "note": {"text": "n", "at": "2026-01-31T08:00:00"}}')
-    second = go(broker, topic, table, schema=schema_file(tmp_path, **grown))
-    assert second.notes == (
-        "New columns: value.note; older rows have null there.",
-        "The schema has no value.price (any more): null from here on.",
-    )
+    second = go(broker, topic, table, schema=schema)
+    assert (second.figures["messages"], second.figures["quarantined"]) == (23, 3)
+    assert second.notes == ("The table gets the columns value and quarantine.",)
+    quarantine = {table.title: table for table in second.tables}["quarantine"]
+    assert quarantine.rows[0] == ("JSON: Expected `int | null`, got `str` - at `$.id`", 2)
+    older, *found = values(table)
+    assert older is None
+    assert sorted(value["id"] for value in found if value) == [*range(19), 99]
     read_by_all(spark, table)
     assert differences(spark, table, broker.namesrv_addr, topic) == []
 
 
 def read_by_all(spark: SparkSession, table: Path) -> None:
-    """Spark, DuckDB and polars agree with pyarrow, also on files older than a column."""
+    """Spark, DuckDB and polars agree with pyarrow, also on a file older than the columns."""
     import duckdb
     import polars
 
@@ -87,11 +86,11 @@ def read_by_all(spark: SparkSession, table: Path) -> None:
     frame = archive_table.read(spark, table).orderBy("queueId", "queueOffset")
     in_spark = frame.select("value", "quarantine").toArrow()
     assert list(zip(*in_spark.to_pydict().values(), strict=True)) == expected
-    assert frame.selectExpr("sum(value.id)").first() == (sum(range(20)) + 99,)
+    assert frame.selectExpr("sum(value.id)").first() == (sum(range(19)) + 99,)
     duck = duckdb.arrow(DeltaTable(str(table)).to_pyarrow_dataset())
     assert duck.aggregate("max(value.note.text), count(quarantine)").fetchall() == [("n", 3)]
     lazy = polars.scan_delta(str(table)).select(polars.col("value").struct.field("id"))
-    assert lazy.collect()["id"].sum() == sum(range(20)) + 99
+    assert lazy.collect()["id"].sum() == sum(range(19)) + 99
 
 
 @pytest.mark.spark
@@ -119,57 +118,51 @@ def test_bodies_that_are_packed_and_one_that_only_says_so(
 
 def test_options_that_contradict(tmp_path: Path) -> None:
     settings = JobSettings(name_server="127.0.0.1:1")
-    for more, why in (
-        ({"new_columns": True}, "goes with --schema"),
-        ({"schema": "a.json", "pattern": ".*"}, "of one topic"),
-    ):
-        topics = () if "pattern" in more else ("orders",)
-        options = ArchiveOptions(topics, str(tmp_path), **more)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=why):
+    for topics, pattern in (((), ".*"), (("a", "b"), None)):
+        options = ArchiveOptions(topics, str(tmp_path), pattern=pattern, schema="a.json")
+        with pytest.raises(UsageError, match="of one topic"):
             archive.check(options, settings)
-    with pytest.raises(UsageError, match="of one topic"):
-        archive.check(ArchiveOptions(("a", "b"), str(tmp_path), schema="a.json"), settings)
 
 
 def test_a_table_has_one_schema(tmp_path: Path) -> None:
     table = open_table(tmp_path / "table")
     append(table, run_of("orders", 0, 0, 3))
-    schema = archive_typed.load(schema_file(tmp_path, id="int"))
+    schema = archive_typed.load(schema_file(tmp_path, id="int", n="int"))
     with pytest.raises(UsageError, match="has topic orders too"):
-        archive_typed.prepare(table, schema, "refunds", new_columns=False)
-    made = archive_typed.prepare(table, schema, "orders", new_columns=False)
-    assert made.notes == ("The table gets the columns value and quarantine.",)
-    assert archive_typed.prepare(table, schema, "orders", new_columns=False).notes == ()
+        archive_typed.prepare(table, schema, "refunds")
+    version = table.log.version
+    told = archive_typed.prepare(table, schema, "orders", dry_run=True)
+    assert table.log.version == version
+    made = archive_typed.prepare(table, schema, "orders")
+    assert made.notes == told.notes == ("The table gets the columns value and quarantine.",)
+    assert archive_typed.prepare(table, schema, "orders").notes == ()
     assert rows_of(tmp_path / "table")["value"].to_pylist() == [None] * 3
     version = table.log.version
-    more = archive_typed.load(schema_file(tmp_path, id="int", name="string"))
-    told = archive_typed.prepare(table, more, "orders", new_columns=False, dry_run=True)
-    assert told.notes == ("New columns: value.name; older rows have null there.",)
-    assert table.log.version == version
     with pytest.raises(UsageError, match="give --schema"):
         archive.prepared(ArchiveOptions(("orders",), ""), None, table)
+    for columns, why in (
+        (
+            {"id": "bigint", "n": "int"},
+            r"value\.id is int32 in the table and int64 in the schema: ",
+        ),
+        ({"id": "int"}, r"value\.n is int32 in the table and missing in the schema: "),
+        ({"id": "int", "n": "int", "x": "date"}, r"value\.x is missing in the table and date32"),
+        ({"n": "int", "id": "int"}, "the table has the columns in the order id, n: "),
+    ):
+        other = archive_typed.load(schema_file(tmp_path, **columns))
+        with pytest.raises(UsageError, match=f"^{why}.*or archive into another table$"):
+            archive_typed.prepare(table, other, "orders")
+    assert table.log.version == version
 
-    wider = archive_typed.load(schema_file(tmp_path, id="bigint"))
-    with pytest.raises(UsageError, match=r"value\.id is int in the table.*--new-columns"):
-        archive_typed.prepare(table, wider, "orders", new_columns=False)
-    moved = archive_typed.prepare(table, wider, "orders", new_columns=True)
-    assert moved.notes == (
-        "value.id no longer fits: from here on it is in value.id_bigint, and value.id is null.",
-    )
-    # Another run's table, loaded before: it finds out, and goes on.
-    append(table, run_of("orders", 0, 3, 5))
-    assert archive_typed.prepare(table, wider, "orders", new_columns=False).notes == ()
 
-
-def test_two_runs_that_change_the_columns(tmp_path: Path) -> None:
-    first, second = open_table(tmp_path / "table"), open_table(tmp_path / "table")
+def test_two_runs_that_make_the_columns(tmp_path: Path) -> None:
+    first, second, third = (open_table(tmp_path / "table") for _ in range(3))
     schema = archive_typed.load(schema_file(tmp_path, id="int"))
-    archive_typed.prepare(first, schema, "orders", new_columns=False)
+    archive_typed.prepare(first, schema, "orders")
+    assert archive_typed.prepare(second, schema, "orders").notes == ()
     other = archive_typed.load(schema_file(tmp_path, name="string"))
-    made = archive_typed.prepare(second, other, "orders", new_columns=False)
-    assert [field.name for field in made.plan.kind] == ["id", "name"]
-    append(first, run_of("orders", 0, 0, 2))  # planned for the columns before
-    assert len(rows_of(tmp_path / "table")) == 2
+    with pytest.raises(UsageError, match=r"value\.name is missing in the table"):
+        archive_typed.prepare(third, other, "orders")
 
 
 def test_a_file_that_is_no_schema(tmp_path: Path) -> None:
@@ -179,7 +172,10 @@ def test_a_file_that_is_no_schema(tmp_path: Path) -> None:
         archive_typed.load(schema_file(tmp_path, days="map<date,int>"))
 
 
-@pytest.mark.parametrize(("given", "instead"), [("--sample 100", "schema_of_json")])
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [("--sample 100", "schema_of_json"), ("--new-columns", "into another table")],
+)
 def test_an_option_that_is_gone_says_what_to_do(given: str, instead: str) -> None:
     done = CliRunner().invoke(archive.main, ["run", *given.split()])
     assert done.exit_code == 2
