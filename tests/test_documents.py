@@ -44,6 +44,7 @@ JOB_PAGES = ("docs/spark/jobs.md", "docs/spark/archive.md")
 WAITING_PAGE = "docs/sdk/delay.md"
 """Its program sees seconds pass."""
 TYPED_PAGE = "docs/spark/typed.md"
+AVRO_PAGE = "docs/spark/avro.md"
 FIRST_PAGE = "docs/start/first-message.md"
 NAME_SERVER = "127.0.0.1:9876"
 MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
@@ -117,7 +118,7 @@ def are_programs() -> list[str]:
 
     Those with Spark are run by `tests/spark/test_documents.py`, which has a Spark session; those on
     an archive by `tests/spark/archive/test_readers.py`;
-    those of one page by a test of its own, which does what the page says between them.
+    those of two pages by tests of their own, which do what the pages say between them.
     """
     marks = (PYTEST_MARK, SPARK_MARK, ARCHIVE)
     return [
@@ -125,7 +126,7 @@ def are_programs() -> list[str]:
         for name, block in SNIPPETS.items()
         if not MODULE.match(block)
         and not any(mark in block for mark in marks)
-        and not name.startswith(TYPED_PAGE)
+        and not name.startswith((TYPED_PAGE, AVRO_PAGE))
     ]
 
 

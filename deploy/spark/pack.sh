@@ -30,7 +30,7 @@ extra=$("$python" -c "$EXTRA" "$source/pyproject.toml")
 read -ra packages <<<"$extra"
 "$python" -m venv "$work/environment"
 pip=("$work/environment/bin/pip" install --quiet --disable-pip-version-check)
-"${pip[@]}" "$work/source[compression,typed]" "${packages[@]}"
+"${pip[@]}" "$work/source[compression]" "${packages[@]}"
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet --disable-pip-version-check 'venv-pack==0.2.0' 'setuptools<81'
 "$work/tools/bin/venv-pack" --quiet --prefix "$work/environment" --output "$work/packed.tar.gz"

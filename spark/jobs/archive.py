@@ -142,9 +142,9 @@ class ArchiveOptions:
     )
     schema: str | None = option(
         "--schema",
-        metavar="FILE[#MESSAGE]",
-        help="Make columns of the bodies of one topic: an Avro schema, a FileDescriptorSet of "
-        "Protobuf, a JSON Schema, or a file of our own form.",
+        metavar="FILE",
+        help="Make columns of the bodies of one topic, JSON or text, by this JSON file: "
+        "docs/spark/typed.md says how it looks.",
     )
     dry_run: bool = option(
         "--dry-run", is_flag=True, help="Tell what would be archived, and write nothing."

@@ -1,4 +1,4 @@
-"""Bodies into columns: JSON, Avro, Protobuf and text by the schema of a topic.
+"""Bodies into columns: JSON and text by the schema of a topic.
 
     schema file -> TopicSchema -> BodyDecoder: batch of messages -> columns value, quarantine
 

@@ -1,11 +1,7 @@
 """Python values of decoded bodies into Arrow arrays, a column at a time.
 
-A format's reader gives one object a body; `Reads` says how its parts are taken out. So a column of
-all rows is made by one call of pyarrow's, whatever the format:
-
-    objects --field--> raw values --prepare--> values --> array
-
-Pure; in Spark's workers, one thread.
+The reader of JSON gives one object a body, whose attributes are called as `attribute` says. So a
+column of all rows is made by one call of pyarrow's. Pure; in Spark's workers, one thread.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -14,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate, chain
-from typing import Any, Final, Protocol, cast
+from operator import attrgetter
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as _compute
 
 from skylarkmq.spark.typed.column_types import (
     Array,
-    Field,
     Leaf,
     Map,
     Struct,
@@ -31,7 +27,6 @@ from skylarkmq.spark.typed.column_types import (
 
 compute: Final[Any] = _compute  # its functions are made at import, so no stub knows them all
 Values = list[Any]
-Take = Callable[[Values], Values]
 Build = Callable[[Values], "pa.Array[Any]"]
 FAULTS: Final = (pa.ArrowException, ValueError, TypeError, ArithmeticError, RecursionError)
 """What a value raises that its column cannot hold."""
@@ -44,37 +39,27 @@ _INSTANTS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 -
 """The same in microseconds."""
 
 
-class Reads(Protocol):
-    """How the objects of a format's reader are taken apart."""
-
-    def field(self, struct: Struct, field: Field) -> Take:
-        """Return what takes a field's raw values out of objects, none of which is None."""
-        ...
-
-    def prepare(self, kind: Type) -> Take | None:
-        """Return what makes values of raw ones, None where they are the same."""
-        ...
+def attribute(at: int) -> str:
+    """Return what a struct's field is called in objects: its name may be no word of Python's."""
+    return f"f{at}"
 
 
-def builder(kind: Type, reads: Reads) -> Build:
+def builder(kind: Type) -> Build:
     """Return what makes the array of a type; it raises one of FAULTS for a value that is none."""
-    build = _builder(kind, reads)
-    prepare = reads.prepare(kind)
-    if prepare is None:
-        return build
-    return lambda values: build(prepare(values))
-
-
-def _builder(kind: Type, reads: Reads) -> Build:
     if isinstance(kind, Leaf):
-        return _leaf_builder(kind)
+        return _json_texts if kind.kind == "json" else _leaf_builder(kind)
     if isinstance(kind, Array):
-        item = builder(kind.item, reads)
+        item = builder(kind.item)
         return _over_present(lambda values: _lists(values, item))
     if isinstance(kind, Map):
-        keys, items = builder(kind.key, reads), builder(kind.value, reads)
+        keys, items = builder(kind.key), builder(kind.value)
         return _over_present(lambda values: _maps(values, keys, items))
-    return _over_present(_struct_builder(kind, reads))
+    return _over_present(_struct_builder(kind))
+
+
+def _json_texts(values: Values) -> pa.Array[Any]:
+    texts = [None if value is None else str(bytes(value), "utf-8") for value in values]
+    return pa.array([None if text == "null" else text for text in texts], pa.string())
 
 
 def _leaf_builder(leaf: Leaf) -> Build:
@@ -99,12 +84,14 @@ def _leaf_builder(leaf: Leaf) -> Build:
     return build_times if leaf.kind in ("date", "timestamp", "timestamp_ntz") else build
 
 
-def _struct_builder(struct: Struct, reads: Reads) -> Build:
+def _struct_builder(struct: Struct) -> Build:
     names = [field.name for field in struct.fields]
-    parts = [(reads.field(struct, field), builder(field.type, reads)) for field in struct.fields]
+    parts = [
+        (attrgetter(attribute(at)), builder(field.type)) for at, field in enumerate(struct.fields)
+    ]
 
     def build(values: Values) -> pa.Array[Any]:
-        arrays = [build_part(take(values)) for take, build_part in parts]
+        arrays = [build_part(list(map(get, values))) for get, build_part in parts]
         return pa.StructArray.from_arrays(arrays, names)
 
     return build

@@ -1,4 +1,4 @@
-"""The types of typed columns: a tree, its text in Spark's DDL, its Arrow type.
+"""The types of typed columns: a tree, from a text in Spark's DDL, and its Arrow type.
 
     text                                           Arrow
     string, boolean, binary                        utf8, bool, binary
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -64,8 +64,6 @@ class Leaf:
     precision: int = 0
     scale: int = 0
     """Of a decimal."""
-    form: str = ""
-    """How a format's reader gives the value, in that reader's own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +101,12 @@ class Struct:
     """Named values; the type of a whole body too."""
 
     fields: tuple[Field, ...]
-    origin: str = ""
-    """What the body's own schema calls it."""
 
 
 Type = Leaf | Array | Map | Struct
 
 
-def struct_of(fields: Iterable[tuple[str, Type]], where: str, origin: str = "") -> Struct:
+def struct_of(fields: Iterable[tuple[str, Type]], where: str) -> Struct:
     """Return a struct of what bodies call so, under names that tables take.
 
     Raises:
@@ -119,7 +115,7 @@ def struct_of(fields: Iterable[tuple[str, Type]], where: str, origin: str = "") 
     """
     fields = list(fields)
     for name, _ in fields:
-        if not is_readable(name):
+        if _UNREADABLE.search(name):
             raise TypedSchemaError(
                 f"{where} has a field {name[:64]!a}: no quote, backslash or control character "
                 "may stand in a name"
@@ -134,17 +130,11 @@ def struct_of(fields: Iterable[tuple[str, Type]], where: str, origin: str = "") 
                 f"{where} has several fields that would be column {field.name[:64]!a}",
                 hint="Spark tells names neither by case nor by characters that are no part of one",
             )
-    return Struct(made, origin)
+    return Struct(made)
 
 
 _UNREADABLE: Final = re.compile(r'["\\\x00-\x1f]')
-
-
-def is_readable(name: str) -> bool:
-    """Return whether the reader of JSON can look for a name; it compares without escapes."""
-    return _UNREADABLE.search(name) is None
-
-
+"""The reader of JSON compares names without escapes."""
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t\r=`]")
 
 
@@ -153,44 +143,7 @@ def column_name(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name) or "_"
 
 
-def table_ddl(kind: Type) -> str:
-    """Return the type as a table has it, in Spark's words."""
-    if isinstance(kind, Leaf):
-        if kind.kind == "decimal":
-            return f"decimal({kind.precision},{kind.scale})"
-        return "string" if kind.kind == "json" else kind.kind
-    return _nested(kind, table_ddl, lambda field: field.name)
-
-
-def ddl(kind: Type) -> str:
-    """Return the type's text, which `parse` reads."""
-    if isinstance(kind, Leaf):
-        if kind.unit:
-            return f"{kind.kind}({kind.unit})"
-        return f"decimal({kind.precision},{kind.scale})" if kind.kind == "decimal" else kind.kind
-    return _nested(kind, ddl, lambda field: field.key)
-
-
-def _nested(
-    kind: Array | Map | Struct, text: Callable[[Type], str], name: Callable[[Field], str]
-) -> str:
-    if isinstance(kind, Array):
-        return f"array<{text(kind.item)}>"
-    if isinstance(kind, Map):
-        return f"map<{text(kind.key)},{text(kind.value)}>"
-    fields = ",".join(f"{_quoted(name(field))}:{text(field.type)}" for field in kind.fields)
-    return f"struct<{fields}>"
-
-
 _WORD: Final = re.compile(r"[^\W\d]\w*", re.UNICODE)
-
-
-def _quoted(name: str) -> str:
-    if _WORD.fullmatch(name):
-        return name
-    return "`" + name.replace("`", "``") + "`"
-
-
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])", re.UNICODE)
 
 

@@ -27,18 +27,23 @@ from skylarkmq.common.crc import BODY_CRC_MASK
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
-from skylarkmq.spark.typed.building import FAULTS, Reads, Take, builder, faulty, reason_of, spread
-from skylarkmq.spark.typed.column_types import Field, Leaf, Struct, Type, TypedSchemaError
-from skylarkmq.spark.typed.heads import NONE, guess
-from skylarkmq.spark.typed.topic_schema import AVRO, JSON, PROTOBUF, TEXT, TopicSchema
+from skylarkmq.spark.typed.building import FAULTS, Build, Values, faulty, reason_of, spread
+from skylarkmq.spark.typed.column_types import Field, Leaf, Struct
+from skylarkmq.spark.typed.json_bodies import JsonBodies
+from skylarkmq.spark.typed.topic_schema import TEXT, TopicSchema
 
 VALUE: Final = "value"
 QUARANTINE: Final = "quarantine"
 TEXT_COLUMN: Final = "text"
 
 
-class Bodies(Reads, Protocol):
-    """A format: reads bodies into objects, and takes these apart."""
+class Bodies(Protocol):
+    """A format: reads bodies into objects, and builds the column of these."""
+
+    @property
+    def name(self) -> str:
+        """What reasons call the format."""
+        ...
 
     @property
     def columns(self) -> Struct:
@@ -53,6 +58,11 @@ class Bodies(Reads, Protocol):
     @property
     def decode(self) -> Callable[[bytes], Any]:
         """What makes the object of a body."""
+        ...
+
+    @property
+    def build(self) -> Build:
+        """What makes the column of objects; it raises one of FAULTS for one that is wrong."""
         ...
 
 
@@ -70,12 +80,11 @@ class BodyDecoder:
         """Take the schema.
 
         Raises:
-            TypedSchemaError: it is wrong, or its library is not installed.
+            TypedSchemaError: it is wrong.
         """
-        self._bodies: Final = bodies_of(schema)
-        self._name: Final = _NAMES[schema.format]
-        self._has_head: Final = schema.head != NONE
-        self._build: Final = builder(self._bodies.columns, self._bodies)
+        self._bodies: Final[Bodies] = (
+            TextBodies() if schema.format == TEXT else JsonBodies(schema.json_columns())
+        )
 
     @property
     def columns(self) -> Struct:
@@ -88,6 +97,7 @@ class BodyDecoder:
         reasons = _stored_reasons(batch, bodies)
         found: list[Any] = []
         places: list[int] = []
+        name, build = self._bodies.name, self._bodies.build
         decode, faults = self._bodies.decode, self._bodies.faults
         for place, body in enumerate(bodies):
             if place in reasons:
@@ -95,24 +105,20 @@ class BodyDecoder:
             try:
                 found.append(decode(body))
             except faults as error:
-                reasons[place] = self._reason(body, error)
+                reasons[place] = f"{name}: {reason_of(error)}"
                 continue
             places.append(place)
         try:
-            value = self._build(found)
+            value = build(found)
         except FAULTS:
-            wrong = faulty(self._build, found)
-            reasons |= {places[at]: f"{self._name}: {why}" for at, why in wrong.items()}
-            value = self._build([each for at, each in enumerate(found) if at not in wrong])
+            wrong = faulty(build, found)
+            reasons |= {places[at]: f"{name}: {why}" for at, why in wrong.items()}
+            value = build([each for at, each in enumerate(found) if at not in wrong])
         count = len(bodies)
         if reasons:
             value = spread(value, [place not in reasons for place in range(count)])
         texts = [reasons.get(place) for place in range(count)]
         return Decoded(value, pa.array(texts, pa.string()))
-
-    def _reason(self, body: bytes, error: Exception) -> str:
-        looks = "" if self._has_head else guess(body)
-        return f"{self._name}: {reason_of(error)}" + (f"; {looks}" if looks else "")
 
 
 def _stored_reasons(batch: pa.RecordBatch, bodies: list[bytes | None]) -> dict[int, str]:
@@ -143,58 +149,15 @@ def _why_packed(body: bytes, flag: int) -> str:
     return "the body was left compressed"
 
 
-_NAMES: Final = {JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf", TEXT: "text"}
-_CONFLUENT_SIZE: Final = 5
-
-
-def bodies_of(schema: TopicSchema) -> Bodies:
-    """Return the reader of the schema's format. Loads its library.
-
-    Raises:
-        TypedSchemaError: the schema is wrong, or the library is not installed.
-    """
-    if schema.format == TEXT:
-        return TextBodies()
-    if schema.format == JSON:
-        return _json(schema)
-    try:
-        return _avro(schema) if schema.format == AVRO else _protobuf(schema)
-    except ImportError as error:
-        raise TypedSchemaError(
-            f"{_NAMES[schema.format]} needs a library that is not here: {error}",
-            hint="pip install 'skylarkmq[typed]'",
-        ) from error
-
-
-def _json(schema: TopicSchema) -> Bodies:
-    from skylarkmq.spark.typed.json_bodies import JsonBodies
-
-    return JsonBodies(schema.json_columns(), schema.head)
-
-
-def _avro(schema: TopicSchema) -> Bodies:
-    from skylarkmq.spark.typed.avro_bodies import AvroBodies
-
-    return AvroBodies(schema.definition, schema.head, schema.writers)
-
-
-def _protobuf(schema: TopicSchema) -> Bodies:
-    from skylarkmq.spark.typed.protobuf_bodies import ProtobufBodies
-
-    return ProtobufBodies(schema.descriptors, schema.message, schema.head)
-
-
 class TextBodies:
     """Reads bodies that are UTF-8 into one column."""
 
     def __init__(self) -> None:
+        self.name: Final = "text"
         self.columns: Final = Struct((Field(TEXT_COLUMN, Leaf("string")),))
         self.faults: Final = (UnicodeDecodeError,)
         self.decode: Final[Callable[[bytes], Any]] = lambda body: str(body, "utf-8")
 
-    def field(self, struct: Struct, field: Field) -> Take:
-        """Return what gives the texts, which are the column."""
-        return lambda values: values
-
-    def prepare(self, kind: Type) -> Take | None:
-        """Return None: texts are as their column needs them."""
+    def build(self, texts: Values) -> pa.Array[Any]:
+        """Return the column of texts."""
+        return pa.StructArray.from_arrays([pa.array(texts, pa.string())], [TEXT_COLUMN])

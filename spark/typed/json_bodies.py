@@ -10,22 +10,19 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from skylarkmq.spark.typed.building import Take, Values
+from skylarkmq.spark.typed.building import attribute, builder
 from skylarkmq.spark.typed.column_types import (
     Array,
-    Field,
     Leaf,
     Map,
     Struct,
     Type,
     TypedSchemaError,
 )
-from skylarkmq.spark.typed.heads import CONFLUENT, NONE, without_confluent
 
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
@@ -54,34 +51,19 @@ _KEYS: Final = ("string", "int", "bigint")
 
 
 class JsonBodies:
-    """Reads JSON bodies, and takes what it read apart."""
+    """Reads JSON bodies, and builds the column of what it read."""
 
-    def __init__(self, columns: Struct, head: str = NONE) -> None:
-        """Take the columns, and what stands before the JSON.
+    def __init__(self, columns: Struct) -> None:
+        """Take the columns.
 
         Raises:
             TypedSchemaError: a map's keys are of a type that JSON's names are not.
         """
+        self.name: Final = "JSON"
         self.columns: Final = columns
         self.faults: Final = (ValueError, RecursionError)  # msgspec's own are ValueErrors
-        decode = msgspec.json.Decoder(_python(columns)).decode
-        self.decode: Final[Callable[[bytes], Any]] = (
-            (lambda body: decode(without_confluent(body))) if head == CONFLUENT else decode
-        )
-
-    def field(self, struct: Struct, field: Field) -> Take:
-        """Return what takes a field out of the objects."""
-        get = attrgetter(f"f{struct.fields.index(field)}")
-        return lambda values: list(map(get, values))
-
-    def prepare(self, kind: Type) -> Take | None:
-        """Return what makes texts of the column type `json`."""
-        return _texts if isinstance(kind, Leaf) and kind.kind == "json" else None
-
-
-def _texts(values: Values) -> Values:
-    texts = [None if value is None else str(bytes(value), "utf-8") for value in values]
-    return [None if text == "null" else text for text in texts]
+        self.decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(_python(columns)).decode
+        self.build: Final = builder(columns)
 
 
 def _nullable(kind: Type) -> Any:
@@ -105,7 +87,7 @@ def _python(kind: Type) -> Any:
         return dict[_python(kind.key), _nullable(kind.value)]  # type: ignore[misc]
     return msgspec.defstruct(
         "Body",
-        [(f"f{at}", _nullable(field.type), None) for at, field in enumerate(kind.fields)],
-        rename={f"f{at}": field.key for at, field in enumerate(kind.fields)},
+        [(attribute(at), _nullable(field.type), None) for at, field in enumerate(kind.fields)],
+        rename={attribute(at): field.key for at, field in enumerate(kind.fields)},
         gc=False,
     )

@@ -118,9 +118,6 @@ ALLOWED = {
     ("skylarkmq/testing/profiles.py", "prometheus_client"): "the type of an argument alone",
     ("skylarkmq/testing/plugin.py", "pytest"): "the plug-in, which pytest itself loads",
     ("spark/requirements.py", "subprocess"): "asks a Java for its version",
-    ("spark/typed/avro_bodies.py", "fastavro"): "optional; the extra `typed`",
-    ("spark/typed/topic_schema.py", "fastavro"): "optional; the extra `typed`",
-    ("spark/typed/protobuf_bodies.py", "google"): "optional; the extra `typed`",
 }
 
 

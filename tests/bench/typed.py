@@ -4,33 +4,27 @@
 
 One core, no Spark and no broker: batches of 2,048 orders of ten fields (a list of two structs, a
 struct, a time, a text that is null in two of three) in, the columns `value` and `quarantine` out.
-`alone` is the same library without this package's columns: pyarrow.json reading all bodies as
-lines, fastavro and protobuf making their objects. Rounds are interleaved, medians are shown.
+`alone` is a library without this package: pyarrow.json reading all bodies as lines, a cast of
+pyarrow's. Rounds are interleaved, medians are shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import io
 import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 from zlib import crc32
 
-import fastavro
 import pyarrow as pa
 import pyarrow.json
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from skylarkmq.spark.typed.column_types import arrow_type, columns_of
 from skylarkmq.spark.typed.decoding import BodyDecoder
-from skylarkmq.spark.typed.protobuf_bodies import compiled
 from skylarkmq.spark.typed.topic_schema import TopicSchema
 
 BATCH_ROWS = 2048
@@ -46,50 +40,6 @@ JSON_COLUMNS = {
     "weight": "bigint",
     "carrier": "string",
 }
-AVRO = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "customer", "type": "string"},
-        {"name": "price", "type": "double"},
-        {"name": "paid", "type": "boolean"},
-        {"name": "placed", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {
-            "name": "items",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "Item",
-                    "fields": [{"name": "sku", "type": "string"}, {"name": "n", "type": "int"}],
-                },
-            },
-        },
-        {
-            "name": "address",
-            "type": {
-                "type": "record",
-                "name": "Address",
-                "fields": [{"name": "city", "type": "string"}, {"name": "zip", "type": "string"}],
-            },
-        },
-        {"name": "note", "type": ["null", "string"]},
-        {"name": "weight", "type": "long"},
-        {"name": "carrier", "type": "string"},
-    ],
-}
-PROTO = """
-syntax = "proto3";
-import "google/protobuf/timestamp.proto";
-message Item { string sku = 1; int32 n = 2; }
-message Address { string city = 1; string zip = 2; }
-message Order {
-  int64 id = 1; string customer = 2; double price = 3; bool paid = 4;
-  google.protobuf.Timestamp placed = 5; repeated Item items = 6; Address address = 7;
-  optional string note = 8; int64 weight = 9; string carrier = 10;
-}
-"""
 PLACED = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
@@ -131,7 +81,7 @@ Road = tuple[str, list[bytes], BodyDecoder, Callable[[list[bytes]], object]]
 
 def roads(rows: list[dict[str, Any]]) -> list[Road]:
     """Each format: its name, bodies, decoder, and what its library does alone."""
-    return [json_road(rows), avro_road(rows), protobuf_road(rows), text_road(rows)]
+    return [json_road(rows), text_road(rows)]
 
 
 def json_road(rows: list[dict[str, Any]]) -> Road:
@@ -144,39 +94,6 @@ def json_road(rows: list[dict[str, Any]]) -> Road:
         return pa.json.read_json(pa.BufferReader(b"\n".join(found)), read, parse)
 
     return "JSON", bodies, BodyDecoder(TopicSchema("json", columns=JSON_COLUMNS)), alone
-
-
-def avro_road(rows: list[dict[str, Any]]) -> Road:
-    schema = fastavro.parse_schema(AVRO)
-
-    def written(row: dict[str, Any]) -> bytes:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, schema, row)
-        return out.getvalue()
-
-    def alone(found: list[bytes]) -> object:
-        return [fastavro.schemaless_reader(io.BytesIO(each), schema, None) for each in found]
-
-    decoder = BodyDecoder(TopicSchema("avro", definition=json.dumps(AVRO)))
-    return "Avro", list(map(written, rows)), decoder, alone
-
-
-def protobuf_road(rows: list[dict[str, Any]]) -> Road:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "order.proto"
-        path.write_text(PROTO)
-        descriptors = compiled(path)
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    order: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("Order"))
-    bodies = [order(**row).SerializeToString() for row in rows]
-
-    def alone(found: list[bytes]) -> object:
-        return [order.FromString(each) for each in found]
-
-    schema = TopicSchema("protobuf", descriptors=descriptors, message="Order")
-    return "Protobuf", bodies, BodyDecoder(schema), alone
 
 
 def text_road(rows: list[dict[str, Any]]) -> Road:

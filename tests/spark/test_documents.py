@@ -14,7 +14,7 @@ from skylarkmq.spark.jobs.archive import ArchiveOptions
 from skylarkmq.spark.jobs.common import JobSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import documented
-from tests.test_documents import ARCHIVE, NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
+from tests.test_documents import ARCHIVE, AVRO_PAGE, NAME_SERVER, PROMISE, SNIPPETS, SPARK_MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,14 @@ def compared(broker: SyncBroker, topic: str, table: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", [name for name in SNIPPETS if SPARK_MARK in SNIPPETS[name]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, block in SNIPPETS.items()
+        if SPARK_MARK in block and not name.startswith(AVRO_PAGE)
+    ],
+)
 def test_a_program(
     name: str,
     spark: SparkSession,

@@ -167,7 +167,7 @@ def test_two_runs_that_make_the_columns(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_schema(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        archive_typed.load(str(tmp_path / "gone.avsc"))
+        archive_typed.load(str(tmp_path / "gone.json"))
     with pytest.raises(UsageError, match="keys of string"):
         archive_typed.load(schema_file(tmp_path, days="map<date,int>"))
 

@@ -55,6 +55,19 @@ types: st.SearchStrategy[Type] = st.recursive(
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
+def ddl(kind: Type) -> str:
+    """The type's text, which `parse` reads."""
+    if isinstance(kind, Leaf):
+        if kind.unit:
+            return f"{kind.kind}({kind.unit})"
+        return f"decimal({kind.precision},{kind.scale})" if kind.kind == "decimal" else kind.kind
+    if isinstance(kind, Array):
+        return f"array<{ddl(kind.item)}>"
+    if isinstance(kind, Map):
+        return f"map<{ddl(kind.key)},{ddl(kind.value)}>"
+    return f"struct<{','.join(f'`{field.key}`:{ddl(field.type)}' for field in kind.fields)}>"
+
+
 def values(kind: Type) -> st.SearchStrategy[Any]:
     """Values as `to_pylist` of a column gives them, None among them."""
     return st.none() | present(kind)

@@ -1,7 +1,6 @@
 """What the decoder does whatever the format: packed and damaged bodies, rows that stay in place."""
 
 import sys
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
-from skylarkmq.spark.typed.column_types import TypedSchemaError
 from skylarkmq.spark.typed.decoding import BodyDecoder
 from skylarkmq.spark.typed.topic_schema import TopicSchema
 from tests.spark.support.typed_values import decoded
@@ -104,20 +102,3 @@ def test_text() -> None:
     found = decoded(reader, "naïve".encode(), b"\xff", b"", None)
     assert found.value.to_pylist() == [{"text": "naïve"}, None, {"text": ""}, None]
     assert found.quarantine.to_pylist()[1].startswith("text: 'utf-8' codec can't decode byte 0xff")
-
-
-@pytest.mark.parametrize(("kind", "library"), [("avro", "fastavro"), ("protobuf", "google")])
-def test_without_the_library(kind: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(sys.modules):
-        if name.split(".")[0] == library or name.startswith("skylarkmq.spark.typed."):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
-    from skylarkmq.spark.typed.column_types import TypedSchemaError as Refused
-    from skylarkmq.spark.typed.decoding import BodyDecoder as Decoder
-    from skylarkmq.spark.typed.topic_schema import TopicSchema as Schema
-
-    more: dict[str, Any] = {"definition": "{}", "descriptors": b""}
-    with pytest.raises(Refused, match="needs a library that is not here") as raised:
-        Decoder(Schema(kind, **more))
-    assert raised.value.hint == "pip install 'skylarkmq[typed]'"
-    assert issubclass(Refused, ValueError) and Refused is not TypedSchemaError

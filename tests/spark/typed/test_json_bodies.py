@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.spark.typed.column_types import Struct, TypedSchemaError, arrow_type, ddl
+from skylarkmq.spark.typed.column_types import Struct, TypedSchemaError, arrow_type
 from skylarkmq.spark.typed.decoding import BodyDecoder
 from skylarkmq.spark.typed.topic_schema import TopicSchema
-from tests.spark.support.typed_values import decoded, jsonable, present, reasons, structs, types
+from tests.spark.support.typed_values import (
+    ddl,
+    decoded,
+    jsonable,
+    present,
+    reasons,
+    structs,
+    types,
+)
 
 ORDER = {
     "id": "bigint",
@@ -23,8 +31,8 @@ ORDER = {
 }
 
 
-def decoder(head: str = "none", **columns: str) -> BodyDecoder:
-    return BodyDecoder(TopicSchema("json", head, columns or ORDER))
+def decoder(**columns: str) -> BodyDecoder:
+    return BodyDecoder(TopicSchema("json", columns or ORDER))
 
 
 @given(structs(types), st.data(), st.booleans())
@@ -70,21 +78,11 @@ def test_a_body_that_does_not_decode_leaves_its_neighbours() -> None:
         (b'{"id": 1} {"id": 2}', "trailing characters"),
         (b'{"more": {"a": "\xff"}}', "utf-8"),
         (b"", "truncated"),
-        (b"\x00\x00\x00\x00\x11{}", 'Confluent head of schema id 17: "head": "confluent"'),
-        (b"\x1f\x8b\x08\x00", "like gzip"),
     ],
 )
 def test_reasons(body: bytes, reason: str) -> None:
     (found,) = reasons(decoder(), body)
     assert found is not None and reason in found
-
-
-def test_confluent_heads_are_passed_over() -> None:
-    reader = decoder("confluent")
-    found = decoded(reader, b"\0\0\0\0\x07" + b'{"id": 3}', b'{"id": 3}', b"\0\0")
-    assert found.value.to_pylist()[0]["id"] == 3
-    assert [reason is not None and "no Confluent head" in reason for reason in
-            found.quarantine.to_pylist()] == [False, True, True]  # fmt: skip
 
 
 def test_json_columns_keep_the_text() -> None:

@@ -13,24 +13,15 @@ from skylarkmq.spark.typed.column_types import (
     Struct,
     TypedSchemaError,
     columns_of,
-    ddl,
     parse,
-    table_ddl,
 )
-from skylarkmq.spark.typed.decoding import BodyDecoder
-from skylarkmq.spark.typed.topic_schema import load
-from tests.spark.support.typed_values import structs, types
-from tests.spark.typed.test_protobuf_bodies import PROTO, descriptors
-
-ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "int"}]}
-ORDER = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}
-BOTH = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": ITEM}]}
+from skylarkmq.spark.typed.topic_schema import TopicSchema, load
+from tests.spark.support.typed_values import ddl, structs, types
 
 
 @given(structs(types))
 def test_types_are_what_their_texts_say(kind: Struct) -> None:
-    assert ddl(parse(ddl(kind))) == ddl(kind)
-    assert table_ddl(parse(table_ddl(kind))) == table_ddl(kind)
+    assert parse(ddl(kind)) == kind
 
 
 @pytest.mark.parametrize(
@@ -72,61 +63,25 @@ def own(**more: Any) -> dict[str, Any]:
     return {"version": 1, **more}
 
 
-def test_avro_files(tmp_path: Path) -> None:
-    written(tmp_path, "Item.avsc", ITEM)
-    path = written(tmp_path, "Order.avsc", ORDER)
-    found = load(path)
-    assert (found.format, found.head) == ("avro", "none")
-    assert table_ddl(BodyDecoder(found).columns) == "struct<item:struct<n:int>>"
-    assert load(written(tmp_path, "order.v2.json", BOTH)).format == "avro"
-    inline = load(written(tmp_path, "a.json", own(format="avro", schema=BOTH)))
-    assert json.loads(inline.definition) == BOTH
-
-
-def test_our_own_form_of_avro_with_writers(tmp_path: Path) -> None:
-    written(tmp_path, "both.avsc", BOTH)
-    more = own(format="avro", schema="both.avsc", head="confluent", writers={"3": "both.avsc"})
-    found = load(written(tmp_path, "orders.json", more))
-    assert found.writers.keys() == {"3"} and found.head == "confluent"
-    more = own(format="avro", schema="both.avsc", head="single-object", writers=["both.avsc"])
-    assert load(written(tmp_path, "orders.json", more)).writers.keys() == {"0"}
-    BodyDecoder(pickle.loads(pickle.dumps(found)))
-
-
-def test_protobuf_files(tmp_path: Path) -> None:
-    path = written(tmp_path, "shop.desc", descriptors())
-    found = load(f"{path}#shop.Order")
-    assert (found.format, found.message) == ("protobuf", "shop.Order")
-    named = own(format="protobuf", descriptors="shop.desc", message="shop.Item", head="confluent")
-    assert load(written(tmp_path, "orders.json", named)).head == "confluent"
-    proto = written(tmp_path, "shop.proto", PROTO)
-    columns = BodyDecoder(load(f"{proto}#shop.Item")).columns
-    assert table_ddl(columns) == "struct<sku:string,n:int>"
+def test_a_schema_pickles(tmp_path: Path) -> None:
+    found = load(written(tmp_path, "orders.json", own(format="json", columns={"id": "int"})))
+    assert found == TopicSchema("json", {"id": "int"})
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert load(written(tmp_path, "lines.json", own(format="text"))) == TopicSchema("text")
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
         ("{", "is no JSON"),
-        ({"columns": {}}, "is no schema: it is neither of Avro"),
-        (own(format="xml"), "format 'xml' is none"),
+        ({"columns": {}}, 'is no schema: it has no "format"'),
+        ([], 'is no schema: it has no "format"'),
+        (own(format="xml"), "format 'xml' is none. Formats are json, text"),
         ({"format": "text"}, "version None is not known"),
         (own(format="json", colums={}), "'colums' is no key of format json"),
         (own(format="json"), '"columns" has to be an object'),
         (own(format="json", columns={"a": 1}), '"columns" has to be an object'),
         (own(format="json", columns={"a": "in"}), "column 'a': 'in' is no type"),
-        (own(format="json", columns={"a": "int"}, head="single-object"), "none of json"),
-        (own(format="text", head="confluent"), "head 'confluent' is none of text"),
-        (own(format="avro"), '"schema" is missing'),
-        (own(format="avro", schema="gone.avsc"), "gone.avsc cannot be read: No such file"),
-        (own(format="avro", schema=BOTH, head="confluent"), "a Confluent head needs writers"),
-        (own(format="avro", schema=BOTH, writers={"1": BOTH}), "writers go with a head"),
-        (
-            own(format="avro", schema=BOTH, head="confluent", writers=[BOTH]),
-            "writers are an object by schema ids",
-        ),
-        (own(format="protobuf"), '"descriptors" has to name a file'),
-        ({"type": "record", "name": "R", "fields": [{"name": "x", "type": "Lost"}]}, "Lost"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, content: Any, why: str) -> None:
@@ -136,8 +91,33 @@ def test_files_that_are_wrong(tmp_path: Path, content: Any, why: str) -> None:
     assert why in str(raised.value)
 
 
-def test_a_message_belongs_to_protobuf(tmp_path: Path) -> None:
-    with pytest.raises(TypedSchemaError, match="only Protobuf has messages by name"):
-        load(written(tmp_path, "both.avsc", BOTH) + "#Order")
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(TypedSchemaError, match=r"gone\.json cannot be read: No such file"):
+        load(str(tmp_path / "gone.json"))
     with pytest.raises(TypedSchemaError, match="larger than"):
-        load(written(tmp_path, "big.desc", bytes(17 << 20)))
+        load(written(tmp_path, "big.json", bytes(17 << 20)))
+
+
+@pytest.mark.parametrize("name", ["order.avsc", "shop.desc#shop.Order", "shop.proto"])
+def test_binary_bodies_are_decoded_when_they_are_read(name: str) -> None:
+    with pytest.raises(TypedSchemaError, match=r"without --schema.*docs/spark/avro\.md"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "instead"),
+    [
+        (own(format="avro", schema={}), "docs/spark/avro.md"),
+        (own(format="protobuf", descriptors="shop.desc"), "docs/spark/avro.md"),
+        ({"type": "record", "name": "Order", "fields": []}, "docs/spark/avro.md"),
+        ({"type": "object", "properties": {}}, "JSON Schemas are not read"),
+        (own(format="json", schema={}), "JSON Schemas are not read"),
+        (own(format="json", columns={"a": "int"}, head="confluent"), "column body after it"),
+    ],
+)
+def test_what_is_no_schema_any_more_says_what_to_do(
+    tmp_path: Path, content: Any, instead: str
+) -> None:
+    with pytest.raises(TypedSchemaError) as raised:
+        load(written(tmp_path, "orders.json", content))
+    assert instead in str(raised.value)
