@@ -33,7 +33,10 @@ _DECODE_LATER: Final = (
     "Archive Avro and Protobuf without --schema, and decode the column body when you read it: "
     "docs/spark/avro.md has the programs"
 )
-_WITHOUT_HEAD: Final = "Archive such bodies without --schema, and decode the column body after it"
+_WITHOUT_HEAD: Final = (
+    "Archive such bodies without --schema, and cut the head off the column body when you read it: "
+    "docs/spark/avro.md"
+)
 _OWN_FORM: Final = 'Write {"version": 1, "format": "json", "columns": {"id": "bigint", ...}}'
 _INSTEAD: Final = {"head": _WITHOUT_HEAD, "schema": f"{_OWN_FORM}: JSON Schemas are not read"}
 """Keys that there are no more, and what to do."""

@@ -112,7 +112,10 @@ def test_binary_bodies_are_decoded_when_they_are_read(name: str) -> None:
         ({"type": "record", "name": "Order", "fields": []}, "docs/spark/avro.md"),
         ({"type": "object", "properties": {}}, "JSON Schemas are not read"),
         (own(format="json", schema={}), "JSON Schemas are not read"),
-        (own(format="json", columns={"a": "int"}, head="confluent"), "column body after it"),
+        (
+            own(format="json", columns={"a": "int"}, head="confluent"),
+            "cut the head off the column body",
+        ),
     ],
 )
 def test_what_is_no_schema_any_more_says_what_to_do(
