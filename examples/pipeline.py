@@ -6,10 +6,12 @@
     kill -9    that job with all its processes, in the middle of a batch, and start it again
     compute    each carrier's mean departure delay on each day, three times: from the stream of
                messages, from the archive, and by Arrow from the package's own file
+    count      messages by window of time, with the example `windows`
     compare    every sum and every count; draw them
 
 What must hold: the archive has each message once, by (broker, queue, offset) and by row of the
-source; and all three sides agree on every carrier and day.
+source; all three sides agree on every carrier and day; and each window that has closed counts what
+the archive has of its time.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from deltalake import DeltaTable
 
+from examples import windows
 from examples.flights import TOPIC, BrokerProcess, Flights, flights_file, publish
 from examples.flights import Figures as Published
 from examples.pipeline_figures import (
@@ -49,7 +53,7 @@ from skylarkmq.spark.jobs.reporting import Progress
 from skylarkmq.spark.storage import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MASTER: Final = "local[2]"
 SETTINGS: Final = {
@@ -64,6 +68,7 @@ POLL_S: Final = 0.05
 STEP_LIMIT_S: Final = 600.0  # for one step, on the slowest machine
 STOP_LIMIT_S: Final = 60.0
 SHOWN_WRONG: Final = 10
+WINDOW: Final = "100 milliseconds"  # a tag is a carrier, and the whole year is sent in seconds
 HEAD: Final = ["carrier", "flights", "mean delay: source", "stream", "archive", "days equal"]
 
 
@@ -77,6 +82,7 @@ class Outcome:
     rows_at_kill: int = 0
     archived: int = 0
     files: int = 0
+    windows: int = 0
     sides: dict[str, Figures] = field(default_factory=dict[str, Figures])
     wrong: list[str] = field(default_factory=list[str])
 
@@ -244,6 +250,21 @@ def check_archive(spark: SparkSession, path: Path, outcome: Outcome) -> None:
             outcome.wrong.append(f"the archive has {found[name]:,} {name}, not {outcome.total:,}")
 
 
+def count_windows(
+    spark: SparkSession, namesrv: str, messages: DataFrame, table: Path, outcome: Outcome
+) -> None:
+    """Count the topic by window; those that have closed are as the archive's messages say."""
+    options = {"nameServer": namesrv, "topic": TOPIC, "startingOffsets": "earliest"}
+    windows.count(spark, options, str(table), WINDOW, "0 seconds")
+    wanted = windows.by_window(messages, WINDOW, "0 seconds").toArrow().to_pylist()
+    last = max(row["start"] for row in wanted)
+    closed = [row for row in wanted if row["start"] < last]
+    found = DeltaTable(table).to_pyarrow_table().to_pylist()
+    outcome.windows = len(found)
+    if sorted(found, key=repr) != sorted(closed, key=repr):
+        outcome.wrong.append(f"{len(found):,} windows differ from the archive's {len(closed):,}")
+
+
 def compute(
     path: Path,
     job: ArchiveJob,
@@ -268,6 +289,8 @@ def compute(
             messages = archive_table.read(spark, job.table)
             rows = by_carrier_and_day(messages).collect()
             outcome.sides["archive"] = from_rows(rows)
+        with outcome.timed("windows"):
+            count_windows(spark, namesrv, messages, root / "windows", outcome)
     finally:
         spark.stop()
     for name in ("stream", "archive"):
@@ -286,6 +309,7 @@ def report(outcome: Outcome, picture: Path) -> None:
         ("  committed when killed", f"{outcome.rows_at_kill:,}", ""),
         ("aggregated from the stream", f"{outcome.total:,}", f"{seconds['stream']:.1f} s"),
         ("aggregated from the archive", f"{outcome.total:,}", f"{seconds['read archive']:.1f} s"),
+        ("windows of carriers, each once", f"{outcome.windows:,}", f"{seconds['windows']:.1f} s"),
         ("carriers and days compared", f"{len(outcome.sides['source']):,}", ""),
     ]
     click.echo()

@@ -184,10 +184,6 @@ class BlockingClient:
         names = self._named(self._opened.source.topics)
         return sorted({self.namespace.unwrap(name) for name in names if self.namespace.holds(name)})
 
-    def clusters(self) -> dict[str, str]:
-        """Return the cluster of each broker that there is, by its name; raises as `topics`."""
-        return self._named(self._opened.source.cluster_of_brokers)
-
     def route(self, topic: str, *, max_age_s: float = 0.0) -> TopicRoute:
         """Return where a topic lives, from memory when that is younger than `max_age_s`.
 

@@ -35,6 +35,10 @@ SWITCHES: Final = frozenset(
 REMOVED: Final = {
     "skylarkmq.spark.jobs.audit": "A store is checked by `skylarkmq store verify DIR`, an archive "
     "is compared in Spark itself: see docs/spark/archive.md",
+    "skylarkmq.spark.jobs.dlq": "`skylarkmq dlq redrive GROUP` sends letters back, and Spark's own "
+    "SQL reports on topic %DLQ%GROUP: see docs/spark/jobs.md",
+    "skylarkmq.spark.jobs.metrics": "Spark's own windows count into a Delta table: see "
+    "docs/spark/windows.md",
 }
 """Modules that were there, and what to use instead."""
 HELP: Final = f"""\

@@ -115,11 +115,6 @@ class NameServers:
         brokers = (await self.cluster_info()).broker_addr_table
         return {broker.cluster for broker in brokers.values() if broker.cluster}
 
-    async def cluster_of_brokers(self) -> dict[str, str]:
-        """Return the cluster of each broker that is registered, by the broker's name."""
-        brokers = (await self.cluster_info()).broker_addr_table
-        return {name: broker.cluster or "" for name, broker in brokers.items()}
-
     async def cluster_info(self) -> ClusterInfo:
         """Return all brokers that are registered, by name and by cluster."""
         info = await self._ask(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, {})

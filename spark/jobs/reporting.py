@@ -19,7 +19,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, Self, TextIO
 
 from skylarkmq.spark.clock import BlockingClock, SystemClock
@@ -252,17 +251,6 @@ def show(value: object) -> str:
     text = str(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."
-
-
-def instant(ms: int | None, timespec: str = "milliseconds") -> str | None:
-    """Return a time as ISO 8601 in UTC; one beyond the calendar as milliseconds."""
-    if ms is None:
-        return None
-    try:
-        text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
-    return text.replace("+00:00", "Z").replace(".000Z", "Z")
 
 
 def _label(name: str) -> str:

@@ -150,18 +150,6 @@ MUTANTS: Final = (
         "return self._lost",
         "spark/ledgers/test_hold.py",
     ),
-    Mutant(
-        "spark/ledgers/line_log.py",
-        "        os.fsync(self._descriptor)\n",
-        "",
-        "spark/ledgers/test_line_log.py",
-    ),
-    Mutant(
-        "spark/ledgers/line_log.py",
-        '            os.ftruncate(descriptor, data.rfind(b"\\n") + 1)\n',
-        "",
-        "spark/ledgers/test_line_log.py",
-    ),
     # Brokers that do not answer
     Mutant(
         "client/admin/base.py",

@@ -49,6 +49,8 @@ def test_a_module_stands_for_a_file(given: list[str], expected: list[str]) -> No
         (["-m", "skylarkmq.spark.jobs.archiv"], "jobs.archiv'"),
         (["-m", "skylarkmq.spark.jobs.audit", "store", "x"], "`skylarkmq store verify DIR`"),
         (["-m", ""], "there is no module ''"),
+        (["-m", "skylarkmq.spark.jobs.dlq", "redrive", "x"], "`skylarkmq dlq redrive GROUP`"),
+        (["-m", "skylarkmq.spark.jobs.metrics", "x"], "docs/spark/windows.md"),
         (["-m", ".relative"], "there is no module '.relative'"),
     ],
 )
