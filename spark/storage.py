@@ -151,34 +151,6 @@ class Location:
         """The folder on this machine; None in an object store."""
         return Path(unquote(urlsplit(self.uri).path)) if self.scheme == FILE else None
 
-    def child(self, name: str) -> Location:
-        """Return a place below, by its name or by several names separated by slashes."""
-        if self.path is not None:
-            return Location((self.path / name).as_uri(), self.options)
-        return Location(f"{self.uri}/{name.strip('/')}", self.options)
-
-    def sibling(self, ending: str) -> Location:
-        """Return the place beside this one whose name has `ending` after it."""
-        if self.path is not None:
-            return Location(self.path.with_name(self.path.name + ending).as_uri(), self.options)
-        return Location(self.uri + ending, self.options)
-
-    def names(self) -> list[str]:
-        """Return the names that lie directly at the place, sorted; none when it is not there.
-
-        Raises what `store` does, and StorageError, OSError when it cannot be read.
-        """
-        if self.path is not None:
-            try:
-                return sorted(os.listdir(self.path))
-            except FileNotFoundError:
-                return []
-        store = self.store()
-        with self.errors():
-            found = store.list_with_delimiter()
-        paths = [*(str(each["path"]) for each in found["objects"]), *found["common_prefixes"]]
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
-
     def delta_options(self) -> dict[str, str]:
         """Return what deltalake takes as `storage_options`.
 

@@ -19,9 +19,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from skylarkmq.spark.archive.durability import LogSync, mend
+from skylarkmq.spark.archive.durability import LogSync, make_folder, mend
 from skylarkmq.spark.archive.state import ArchiveError
-from skylarkmq.spark.ledgers.objects import make_folder
 from skylarkmq.spark.requirements import check_storage_packages
 from skylarkmq.spark.storage import Location
 

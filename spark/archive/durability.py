@@ -27,7 +27,6 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from skylarkmq.spark.ledgers.objects import sync_path
 from skylarkmq.spark.storage import Location
 
 logger = logging.getLogger(__name__)
@@ -38,6 +37,23 @@ _COMMIT: Final = re.compile(r"[0-9]{20}\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"[0-9]{20}\.checkpoint\.parquet", re.ASCII)
 _CHECKPOINTS_LOOKED_AT: Final = 2
 _PARQUET_END: Final = b"PAR1"
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if need be; their entries are durable."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_path(folder.parent)
 
 
 def sync_files(location: Location, names: Iterable[str]) -> None:

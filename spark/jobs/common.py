@@ -186,12 +186,6 @@ def batch_option(default: int) -> Any:
     return option("--batch-messages", type=click.IntRange(min=1), default=default, help=help_)
 
 
-def rate_option(help_: str) -> Any:
-    """Return the field of --rate: so many a second at most, None without a limit."""
-    positive = click.FloatRange(min=0, min_open=True)
-    return option("--rate", type=positive, metavar="N", help=help_)
-
-
 def job_command(
     job: str,
     options: type[Options],

@@ -342,7 +342,7 @@ def _shown(queues: Iterable[MessageQueue]) -> str:
 
 
 def task_window(options: SinkOptions) -> tuple[SendWindow, Callable[[str], list[MessageQueue]]]:
-    """Return what a task of the sink, or of the job replay, sends with, and what finds queues.
+    """Return what a task sends with, and what finds queues.
 
     That is a window over the worker's client, and a function that returns the queues of a topic.
 

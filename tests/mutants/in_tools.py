@@ -144,12 +144,6 @@ MUTANTS: Final = (
         "            if span is not None and (span.first < slot.at or span.last > slot.end):",
         "spark/reading/test_ranges.py",
     ),
-    Mutant(
-        "spark/ledgers/hold.py",
-        "return self._lost or (late and self._place.path is None)",
-        "return self._lost",
-        "spark/ledgers/test_hold.py",
-    ),
     # Brokers that do not answer
     Mutant(
         "client/admin/base.py",

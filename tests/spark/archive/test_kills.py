@@ -18,7 +18,6 @@ from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.removal import erase, expire, vacuum
 from skylarkmq.spark.archive.state import ArchiveError
 from skylarkmq.spark.archive.table import ArchiveTable
-from skylarkmq.spark.ledgers import objects
 from skylarkmq.spark.offsets import QueueKey
 from tests.spark.support.archives import (
     DAY_MS,
@@ -185,8 +184,7 @@ class Disk:
         self._root = root
         self._synced: dict[Path, int] = {}
         self._entries: set[Path] = set()
-        for owner in (durability, objects):
-            monkeypatch.setattr(owner, "sync_path", self.sync)
+        monkeypatch.setattr(durability, "sync_path", self.sync)
 
     def sync(self, path: Path) -> None:
         if path.is_dir():

@@ -92,7 +92,7 @@ def test_two_drivers_race(place: Location, same: bool) -> None:
 
 def test_two_make_the_table(s3_place: Location) -> None:
     for number in range(4):
-        place = s3_place.child(f"made-{number}")
+        place = Location(f"{s3_place.uri}/made-{number}", s3_place.options)
         made: list[ArchiveTable] = []
         started = threading.Barrier(2)
 

@@ -1,29 +1,23 @@
-"""The job replay: what it refuses, and a run through Spark that ends early and goes on."""
+"""The job replay: what it refuses, and runs through Spark, each message once."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from skylarkmq.client import DeduplicationWindow
+from skylarkmq.client.sync import Admin
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.jobs import replay
-from skylarkmq.spark.jobs.common import JobError, JobSettings
-from skylarkmq.spark.jobs.replay import (
-    ReplayOptions,
-    extended,
-    ledger_place,
-    selection_of,
-    share_out,
-)
-from skylarkmq.spark.jobs.replay_ledger import Done, Ledger, ReplayPlan, Selection
-from skylarkmq.spark.jobs.reporting import Summary
+from skylarkmq.spark.jobs.common import JobSettings, UsageError
+from skylarkmq.spark.jobs.replay import ReplayOptions, assign, topics_of
+from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import T0_MS, append, here, open_table, rows_of, run_of
@@ -48,22 +42,9 @@ def archive_of(folder: Path, topics: tuple[str, ...] = ("orders",), count: int =
     return str(folder)
 
 
-def selected(options: ReplayOptions, settings: JobSettings) -> Selection:
-    """The selection of a run."""
-    return selection_of(options, settings, ArchiveTable.open(here(Path(options.archive))))
-
-
-def test_what_is_selected(tmp_path: Path) -> None:
-    path = archive_of(tmp_path / "archive")
-    options = ReplayOptions(path, "again", start_ms=5, where=" tags = 'A' ")
-    settings = JobSettings()
-    selection = selected(options, settings)
-    assert selection == Selection(path, ("orders",), "again", 5, None, "tags = 'A'", False)
-    place = ledger_place(options, selection, settings)
-    assert place.path == Path(f"{path}.replays/again-{selection.name}")
-    for mine in (str(tmp_path / "mine"), "s3://bucket/mine"):
-        options = ReplayOptions(path, "again", ledger=mine)
-        assert str(ledger_place(options, selection, settings)) == mine
+def chosen(path: str, options: ReplayOptions) -> tuple[str, ...]:
+    """The topics of a run."""
+    return topics_of(replace(options, archive=path), ArchiveTable.open(here(Path(path))))
 
 
 @pytest.mark.parametrize(
@@ -77,43 +58,23 @@ def test_what_is_selected(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense(tmp_path: Path, options: ReplayOptions, text: str) -> None:
     path = archive_of(tmp_path / "archive", ("orders", "invoices"), 1)
-    with pytest.raises(JobError, match=text) as caught:
-        selected(replace(options, archive=path), JobSettings())
-    assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match=text):
+        chosen(path, options)
 
 
 def test_into_its_source_by_force(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "archive", count=1)
-    assert selected(ReplayOptions(path, "orders", force=True), JobSettings()).target == "orders"
+    assert chosen(path, ReplayOptions("", "orders", force=True)) == ("orders",)
 
 
-QUEUES = [MessageQueue("T", "a", number) for number in range(4)]
-TARGETS = [MessageQueue("again", "a", number) for number in range(2)]
-SELECTION = Selection("/data", ("T",), "again")
-
-
-def test_queues_that_come_later_get_the_next_numbers() -> None:
-    first = extended(None, SELECTION, QUEUES[1:3], TARGETS)
-    assert list(first.targets) == QUEUES[1:3]
-    second = extended(first, SELECTION, QUEUES, TARGETS)
-    assert list(second.targets) == [*QUEUES[1:3], QUEUES[0], QUEUES[3]]
-    assert {**second.targets, **first.targets} == second.targets
-
-
-def test_a_plan_that_does_not_fit() -> None:
-    plan = ReplayPlan(SELECTION, {QUEUES[0]: TARGETS[1]})
-    other = Selection("/data", ("T",), "again", 5)
-    with pytest.raises(JobError, match="the ledger belongs to another replay"):
-        extended(plan, other, [], TARGETS)
-    with pytest.raises(JobError, match="queue 1 of topic again on broker a takes no messages now"):
-        extended(plan, SELECTION, [], TARGETS[:1])
-
-
-def test_tasks_have_about_equally_much() -> None:
-    counts = dict(zip(QUEUES, (100, 10, 60, 50), strict=True))
-    assert share_out(counts, 2) == {QUEUES[0]: 0, QUEUES[2]: 1, QUEUES[3]: 1, QUEUES[1]: 0}
-    assert set(share_out(counts, 99).values()) == {0, 1, 2, 3}
-    assert share_out({QUEUES[0]: 0}, 5) == {QUEUES[0]: 0}
+def test_a_queue_goes_to_the_same_queue_in_every_run() -> None:
+    sources = [MessageQueue("T", broker, number) for broker in "ab" for number in range(4)]
+    targets = [MessageQueue("again", broker, number) for broker in "bc" for number in range(2)]
+    plan = assign(sources, targets)
+    assert [plan[source] for source in sources[:4]] == targets
+    assert [plan[source] for source in sources[4:]] == [*targets[:2], *targets[2:]]
+    for source in sources:
+        assert assign([source], targets) == {source: plan[source]}
 
 
 @pytest.mark.parametrize("time", ["2026-01-31T08:00:00", "yesterday", "-5"])
@@ -135,53 +96,59 @@ def test_wrong_credentials_end_the_command_with_cause_and_cure(s3_server: S3Serv
             assert "KEY" not in name or value not in result.output
 
 
-@pytest.mark.spark
-def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_path: Path) -> None:
-    path = archive_of(tmp_path / "archive")
+@pytest.mark.parametrize("option", ["--ledger=x", "--rate=5", "--restart"])
+def test_options_that_are_gone_say_what_to_use(tmp_path: Path, option: str) -> None:
+    result = CliRunner().invoke(replay.main, [str(tmp_path), "again", option])
+    assert result.exit_code == 2
+    assert f"there is no option {option.partition('=')[0]}: " in result.output
+
+
+def test_a_target_without_a_window_is_refused(
+    broker: SyncBroker, topic: str, tmp_path: Path
+) -> None:
+    options = ReplayOptions(archive_of(tmp_path / "archive", count=1), topic)
     settings = JobSettings(name_server=broker.namesrv_addr, show_progress=False)
-    start_ms, end_ms = T0_MS + 60_000, T0_MS + 60_001
+    with pytest.raises(OptionError, match=f"skylarkmq topic update {topic} --deduplicate"):
+        replay.run(options, settings)
 
-    where = "queueId < 2 OR queueOffset % 2 = 0"
-    options = ReplayOptions(path, topic, (), start_ms, end_ms, where)
 
-    def run(rate: float | None = None, *, dry_run: bool = False) -> Summary:
-        return replay.run(replace(options, rate=rate, dry_run=dry_run), settings)
-
-    dry = run(dry_run=True)
-    assert dry.figures["messages_to_send"] == 100
-    assert not Path(dry.figures["ledger"]).exists()
-    rows = {(row[0], row[2]): row[3:8] for row in dry.tables[0].rows}
-    assert rows[("orders", 2)] == ("broker-a 2", 20, 20 * len("orders/broker-a/2/40"), 40, 78)
-
-    # As an earlier run left it: queue 0 is done up to its offset 50.
-    plan = extended(
-        None,
-        selected(options, settings),
-        [MessageQueue("orders", "broker-a", number) for number in range(3)],
-        [MessageQueue(topic, "broker-a", number) for number in range(4)],
+@pytest.mark.spark
+@pytest.mark.parametrize("keep_ids", [False, True])
+def test_through_spark(
+    spark: SparkSession, broker: SyncBroker, tmp_path: Path, keep_ids: bool
+) -> None:
+    target = f"replayed_{keep_ids}"
+    with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+        admin.create_topic(target, queues=4, deduplication=DeduplicationWindow(600, 1000))
+    path = archive_of(tmp_path / "archive")
+    settings = JobSettings(
+        name_server=broker.namesrv_addr, show_progress=False, options={"sendBatchRows": "7"}
     )
-    with Ledger(settings.location(dry.figures["ledger"])) as ledger:
-        ledger.begin(plan)
-        ledger.claim(0)
-        ledger.record(0, Done(50, 10, 200))
-    done = run(rate=1000.0)
-    assert (done.exit_code, done.figures["messages_sent"]) == (0, 90)
-    assert done.figures["sent_by_earlier_runs"] == 10
-    archived = rows_of(Path(path)).to_pylist()
+    where = "queueId < 2 OR queueOffset % 2 = 0"
+    options = ReplayOptions(
+        path, target, (), T0_MS + 60_000, T0_MS + 60_001, where, keep_ids=keep_ids
+    )
+    assert replay.run(replace(options, dry_run=True), settings).figures["messages_to_send"] == 100
+    assert broker.messages(target) == []
+
+    # As a kill leaves it: a part is sent, of two queues the beginning.
+    part = f"({where}) AND (queueId = 1 OR queueOffset < 50)"
+    broken = replay.run(replace(options, where=part), settings)
+    assert broken.figures["messages_sent"] == 55
+    done = replay.run(options, settings)
+    assert (done.exit_code, done.figures["messages_sent"]) == (0, 100)
     wanted: dict[int, list[tuple[bytes, str]]] = defaultdict(list)
+    archived: list[dict[str, Any]] = rows_of(Path(path)).to_pylist()
     for row in sorted(archived, key=lambda each: each["queueOffset"]):
         place = [row[name] for name in ("topic", "brokerName", "queueId", "queueOffset")]
-        skipped = {0: row["queueOffset"] < 50, 2: row["queueOffset"] % 2 == 1}
-        if row["queueOffset"] >= 40 and not skipped.get(row["queueId"]):
-            wanted[row["queueId"]].append((row["body"], key_of_values(place)))
+        if row["queueOffset"] >= 40 and (row["queueId"] < 2 or row["queueOffset"] % 2 == 0):
+            unique_key = row["msgId"] if keep_ids else key_of_values(place)
+            wanted[row["queueId"]].append((row["body"], unique_key))
     for queue_id in range(4):
-        stored = broker.messages(topic, queue_id)
+        stored = broker.messages(target, queue_id)
         assert [(each.body, each.unique_key) for each in stored] == wanted[queue_id]
         assert all(each.properties["ä"] == "é" for each in stored)
-    rest = run()
-    assert rest.figures["messages_sent"] == 0
-    assert "Earlier runs have sent all of it" in rest.notes[0]
-    assert len(broker.messages(topic)) == 90
-    assert json.loads(rest.as_json())["tables"]["by source queue"][0]["sent_before"] == 40
-    with pytest.raises(JobError, match=r"--where .* is no condition"):
-        replay.run(ReplayOptions(path, topic, where="tgas = 1"), settings)
+    nothing = replay.run(replace(options, where="tags = 'none'"), settings)
+    assert (nothing.figures["messages_sent"], len(nothing.notes)) == (0, 1)
+    with pytest.raises(UsageError, match=r"--where .* is no condition"):
+        replay.run(ReplayOptions(path, target, where="tgas = 1"), settings)

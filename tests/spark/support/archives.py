@@ -19,7 +19,6 @@ from skylarkmq.spark.archive.delta_log import DeltaLog
 from skylarkmq.spark.archive.spans import Spans
 from skylarkmq.spark.archive.table import ArchiveTable
 from skylarkmq.spark.archive.writer import TableFile, WritePlan, write_batches
-from skylarkmq.spark.ledgers import objects
 from skylarkmq.spark.offsets import QueueKey
 from skylarkmq.spark.storage import Location
 
@@ -140,7 +139,6 @@ STEPS = (
     (TableFile, "write_group"),
     (TableFile, "close"),
     (durability, "sync_path"),
-    (objects, "sync_path"),
 )
 
 
