@@ -19,24 +19,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.jobs.common import JobSettings, UsageError, explain
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.progress import last_progress
 from skylarkmq.spark.session import connect_url, is_connect
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EACH_QUEUE: Final = ("topic", "brokerName", "queueId")
-"""The columns that name a message's queue."""
-_KEY_SEPARATOR: Final = "\x01"
 POLL_S: Final = 0.5
 """Seconds between two looks at a streaming query."""
 PY4J: Final = "py4j.clientserver"
@@ -278,20 +273,3 @@ def kept_level(spark: SparkSession) -> Generator[None]:
 def tasks_at_once(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at once, as far as it knows."""
     return spark.sparkContext.defaultParallelism
-
-
-def by_queue(values: Mapping[MessageQueue, int]) -> Column:
-    """Return a column with the value of a row's source queue, null where there is none."""
-    from pyspark.sql import functions as f
-
-    if not values:
-        return f.lit(None)
-
-    pairs: list[Any] = [
-        f.lit(part)
-        for part in chain.from_iterable(
-            (_KEY_SEPARATOR.join(map(str, queue)), value) for queue, value in values.items()
-        )
-    ]
-    key = f.concat_ws(_KEY_SEPARATOR, *(f.col(name).cast("string") for name in EACH_QUEUE))
-    return f.try_element_at(f.create_map(*pairs), key)
