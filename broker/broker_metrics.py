@@ -106,7 +106,7 @@ def registry_of(
         topic_count=lambda: len(parts.topics.table),
         group_count=lambda: len(parts.groups.table),
         differing=lambda: parts.consumers.watch.differing,
-        filters=parts.filters.counts,
+        filter_count=lambda: parts.filters.count,
         permission=lambda: config.broker_permission,
         lag=lambda: parts.lag.rows,
         more=(
@@ -247,11 +247,10 @@ class BrokerCollector:
             ("consumer_group",),
             [((group,), count) for group, count in sorted(sources.differing().items())],
         )
-        yield ours.gauges(
+        yield ours.gauge(
             "skylarkmq_consumer_filters",
-            "SQL92 filters of consumer groups; a dead one's group is gone.",
-            ("state",),
-            [((state,), count) for state, count in sources.filters().items()],
+            "SQL92 filters of consumer groups.",
+            sources.filter_count(),
         )
 
     def _connections(self) -> Iterator[Metric]:
@@ -428,13 +427,11 @@ class BrokerCollector:
         )
         yield ours.counters(
             "skylarkmq_filter_records",
-            "Records that reads filtered by properties met, by what became of them: `skipped` by a "
-            "bitmap without a look, else looked at and `matched` or `refused`.",
+            "Records that reads filtered by properties looked at, by what became of them.",
             ("result",),
             [
                 (("matched",), stats.filter_matched),
                 (("refused",), stats.filter_examined - stats.filter_matched),
-                (("skipped",), stats.filter_skipped),
             ],
         )
         yield ours.counter(

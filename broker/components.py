@@ -171,7 +171,7 @@ class BrokerParts:
         self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
         self.client_calls = ClientCalls(self._may_notify)
         self.consumers = ConsumerManager(peers, self.client_calls.notify_consumer_ids_changed)
-        self.filters = ConsumerFilterManager(config, files, writer, clock, self.store)
+        self.filters = ConsumerFilterManager(config, clock)
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_group_gone = self.filters.unregister
         self.producers = ProducerManager(peers)
@@ -205,9 +205,7 @@ class BrokerParts:
         self.admin_broker = AdminBrokerProcessor(
             self.context, self.live_config, self.info, files, workers.tables
         )
-        self.deletion = TopicDeletion(
-            self.store, self.topics, self.offsets, self.filters, self.holding, clock
-        )
+        self.deletion = TopicDeletion(self.store, self.topics, self.offsets, self.holding, clock)
         self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
         self.leads = False  # what stores messages of its own runs
@@ -278,7 +276,7 @@ class BrokerParts:
         """
         if not self.groups.load():
             self._warn_of_lost_groups()
-        for table in (self.topics, self.offsets, self.delay_offsets, self.filters):
+        for table in (self.topics, self.offsets, self.delay_offsets):
             table.load()
         self.deletion.load()
         self.timer.load()
@@ -300,7 +298,6 @@ class BrokerParts:
         self.slow_consumers.start()
         self.groups.start()
         self.offsets.start()
-        self.filters.start()
         if not self.store.follows:
             self.start_master_services()
         elif self.grpc is not None and self.grpc.hands_on:
@@ -344,7 +341,6 @@ class BrokerParts:
         await self.stop_master_services()
         await self.pop.close()
         await self.offsets.stop()
-        await self.filters.stop()
         await self.groups.flush()
 
     def _levels_changed(self, keys: frozenset[str]) -> None:

@@ -76,8 +76,8 @@ class StoreConfig:
     # Sizes
     mapped_file_size_commit_log: Bytes = 1_073_741_824
     mapped_file_size_consume_queue: Bytes = 6_000_000  # rounded up to a multiple of 20
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: Bytes = 50_331_648
+    enable_consume_queue_ext: Unused[bool] = False  # extensions are read where they are
+    mapped_file_size_consume_queue_ext: Unused[Bytes] = 50_331_648
     bit_map_length_consume_queue_ext: Unused[Count] = 64  # bits
     max_message_size: Bytes = 4_194_304  # of a body
 

@@ -29,7 +29,6 @@ class StoreStats:
         self.corrupt_records = 0  # damaged ones that a reader wanted and did not get
         self.filter_examined = 0  # records whose properties a filter looked at
         self.filter_matched = 0  # records that filtered reads handed out
-        self.filter_skipped = 0  # records that a bitmap of the extension spared a filter
         self.busy_refusals: dict[str, int] = dict.fromkeys(BUSY_CAUSES, 0)
         self.append_duration = Histogram(APPEND_BOUNDS)  # s, one value a batch
         self.commit_duration = Histogram()  # s, from the transient pool to the file, ASYNC_FLUSH

@@ -61,14 +61,11 @@ _SEND_THREADS: Final = min(_CPUS, 4)
 BrokerCount = Annotated[int, Limits(1, BROKERS_MAX)]
 BufferTotal = Annotated[int, Limits(32 << 20, INT_MAX)]
 QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
-FilterGroups = Annotated[int, Limits(1, 10_000)]
-ErrorRate = Annotated[int, Limits(1, 99)]
 Permission = Annotated[int, Limits(0, PermName.PERM_READ | PermName.PERM_WRITE)]
 OfFastFailure = Annotated[T, Effect(needs={"brokerFastFailureEnable": True})]
 OfShortPolling = Annotated[T, Effect(is_live=True, needs={"longPollingEnable": False})]
 OfRecordedFall = Annotated[T, Effect(needs={"diskFallRecorded": True})]
 OfSlowConsumers = Annotated[T, Effect(needs={"disableConsumeIfConsumerReadSlowly": True})]
-OfExtension = Annotated[T, Effect(needs={"enableConsumeQueueExt": True})]
 NoAddressServer = Annotated[
     T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
 ]
@@ -256,11 +253,11 @@ class BrokerConfig(ServerConfig):
 
     # Filters
     enable_property_filter: bool = False  # SQL92
-    enable_calc_filter_bit_map: OfExtension[bool] = False
-    expect_consumer_num_use_filter: FilterGroups = 32  # of one topic; shapes the bitmaps
-    max_error_rate_of_bloom_filter: ErrorRate = 20  # %
+    enable_calc_filter_bit_map: Unused[bool] = False
+    expect_consumer_num_use_filter: Unused[Count] = 32
+    max_error_rate_of_bloom_filter: Unused[Count] = 20  # %
     filter_support_retry: bool = False
-    filter_data_clean_time_span: Long = 86_400_000  # ms, of a group that is gone
+    filter_data_clean_time_span: Unused[Long] = 86_400_000  # ms
 
     # Statistics
     enable_detail_stat: Unused[bool] = True

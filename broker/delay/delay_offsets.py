@@ -40,7 +40,7 @@ from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.log_history import LogHistory
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.queue.consume_queue import is_address
+from skylarkmq.store.queue.extension import is_address
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,8 @@ from skylarkmq.common.worker import Call, start
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import LEVELS_MAX, schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, is_address
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE
+from skylarkmq.store.queue.extension import is_address
 from skylarkmq.store.results import STORED, ConsumeQueueUnit, MessageInner
 
 log = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ class MetricsSources:
     longpoll_waiting: Callable[[], int] = _zero
     topic_count: Callable[[], int] = _zero
     group_count: Callable[[], int] = _zero
-    filters: Callable[[], Mapping[str, int]] = _nothing  # SQL92 filters of groups by state
+    filter_count: Callable[[], int] = _zero  # SQL92 filters of groups
     differing: Callable[[], Mapping[str, int]] = _nothing  # subscriptions of a group, if several
     permission: Callable[[], int] = _zero  # 2 write, 4 read, 6 both
     half_messages: Callable[[], int] = _zero  # that have not ended

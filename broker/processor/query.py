@@ -11,10 +11,10 @@ than a client's frame, and the remark says when the index does not hold everythi
 says that it is complete when it has all there is: the index was not behind, and no limit cut it.
 
 Units (321) are for those who look for a message that is missing. With a consumer group the answer
-tells what the group subscribes to and, for each unit, whether its tags want the message, or its
-expression may want it by the bitmap of the queue's extension: units without a bitmap are all
-wanted. Unlike RocketMQ, an answer has at most UNITS_MAX units, and tags codes are never addresses
-of the extension.
+tells what the group subscribes to and, for each unit, whether its tags want the message; to an
+expression, which looks at more than units, all are wanted. Unlike RocketMQ, an answer has at most
+UNITS_MAX units, and tags codes are never addresses of an extension.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/QueryMessageProcessor.java,
 AdminBrokerProcessor.java (searchOffsetByTimestamp, getMaxOffset, getMinOffset,
 getEarliestMsgStoretime, getTopicStatsInfo, queryConsumeQueue), store/.../DefaultMessageStore.java
@@ -260,9 +260,9 @@ class QueryConsumeQueueProcessor(Processor):
                 if subscription is None
                 else self._filters.shown(topic, group)
             )
-        stored = self._stored_units(queue, header.index, min(max(0, header.count), UNITS_MAX))
-        units = list(UNIT.iter_unpack(self._store.queues.resolved(queue, stored)))
-        wanted = self._wanted(group, subscription, queue, stored, units)
+        found = self._units(queue, header.index, min(max(0, header.count), UNITS_MAX))
+        units = list(UNIT.iter_unpack(found))
+        wanted = _wanted(subscription, units)
         body = QueryConsumeQueueResponseBody(
             filter_data=filter_data,
             max_queue_index=queue.max_offset,
@@ -278,13 +278,12 @@ class QueryConsumeQueueProcessor(Processor):
         missing = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return Answer(body, remark=None if units else missing)
 
-    def _stored_units(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Return units as they lie in the files and, the newest ones, in memory."""
+    def _units(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
         if not queue.min_offset <= index < queue.max_offset:
             return b""
         units = b""
         while count > 0:
-            part = self._store.queues.stored_units(queue, index, count)
+            part = self._store.queues.units(queue, index, count)
             if not part:
                 break
             units += part
@@ -292,22 +291,12 @@ class QueryConsumeQueueProcessor(Processor):
             count -= len(part) // UNIT_SIZE
         return units
 
-    def _wanted(
-        self,
-        group: str | None,
-        subscription: SubscriptionData | None,
-        queue: ConsumeQueue,
-        stored: bytes,
-        units: list[tuple[int, int, int]],
-    ) -> list[bool]:
-        """Tell for each unit whether the group wants its message; no group wants none."""
-        if group is None or subscription is None:
-            return [False] * len(units)
-        if is_tag_type(subscription.expression_type):
-            wants = tag_filter(subscription.sub_string, subscription.code_set)
-            return [wants is None or wants(tags_code) for _, _, tags_code in units]
-        data = self._filters.get(queue.topic, group)
-        if data is None:
-            return [True] * len(units)
-        unwanted = data.record_filter.refused(self._store.queues.bitmaps(queue, stored), 0)
-        return [place not in unwanted for place in range(len(units))]
+
+def _wanted(subscription: SubscriptionData | None, units: list[tuple[int, int, int]]) -> list[bool]:
+    """Tell for each unit whether a group wants its message; without a group none is wanted."""
+    if subscription is None:
+        return [False] * len(units)
+    if not is_tag_type(subscription.expression_type):
+        return [True] * len(units)
+    wants = tag_filter(subscription.sub_string, subscription.code_set)
+    return [wants is None or wants(tags_code) for _, _, tags_code in units]

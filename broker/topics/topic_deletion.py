@@ -30,7 +30,6 @@ from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from skylarkmq.broker.base.waiting import result_of
-from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -69,7 +68,6 @@ class TopicDeletion:
         store: MessageStore,
         topics: TopicConfigManager,
         offsets: ConsumerOffsetManager,
-        filters: ConsumerFilterManager,
         holding: PullRequestHoldService,
         clock: Clock,
     ) -> None:
@@ -77,7 +75,6 @@ class TopicDeletion:
         self._clock = clock
         self._topics = topics
         self._offsets = offsets
-        self._filters = filters
         self._holding = holding
         self.journal: DeletionJournal | None = None
         self.begun: set[str] = set()
@@ -119,7 +116,6 @@ class TopicDeletion:
             return self._under_way[topic]
         if self.journal is not None:
             self._forget(topic)
-            self._filters.forget_topic(topic)
             self._holding.wake_topic(topic)
             self.begun.add(topic)
             return self._begin(topic, self._removed_with_replicas(topic, self.journal))
@@ -140,7 +136,6 @@ class TopicDeletion:
         # The store writes first: if there is a crash after that, the next start goes on.
         is_removing = self._store.remove_topic(topic, removed.set_result)
         self._forget(topic)
-        self._filters.forget_topic(topic)
         self._holding.wake_topic(topic)
         return self._finish(topic, removed if is_removing else None)
 

@@ -7,11 +7,9 @@
     locks of queues for ordered consumption (41, 42)
     what the broker asks of a client: reset (220), status (221), state (307), one message (309);
         answers to those who asked it to (222, 223, 303)
-    the file `consumerFilter.json`
 
     {"offsetTable":{"<topic>@<group>":{"<queue id>":<next queue offset>}}}
     {"offsetTable":{"<delay level>":<next queue offset>}}
-    {"filterDataByTopic":{"<topic>":{"groupFilterData":{"<group>":{...}},"topic":"<topic>"}}}
 
 Java writes numeric keys without quotes; both forms are read, quoted ones are written.
 
@@ -19,7 +17,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../protocol/heartbeat/,
 common/.../protocol/body/, common/.../subscription/, common/.../admin/,
 broker/.../filter/ (the class of each name),
 common/.../consumer/ConsumeFromWhere.java, store/.../schedule/DelayOffsetSerializeWrapper.java,
-common/.../protocol/topic/OffsetMovedEvent.java, filter/.../util/BloomFilterData.java
+common/.../protocol/topic/OffsetMovedEvent.java
 """
 
 from typing import Any, ClassVar, Final
@@ -464,20 +462,9 @@ class ConsumeMessageDirectlyResult(Body, kw_only=True, frozen=True, omit_default
     spent_time_mills: JavaLong
 
 
-class BloomFilterData(Body, kw_only=True, frozen=True):
-    """Bits of a group in the bitmaps of a topic, and how many bits those have."""
-
-    bit_num: JavaInt = 0
-    bit_pos: list[JavaInt] = []
-
-
 class ConsumerFilterData(Body, kw_only=True, frozen=True):
-    """One group's filter of one topic. Times are ms; `dead_time` is 0 while the group is there.
+    """One group's filter of one topic, as tools show it (321). Times are ms."""
 
-    `dead` follows from the two times; Java writes it and does not read it.
-    """
-
-    bloom_filter_data: BloomFilterData | None = None
     born_time: JavaLong = 0
     client_version: JavaLong = 0
     consumer_group: str = ""
@@ -486,16 +473,3 @@ class ConsumerFilterData(Body, kw_only=True, frozen=True):
     expression: str = ""
     expression_type: str = ""
     topic: str = ""
-
-
-class FilterDataMapByTopic(Body, kw_only=True, frozen=True):
-    """The filters of a topic by group."""
-
-    group_filter_data: dict[str, ConsumerFilterData] = {}
-    topic: str = ""
-
-
-class ConsumerFilterWrapper(Body, kw_only=True, frozen=True):
-    """All filters by topic."""
-
-    filter_data_by_topic: dict[str, FilterDataMapByTopic] = {}

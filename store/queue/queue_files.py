@@ -1,7 +1,6 @@
-"""The files of consume queues and of their extensions: reading, and writing in the background.
+"""The files of consume queues: reading, and writing in the background.
 
-    consumequeue/<topic>/<queueId>/<20 digits>        name: byte offset of the first unit
-    consumequeue_ext/<topic>/<queueId>/<20 digits>    the same, of the extension
+    consumequeue/<topic>/<queueId>/<20 digits>    name: byte offset of the first unit
 
 A file has its full length from the start, but blocks only a little ahead of the write position: at
 most as much again as it holds, so ten thousand queues of a few messages cost 40 MB. Handles are
@@ -71,7 +70,7 @@ class HandleCache:
 
 
 class QueueWrite(NamedTuple):
-    """Bytes of one queue, or of its extension, on their way to its files."""
+    """Units of one queue on their way to its files."""
 
     folder: Path
     position: int  # byte offset of the first one
@@ -264,16 +263,9 @@ class QueueReader:
         Raises:
             FileNotFoundError: the file was removed.
         """
-        return self.read(folder, first_unit * UNIT_SIZE, max_count * UNIT_SIZE)
-
-    def read(self, folder: Path, position: int, size: int) -> bytes:
-        """Return bytes from a byte offset on, never past the end of its file.
-
-        Raises:
-            FileNotFoundError: the file was removed.
-        """
+        position = first_unit * UNIT_SIZE
         within = position % self._file_size
-        size = min(size, self._file_size - within)
+        size = min(max_count * UNIT_SIZE, self._file_size - within)
         return self._handles.get(path_of(folder, position - within)).pread(size, within)
 
     def forget(self, path: Path) -> None:

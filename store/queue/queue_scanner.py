@@ -1,4 +1,4 @@
-"""Finding and moving the ends of queues and extensions while the store is being loaded.
+"""Finding and moving the ends of queues while the store is being loaded.
 
 A crash may leave a file of the unsynced part missing, empty or short. What follows such a place
 goes: the log has it. At a clean start nothing of that kind is to be expected, so a wrong size is
@@ -13,16 +13,10 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.common.files import Files
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.log.mapped_file import file_name, is_file_name
-from skylarkmq.store.queue.consume_queue import (
-    EXT_UNIT_MAX,
-    UNIT,
-    UNIT_SIZE,
-    is_valid_unit,
-    unit_size_at,
-)
+from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +37,9 @@ class QueueExtent(NamedTuple):
 class QueueScanner:
     """Finds and moves the end of what lies in a folder of files of one size."""
 
-    def __init__(
-        self, files: Files, file_size: int, size_key: str = "mappedFileSizeConsumeQueue"
-    ) -> None:
+    def __init__(self, files: Files, file_size: int) -> None:
         self._files = files
         self._file_size = file_size
-        self._size_key = size_key
 
     def scan(self, folder: Path, *, unclean: bool) -> QueueExtent | None:
         """Return the units that the folder of a queue holds, None when it has no file.
@@ -97,26 +88,6 @@ class QueueScanner:
         if paths:
             self._files.sync_folder(folder)
 
-    def extension_end(self, folder: Path, *, unclean: bool) -> int | None:
-        """Return the byte offset after the last unit of an extension, None when it has no file.
-
-        Units are as long as they say, so the walk begins at the front of a file.
-
-        Raises:
-            StoreProfileError: a file has another size than `mappedFileSizeConsumeQueueExt`.
-        """
-        found = self._starts(folder, unclean=unclean)
-        if not found:
-            return None
-        starts = self._without_gap(list(found))
-        end = starts[0]
-        for start in starts:
-            size, is_full = self._walk_extension(found[start])
-            end = start + size
-            if not is_full:
-                break
-        return end
-
     def _starts(self, folder: Path, *, unclean: bool) -> dict[int, Path]:
         """Return the files of a folder by the byte at which each begins."""
         found: dict[int, Path] = {}
@@ -128,7 +99,8 @@ class QueueScanner:
             if size != self._file_size:
                 if size > self._file_size or not unclean:
                     raise StoreProfileError(
-                        f"{path} has {size} bytes, {self._size_key} is {self._file_size}; "
+                        f"{path} has {size} bytes, mappedFileSizeConsumeQueue is "
+                        f"{self._file_size}; "
                         "start with the size that the store was written with, or, when this "
                         "file alone was cut, remove it: it is built again from the log"
                     )
@@ -180,14 +152,6 @@ class QueueScanner:
         finally:
             file.close()
 
-    def _walk_extension(self, path: Path) -> tuple[int, bool]:
-        """Return the bytes of units at the front of a file; True when it ends with the mark."""
-        file = self._files.open(path)
-        try:
-            return _walk(file, self._file_size)
-        finally:
-            file.close()
-
     def _remove_after(self, folder: Path, starts: list[int], end: int) -> list[int]:
         """Remove the files that begin at or after `end`, durably, and return the others.
 
@@ -200,15 +164,3 @@ class QueueScanner:
         if removed:
             self._files.sync_folder(folder)
         return starts[: len(starts) - len(removed)]
-
-
-def _walk(file: StoreFile, file_size: int) -> tuple[int, bool]:
-    begin, chunk, position = 0, b"", 0
-    while position < file_size:
-        if position + EXT_UNIT_MAX > begin + len(chunk) and begin + len(chunk) < file_size:
-            begin, chunk = position, file.pread(SCAN_SIZE, position)
-        size = unit_size_at(chunk, position - begin)
-        if size <= 0:
-            return (file_size, True) if size < 0 else (position, False)
-        position += size
-    return file_size, True

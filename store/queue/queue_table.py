@@ -20,7 +20,7 @@ loadConsumeQueue, recoverConsumeQueue, truncateDirtyLogicFiles, FlushConsumeQueu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,28 +31,21 @@ from skylarkmq.common.worker import run_job
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.log.mapped_file import file_name
+from skylarkmq.store.log.mapped_file import file_name, is_file_name
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import (
-    EXT_UNIT_MAX,
-    LONG_MIN,
     PRE_BLANK,
     PRE_BLANK_SIZE,
     TAIL_WRITE_COUNT,
     UNIT,
     UNIT_SIZE,
-    Bitmap,
     ConsumeQueue,
-    ConsumeQueueExt,
-    bitmaps,
     first_unit_at,
-    is_address,
     queue_runs,
     search_messages,
-    unit_size_at,
-    with_tags_codes,
 )
-from skylarkmq.store.queue.queue_files import QueueReader, QueueWrite, QueueWriter
+from skylarkmq.store.queue.extension import Extension, is_address, with_tags_codes
+from skylarkmq.store.queue.queue_files import HandleCache, QueueReader, QueueWrite, QueueWriter
 from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.results import ConsumeQueueUnit
 
@@ -62,11 +55,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
-QueueEnd = tuple[ConsumeQueue, int, int]  # (queue, next unit, end of its extension in bytes)
+QueueEnd = tuple[ConsumeQueue, int]  # (queue, next unit)
 IsSound = Callable[[ConsumeQueue, int, ConsumeQueueUnit], bool]  # (queue, queue offset, unit)
 LOAD_WRITE_SIZE = 8 << 20  # bytes of unwritten units, over all queues, that a rebuild may hold
 PAGE_SIZE = 4096
 SYNC_SLICE = 64  # files and folders synced by one job
+EXTENSION_FILES = 64  # that are open at a time
 
 
 class QueueTable:
@@ -76,8 +70,6 @@ class QueueTable:
         dirty: queues with unwritten units.
         held: topics that are being removed: nothing of them goes to the disk.
         lacking: a queue has no unit for messages before others of it; it is to be built again.
-        bitmap_of: returns the filter bitmap of a message of a topic with these encoded properties,
-            for the extension; None while nothing computes bitmaps.
         refused: why queue files cannot grow, since their last write; messages are refused then.
         covered: what the newest checkpoint says, when this run wrote it or trusts it; else None.
     """
@@ -89,17 +81,13 @@ class QueueTable:
         self._worker = env.workers.queues
         self._fail = env.fail
         self._file_size = config.mapped_file_size_consume_queue
-        self._ext_file_size = config.mapped_file_size_consume_queue_ext
-        self.writes_ext = config.enable_consume_queue_ext
         self.checkpoint = Checkpoint(files, env.paths.checkpoint, env.paths.recovery_point)
         self.writer = QueueWriter(files, self._file_size)
-        self.ext_writer = QueueWriter(files, self._ext_file_size)
         self._reader = QueueReader(files, self._file_size)
-        self._ext_reader = QueueReader(files, self._ext_file_size)
+        self._ext_handles = HandleCache(files, EXTENSION_FILES)
         self.queues: dict[QueueKey, ConsumeQueue] = {}
         self.dirty: list[ConsumeQueue] = []
         self.held: set[str] = set()
-        self.bitmap_of: Callable[[str, bytes], bytes] | None = None
         # Loading
         self._ext_topics: frozenset[str] = frozenset()  # with a folder of extensions, at the load
         self.lacking = False
@@ -137,13 +125,7 @@ class QueueTable:
             folder = folder or self._paths.queue_folder(topic, queue_id)
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, folder)
             queue.dirty = topic in self.held
-            if self.writes_ext:
-                queue.ext = self._extension_of(queue)
         return queue
-
-    def _extension_of(self, queue: ConsumeQueue) -> ConsumeQueueExt:
-        folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
-        return ConsumeQueueExt(folder, self._ext_file_size)
 
     def publish(self, units: list[Unit]) -> None:
         """Make stored records visible in their queues.
@@ -151,7 +133,7 @@ class QueueTable:
         Raises:
             StoreError: a unit is not the next one of its queue; it is in no queue then.
         """
-        for queue, offset, run in queue_runs(self._extended(units) if self.writes_ext else units):
+        for queue, offset, run in queue_runs(units):
             if offset != queue.max_offset:
                 raise StoreError(
                     f"message {offset} of {queue.topic}-{queue.queue_id} would be shown as "
@@ -173,18 +155,6 @@ class QueueTable:
             queue.dirty = True
             self.dirty.append(queue)
 
-    def _extended(self, units: list[Unit]) -> list[Unit]:
-        """Put what the extensions are to hold there; return units with the addresses."""
-        extended: list[Unit] = []
-        for unit in units:
-            queue, number, offset, size, tags_code, text, timestamp = unit
-            if number >= 0 and queue.ext is not None:
-                bitmap = b"" if self.bitmap_of is None else self.bitmap_of(queue.topic, text)
-                address = queue.ext.append(tags_code, timestamp, bitmap)
-                unit = (queue, number, offset, size, address, text, timestamp)
-            extended.append(unit)
-        return extended
-
     # Reading
 
     @property
@@ -201,11 +171,9 @@ class QueueTable:
 
     def resolved(self, queue: ConsumeQueue, units: bytes) -> bytes:
         """Return units of a file with tags codes in the place of addresses."""
-        return units if queue.ext is None else with_tags_codes(units, partial(self.read_ext, queue))
-
-    def bitmaps(self, queue: ConsumeQueue, units: bytes) -> Iterator[Bitmap]:
-        """Return the filter bitmaps of units as they lie in the file."""
-        return iter(()) if queue.ext is None else bitmaps(units, partial(self.read_ext, queue))
+        if queue.ext is None:
+            return units
+        return with_tags_codes(units, partial(queue.ext.read, self._ext_handles))
 
     def stored_units(self, queue: ConsumeQueue, offset: int, max_count: int) -> bytes:
         """Return units as they lie in the file, with addresses of the extension; see `units`."""
@@ -213,19 +181,6 @@ class QueueTable:
             return queue.tail_units(offset, max_count)
         count = min(max_count, queue.written - offset)
         return self._reader.units(queue.folder, offset, count)
-
-    def read_ext(self, queue: ConsumeQueue, position: int, size: int) -> bytes:
-        """Return bytes of an extension; fewer at the end of a file, none when it is not there."""
-        ext = queue.ext
-        if ext is None or position >= ext.end_offset:
-            return b""
-        if position >= ext.written:
-            start = position - ext.written
-            return bytes(ext.tail[start : start + size])
-        try:
-            return self._ext_reader.read(ext.folder, position, min(size, ext.written - position))
-        except FileNotFoundError:
-            return b""
 
     def first_at(self, queue: ConsumeQueue, physical_offset: int) -> int:
         """Return the queue offset of the first unit of a record at or after `physical_offset`."""
@@ -281,33 +236,27 @@ class QueueTable:
 
     def _start(self) -> None:
         writes: list[QueueWrite] = []
-        ext_writes: list[QueueWrite] = []
         ends: list[QueueEnd] = []
         if self._write_due:
             self._write_due = False
-            writes, ext_writes, ends = self._take_unwritten()
+            writes, ends = self._take_unwritten()
             self._wrote = True
         marks, begins = self._syncing, self._sync_begins
         syncs_full, self._full_due = self._full_due, False
         self._sync_begins = False
         self._writing = True
-        units, extensions = self.writer, self.ext_writer
+        writer = self.writer
 
         def job() -> bool:
             """Return whether a sync has come to its end."""
-            extensions.write(ext_writes)  # first: no unit may point to what was never written
-            units.write(writes)
+            writer.write(writes)
             if marks is None:
                 if syncs_full:
-                    self._full_left = not (
-                        extensions.sync_full(self._least_size, SYNC_SLICE)
-                        and units.sync_full(self._least_size, SYNC_SLICE)
-                    )
+                    self._full_left = not writer.sync_full(self._least_size, SYNC_SLICE)
                 return False
             if begins:
-                extensions.begin_sync()
-                units.begin_sync()
-            if not (extensions.sync_some(SYNC_SLICE) and units.sync_some(SYNC_SLICE)):
+                writer.begin_sync()
+            if not writer.sync_some(SYNC_SLICE):
                 return False
             self.checkpoint.save(marks)
             return True
@@ -324,26 +273,21 @@ class QueueTable:
 
         self._worker.submit(job, finished)
 
-    def _take_unwritten(self) -> tuple[list[QueueWrite], list[QueueWrite], list[QueueEnd]]:
-        """Hand over what the dirty queues hold: units, extensions, and up to where they go."""
+    def _take_unwritten(self) -> tuple[list[QueueWrite], list[QueueEnd]]:
+        """Hand over the units that the dirty queues hold, and up to where they go."""
         dirty, self.dirty = self.dirty, []
         writes: list[QueueWrite] = []
-        ext_writes: list[QueueWrite] = []
         ends: list[QueueEnd] = []
         for queue in dirty:
             starts_queue = queue.written == queue.first_offset
             position = queue.written * UNIT_SIZE
             writes.append(QueueWrite(queue.folder, position, queue.unwritten(), starts_queue))
-            ext, ext_end = queue.ext, 0
-            if ext is not None and ext.tail:
-                ext_writes.append(QueueWrite(ext.folder, ext.written, bytes(ext.tail)))
-                ext_end = ext.end_offset
-            ends.append((queue, queue.max_offset, ext_end))
-        return writes, ext_writes, ends
+            ends.append((queue, queue.max_offset))
+        return writes, ends
 
     def _finish(self, ends: list[QueueEnd], error: BaseException | None) -> None:
         if error is not None:
-            self.dirty += [queue for queue, _, _ in ends if not queue.removed]
+            self.dirty += [queue for queue, _ in ends if not queue.removed]
             before, self.refused = self.refused, refusal(error)
             if self.refused is None:
                 self._fail(error)
@@ -353,9 +297,8 @@ class QueueTable:
                 )
             return
         self.refused = None
-        for end in ends:
-            mark_written(end)
-            queue = end[0]
+        for queue, end in ends:
+            queue.mark_written(end)
             if queue.removed:
                 continue
             if queue.unwritten_size:
@@ -403,13 +346,12 @@ class QueueTable:
     def forget_written(self, path: Path) -> None:
         """Forget a file or folder that is about to be removed. Queues thread."""
         self.writer.forget(path)
-        self.ext_writer.forget(path)
 
     def forget_read(self, paths: Iterable[Path]) -> None:
         """Close files that were removed."""
         for path in paths:
             self._reader.forget(path)
-            self._ext_reader.forget(path)
+            self._ext_handles.forget(path)
 
     # Expiry: see `queue_cleaner.py`
 
@@ -433,40 +375,21 @@ class QueueTable:
         first = first_offset // per_file * per_file
         paths = [queue.folder / file_name(unit * UNIT_SIZE) for unit in range(first, end, per_file)]
         queue.first_offset = max(queue.first_offset, end)
-        ext, ext_end = queue.ext, self._expired_ext_end(queue)
-        ext_size = self._ext_file_size
+        ext = queue.ext
+        if ext is not None and queue.min_offset >= ext.end:
+            paths += ext.paths
+            queue.ext = None
 
-        def job() -> tuple[list[Path], list[Path]]:
-            ext_paths: list[Path] = []
-            if ext is not None and ext_end:
-                names = [name for name in self._files.list(ext.folder) if name.isdigit()]
-                ext_paths = [ext.folder / name for name in names if int(name) + ext_size <= ext_end]
-            return (
-                [path for path in paths if self.writer.remove(path)],
-                [path for path in ext_paths if self.ext_writer.remove(path)],
-            )
+        def job() -> list[Path]:
+            return [path for path in paths if self.writer.remove(path)]
 
         try:
-            found = await run_job(self._worker, job)
+            removed = await run_job(self._worker, job)
         except OSError:
-            queue.first_offset = first_offset  # the files may be asked for again
+            queue.first_offset, queue.ext = first_offset, ext  # may be asked for again
             raise
-        for path in found[0]:
-            self._reader.forget(path)
-        for path in found[1]:
-            self._ext_reader.forget(path)
-        return len(found[0]) + len(found[1])
-
-    def _expired_ext_end(self, queue: ConsumeQueue) -> int:
-        """Return the byte offset before which no file of the extension is needed."""
-        ext = queue.ext
-        if ext is None:
-            return 0
-        end = max(0, ext.written - 1)
-        if queue.min_offset < queue.max_offset:
-            _, _, address = UNIT.unpack(self.stored_units(queue, queue.min_offset, 1))
-            end = min(end, address - LONG_MIN) if is_address(address) else 0
-        return end // ext.file_size * ext.file_size
+        self.forget_read(removed)
+        return len(removed)
 
     # Loading and recovery: the calls below block
 
@@ -496,46 +419,20 @@ class QueueTable:
         if extent.has_gap:
             log.warning("%s lacks a file after unit %d", folder, extent.end_offset)
             self.lacking = True
-        self._load_extension(queue, unclean=unclean)
+        self._load_extension(queue)
 
-    def _load_extension(self, queue: ConsumeQueue, *, unclean: bool) -> None:
-        """Find the end of the extension; units whose extension is gone are as good as lost."""
-        end = None
+    def _load_extension(self, queue: ConsumeQueue) -> None:
+        """Find the files of the extension; units whose extension is gone are as good as lost."""
         if queue.topic in self._ext_topics:
             folder = self._paths.queue_ext_folder(queue.topic, queue.queue_id)
-            end = self._ext_scanner().extension_end(folder, unclean=unclean)
-        if end is not None or self.writes_ext:
-            queue.ext = self._extension_of(queue)
-            queue.ext.reset(end or 0)
-        if not self._trim_extension(queue):
-            log.warning("the extension of %s ends before its units do", queue.folder)
-            self.lacking = True
-
-    def _ext_scanner(self) -> QueueScanner:
-        return QueueScanner(self._files, self._ext_file_size, "mappedFileSizeConsumeQueueExt")
-
-    def _trim_extension(self, queue: ConsumeQueue) -> bool:
-        """Let the extension end after the unit of the queue's last unit; False if it lacks it."""
-        ext = queue.ext
-        if queue.max_offset == queue.first_offset:
-            if ext is not None:
-                self._ext_reader.close()
-                self._ext_scanner().remove_all(ext.folder)
-                ext.reset(0)
-            return True
-        _, _, address = UNIT.unpack(self.stored_units(queue, queue.max_offset - 1, 1))
-        if not is_address(address):
-            return True
-        position = address - LONG_MIN
-        size = unit_size_at(self.read_ext(queue, position, EXT_UNIT_MAX), 0)
-        if size <= 0:
-            return False
-        end = position + size
-        if ext is not None and end < ext.end_offset:
-            self._ext_reader.close()
-            self._ext_scanner().cut(ext.folder, end)
-            ext.reset(end)
-        return True
+            starts = sorted(int(name) for name in self._files.list(folder) if is_file_name(name))
+            if starts:
+                queue.ext = Extension(folder, starts, queue.max_offset)
+        if queue.max_offset > queue.first_offset:
+            _, _, code = UNIT.unpack(self.units(queue, queue.max_offset - 1, 1))
+            if is_address(code):
+                log.warning("the extension of %s ends before its units do", queue.folder)
+                self.lacking = True
 
     def _note_last(self, queue: ConsumeQueue) -> None:
         queue.max_physical_offset = 0
@@ -577,7 +474,6 @@ class QueueTable:
         if end == 0:
             del self.queues[queue.topic, queue.queue_id]
         self._note_last(queue)
-        self._trim_extension(queue)
 
     def _confirmed_end(self, queue: ConsumeQueue, physical_offset: int, is_sound: IsSound) -> int:
         """Return the queue offset of the first unit that no record below `physical_offset` has."""
@@ -601,7 +497,6 @@ class QueueTable:
         queue_id: int,
         queue_offset: int,
         unit: tuple[int, int, int],
-        store_timestamp: int = 0,
     ) -> None:
         """Put back the unit of a record found in the log, unless the queue has it.
 
@@ -623,8 +518,6 @@ class QueueTable:
         while queue.max_offset < queue_offset:
             queue.append(0, PRE_BLANK_SIZE, 0)
             self.count_rebuilt()
-        if self.writes_ext and queue.ext is not None:
-            tags_code = queue.ext.append(tags_code, store_timestamp)
         queue.append(commit_offset, record_size, tags_code)
         queue.next_offset = queue.max_offset
         self.count_rebuilt()
@@ -646,22 +539,20 @@ class QueueTable:
         # Of all queues, not only of the dirty list: a job that was handed to a worker which had
         # ended took its queues off the list and never ran.
         self.dirty = [queue for queue in self.queues.values() if queue.unwritten_size]
-        writes, ext_writes, ends = self._take_unwritten()
+        writes, ends = self._take_unwritten()
         self._rebuilt_size = 0
         try:
-            self.ext_writer.write(ext_writes)
             self.writer.write(writes)
         except OSError:
-            self.dirty = [queue for queue, _, _ in ends]
+            self.dirty = [queue for queue, _ in ends]
             for queue in self.dirty:
                 queue.dirty = True
             raise
-        for end in ends:
-            mark_written(end)
-            end[0].drop_tail()
-            end[0].dirty = False
+        for queue, end in ends:
+            queue.mark_written(end)
+            queue.drop_tail()
+            queue.dirty = False
         if marks is not None:
-            self.ext_writer.sync()
             self.writer.sync()
             self.checkpoint.save(marks)
             self.covered = marks
@@ -676,7 +567,6 @@ class QueueTable:
         """Forget what was loaded and written, to load it again; before any work of the loop."""
         self.close()
         self.writer = QueueWriter(self._files, self._file_size)
-        self.ext_writer = QueueWriter(self._files, self._ext_file_size)
         self.queues.clear()
         self.dirty.clear()
         self.lacking, self.refused = False, None
@@ -685,14 +575,5 @@ class QueueTable:
 
     def close(self) -> None:
         self.writer.close()
-        self.ext_writer.close()
         self._reader.close()
-        self._ext_reader.close()
-
-
-def mark_written(end: QueueEnd) -> None:
-    """Note that the queue's units, and its extension, are in the files up to here."""
-    queue, unit_end, ext_end = end
-    if queue.ext is not None and ext_end:
-        queue.ext.mark_written(ext_end)
-    queue.mark_written(unit_end)
+        self._ext_handles.close()

@@ -68,7 +68,7 @@ class UnitRebuild:
         # Queues whose units need nothing but the record; None for a topic that is no topic.
         self._plain: dict[tuple[bytes, int], ConsumeQueue] = {}
         # By topic and queue: the queue offset and the unit of a record that would leave a gap.
-        self._waiting: dict[tuple[str, int], tuple[int, Unit, int]] = {}
+        self._waiting: dict[tuple[str, int], tuple[int, Unit]] = {}
         self.records = 0
         self.rebuilt = 0
         self.store_timestamp = 0
@@ -155,11 +155,11 @@ class UnitRebuild:
             self._settle(key, queue_offset)
         queue = self._queues.open(topic, queue_id)
         if queue_offset > queue.max_offset:
-            self._waiting[key] = queue_offset, unit, timestamp
+            self._waiting[key] = queue_offset, unit
             self._plain.pop((topic_bytes, queue_id), None)
             return 1
-        self._queues.rebuild_unit(topic, queue_id, queue_offset, unit, timestamp)
-        if not is_delay and queue.ext is None:
+        self._queues.rebuild_unit(topic, queue_id, queue_offset, unit)
+        if not is_delay:
             self._plain[topic_bytes, queue_id] = queue
         return 1
 
@@ -172,7 +172,7 @@ class UnitRebuild:
         waiting = self._waiting.pop(key, None)
         if waiting is None:
             return
-        queue_offset, unit, timestamp = waiting
+        queue_offset, unit = waiting
         queue, place = self._queues.open(*key), next_offset - 1
         is_empty = queue.max_offset == queue.first_offset
         if place == queue.max_offset or (is_empty and 0 <= place < queue_offset):
@@ -188,7 +188,7 @@ class UnitRebuild:
                 unit[0], queue_offset, *key, queue.max_offset,
             )  # fmt: skip
             return
-        self._queues.rebuild_unit(*key, queue_offset, unit, timestamp)
+        self._queues.rebuild_unit(*key, queue_offset, unit)
 
 
 class UnitCheck:

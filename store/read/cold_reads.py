@@ -156,11 +156,10 @@ class ColdReads:
         self, queue: ConsumeQueue, offset: int, units: bytes, wanted: Wanted, done: GotMessages
     ) -> None:
         by_record = wanted.by_record
+        if by_record is not None:
+            self._walk_filtered(queue, offset, units, wanted, by_record, done)
+            return
         try:
-            if by_record is not None:
-                refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
-                self._walk_filtered(queue, offset, units, wanted, by_record, refused, done)
-                return
             units = self._queues.resolved(queue, units)
         except OSError as error:  # of the extension
             self._worker.submit(partial(_raise, error), done)
@@ -190,11 +189,10 @@ class ColdReads:
         units: bytes,
         wanted: Wanted,
         by_record: RecordFilter,
-        refused: frozenset[int],
         done: GotMessages,
     ) -> None:
         """Hold all records that may be wanted; the worker finds out and keeps the limits."""
-        take = _Held(self._log, queue, refused)
+        take = _Held(self._log, queue)
         result = self._reader.walk(queue, offset, units, Wanted(_ALL, _ALL, None), take)
         places = take.places
         is_cold = bool(places) and places[0].commit_offset < self._reader.cold_below
@@ -208,7 +206,7 @@ class ColdReads:
                 return
             for place in found.damaged:
                 self._report(place)
-            count_filtered(self._stats, found.examined, len(found.records), len(refused))
+            count_filtered(self._stats, found.examined, len(found.records))
             settle(result, found.records)
             if found.stopped_at >= 0:
                 result.next_begin_offset = found.stopped_at
@@ -315,22 +313,14 @@ class ColdReads:
 class _Held:
     """Takes records by holding their files."""
 
-    def __init__(
-        self,
-        commit_log: CommitLog,
-        queue: ConsumeQueue,
-        refused: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, commit_log: CommitLog, queue: ConsumeQueue) -> None:
         self._log = commit_log
-        self._refused = refused  # queue offsets that are not wanted
         self.owner = owner_of(queue)
         self.places: list[Place] = []
         self.files: list[MappedFile] = []
 
     def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
-        """Take a record; False when it is refused, or not in the log anymore."""
-        if queue_offset in self._refused:
-            return False
+        """Take a record; False when it is not in the log anymore."""
         found = self._log.locate(commit_offset)
         if found is None or found[1] + record_size > found[0].committed_position:
             return False

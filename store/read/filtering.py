@@ -1,11 +1,8 @@
 """Reads that want only messages with certain properties: the store's side of SQL92 filters.
 
-    queue    a bitmap in the extension may say that the message is not wanted: its record is not
-             looked at
-    record   the encoded properties are taken out of the record and shown to the filter
-
-One read spends WORK_MAX at most, so that an expensive filter over long properties delays no other
-work. What it did not look at is left to the next read, which begins there.
+The encoded properties are taken out of each record and shown to the filter. One read spends
+WORK_MAX at most, so that an expensive filter over long properties delays no other work. What it did
+not look at is left to the next read, which begins there.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java (getMessage),
 broker/.../filter/ExpressionMessageFilter.java
@@ -20,7 +17,6 @@ from typing import Final, Protocol
 from skylarkmq.protocol.record import is_intact, record_properties
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
-from skylarkmq.store.queue.consume_queue import Bitmap
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from skylarkmq.store.stats import StoreStats
 
@@ -40,26 +36,12 @@ class RecordFilter:
     Attributes:
         matches: called with encoded properties.
         cost: of one call, about the count of properties and values that it looks at.
-        may_match: called with a unit's store time, ms, and its bitmap; False when the message is
-            not wanted for sure.
         key: the same for filters that answer the same.
     """
 
     matches: Callable[[bytes], bool]
     cost: int = 1
-    may_match: Callable[[int, bytes], bool] | None = None
     key: object = None
-
-    def refused(self, bitmaps: Iterable[Bitmap], offset: int) -> frozenset[int]:
-        """Return the queue offsets that are not wanted, of units that begin at `offset`."""
-        may_match = self.may_match
-        if may_match is None:
-            return frozenset()
-        return frozenset(
-            offset + place
-            for place, store_timestamp, bits in bitmaps
-            if not may_match(store_timestamp, bits)
-        )
 
 
 class _Work:
@@ -95,14 +77,12 @@ class FilteredTake:
     def __init__(
         self,
         record_filter: RecordFilter,
-        refused: frozenset[int],
         commit_log: CommitLog,
         take: Take,
         stats: StoreStats,
     ) -> None:
         self._matches = record_filter.matches
         self._work = _Work(record_filter.cost)
-        self._refused = refused
         self._log = commit_log
         self._take = take
         self._stats = stats
@@ -112,7 +92,7 @@ class FilteredTake:
 
     def add(self, commit_offset: int, record_size: int, queue_offset: int) -> bool:
         """Take a record if it is wanted; False when it is not, or not to be had."""
-        if queue_offset in self._refused or self._stopped_at >= 0:
+        if self._stopped_at >= 0:
             return False
         if not self._start <= commit_offset < self._end:
             found = self._log.locate(commit_offset)
@@ -134,14 +114,13 @@ class FilteredTake:
         """Let the next read begin where this one stopped to look; count."""
         if self._stopped_at >= 0:
             result.next_begin_offset = self._stopped_at
-        count_filtered(self._stats, self._work.examined, result.count, len(self._refused))
+        count_filtered(self._stats, self._work.examined, result.count)
 
 
-def count_filtered(stats: StoreStats, examined: int, matched: int, skipped: int) -> None:
+def count_filtered(stats: StoreStats, examined: int, matched: int) -> None:
     """Count what one filtered read looked at. Loop thread."""
     stats.filter_examined += examined
     stats.filter_matched += matched
-    stats.filter_skipped += skipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.consume_queue import (
-    ADDRESS_MAX,
     PRE_BLANK_SIZE,
     UNIT,
     UNIT_SIZE,
@@ -39,6 +38,7 @@ from skylarkmq.store.queue.consume_queue import (
     ReadUnits,
     search_messages,
 )
+from skylarkmq.store.queue.extension import ADDRESS_MAX
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.read.filtering import FilteredTake, RecordFilter, Take
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
@@ -207,8 +207,7 @@ class MessageReader:
         if by_record is None:
             result = self.walk(queue, offset, units, wanted, gathered)
         else:
-            refused = by_record.refused(self._queues.bitmaps(queue, units), offset)
-            take = FilteredTake(by_record, refused, self._log, gathered, self._stats)
+            take = FilteredTake(by_record, self._log, gathered, self._stats)
             result = self.walk(queue, offset, units, wanted, take)
             take.finish(result)
         if result.count:

@@ -25,15 +25,8 @@ from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.file import IndexFile, IndexShape
 from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.log.mapped_file import first_written, is_file_name
-from skylarkmq.store.queue.consume_queue import (
-    EXT_UNIT_MAX,
-    LONG_MIN,
-    UNIT,
-    UNIT_SIZE,
-    is_address,
-    is_valid_unit,
-    tags_code_at,
-)
+from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, is_valid_unit
+from skylarkmq.store.queue.extension import EXT_UNIT_MAX, LONG_MIN, is_address, tags_code_at
 from skylarkmq.store.queue.topic_removal import RemovedTopics
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.stopped.segments import Look, SegmentFile

@@ -15,7 +15,6 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.processor.admin.stats import AdminStatsProcessor
 from skylarkmq.broker.processor.consumer_manage import ConsumerManageProcessor
 from skylarkmq.broker.processor.query import QueryConsumeQueueProcessor, QueryProcessor
-from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -173,8 +172,7 @@ async def test_an_administrator_who_saw_where_a_queue_ends_gives_a_group_its_pla
     assert (await ask(rig, offsets, peer, commit)).code == ResponseCode.SYSTEM_ERROR
     totals = BrokerRates(rig.stats, rig.store.stats, rig.clock)
     windows = StatsWindows(rig.stats, rig.store.stats, totals, "C", rig.clock)
-    writer = TableWriter(rig.files, rig.workers.tables)
-    filters = ConsumerFilterManager(rig.config, rig.files, writer, rig.clock, rig.store)
+    filters = ConsumerFilterManager(rig.config, rig.clock)
     shows = [
         QueryProcessor(context),
         AdminStatsProcessor(context, windows, rig.stats, HostAddress("192.0.2.7", 1).pack()),

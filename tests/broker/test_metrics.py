@@ -305,6 +305,7 @@ def test_every_family_of_the_first_set_is_there() -> None:
         "skylarkmq_ready",
         "skylarkmq_event_loop_lag_seconds",
         "skylarkmq_metrics_series_dropped_total",
+        "skylarkmq_consumer_filters",
         "skylarkmq_connections",
         "skylarkmq_connections_opened_total",
         "skylarkmq_connections_closed_total",

@@ -13,15 +13,12 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.broker_metrics import removal_families
-from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldService
 from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_deletion import RETRY_S, TopicDeletion
-from skylarkmq.common.table_file import TableWriter
-from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
@@ -36,13 +33,9 @@ class Rig(GroupRig):
         super().__init__(
             files, broker_cluster_name="C1", broker_name="broker-a", enable_property_filter=True
         )
-        writer = TableWriter(self.files, self.workers.tables)
-        self.filters = ConsumerFilterManager(
-            self.config, self.files, writer, self.clock, self.store
-        )
         self.holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
         self.deletion = TopicDeletion(
-            self.store, self.topics, self.offsets, self.filters, self.holding, self.clock
+            self.store, self.topics, self.offsets, self.holding, self.clock
         )
         deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
         self.processor = AdminTopicProcessor(self.context, self.deletion, deduplication)
@@ -79,15 +72,10 @@ async def rig() -> Rig:
 async def test_everything_of_a_topic_goes_before_the_answer(rig: Rig) -> None:
     await rig.fill()
     await rig.fill("U")
-    sql = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=1)
-    rig.filters.register("cg", [sql])
-    rig.filters.unregister("cg")
-    assert rig.filters.get("T", "cg") is not None
     waiting = rig.delete()
     assert rig.topics.get("T") is None
     assert rig.store.max_offset("T", 0) == 0
     assert rig.offsets.query("cg", "T", 0) == -1
-    assert rig.filters.get("T", "cg") is None
     await asyncio.sleep(0)
     assert not waiting.done()
     await rest(rig.workers)

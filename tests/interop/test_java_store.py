@@ -30,7 +30,6 @@ OURS: dict[str, dict[str, Any]] = {
     "pwrite": {},
     "pool": {"transient_store_pool_enable": True},
     "mapped": {"commit_log_write_mode": "mapped", "warm_maped_file_enable": True},
-    "ext": {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 500},
 }
 JAVA: dict[str, dict[str, Any]] = {
     "async": {},

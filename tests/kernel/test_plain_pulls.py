@@ -115,7 +115,7 @@ class Road:
         self.offsets = ConsumerOffsetManager(*parts, RIG.store)
         context = dataclasses.replace(RIG.context, offsets=self.offsets)
         slow = SlowConsumerService(RIG.config, RIG.store, RIG.groups, RIG.clock)
-        filters = ConsumerFilterManager(*parts, RIG.store)
+        filters = ConsumerFilterManager(RIG.config, RIG.clock)
         self.holding = PullRequestHoldService(RIG.store, RIG.clock, long_polling=False)
         self.plain = PlainPulls(context, slow, self.stats, RIG.clock, lambda: None)
         processor = PullProcessor(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
-from skylarkmq.store.queue.consume_queue import ADDRESS_MAX, UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.queue.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from skylarkmq.store.queue.extension import ADDRESS_MAX
 from skylarkmq.store.read import message_reader
 from tests.support.amounts import examples
 

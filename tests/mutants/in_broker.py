@@ -270,12 +270,6 @@ MUTANTS: Final = (
         "broker/test_fast_failure.py",
     ),
     Mutant(
-        "broker/filter/bloom.py",
-        "combined = _signed32(low + number * high)",
-        "combined = _signed32(low + (number - 1) * high)",
-        "broker/filter/test_bloom.py",
-    ),
-    Mutant(
         "broker/grpc/validation.py",
         "        if kind not in types:",
         "        if False:",

@@ -37,7 +37,6 @@ def store_config(root: Path, **changes: Any) -> StoreConfig:
     values: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": QUEUE_SIZE,
-        "mapped_file_size_consume_queue_ext": 1 << 16,
         "max_message_size": MESSAGE_MAX,
         "max_hash_slot_num": 100,
         "max_index_num": 500,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from skylarkmq.store.read import filtering
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.store.support import StoreRig
-from tests.support.crash_states import CrashState, Keep
 
 MEMORY = 100_000  # bytes; with the ratio of 40 %, 40,000 of the log count as in memory
 
@@ -167,61 +165,6 @@ def test_a_damaged_record_is_passed_over_and_reported(cold: bool) -> None:
     result = _cold(again, 0, RED) if cold else again.store.get_message("T", 0, 0, 32, None, RED)
     assert _offsets(result) == [0, 2]
     assert again.store.stats.corrupt_records == 1
-
-
-# Bitmaps
-
-EXT: dict[str, Any] = {"enable_consume_queue_ext": True}
-ODD, EVEN = b"\x01\x02", b"\x04\x08"
-
-
-def _bitmap_rig(**config: Any) -> StoreRig:
-    """Bitmaps by color; none for the color `none`."""
-    rig = StoreRig(**{**EXT, **config}).start()
-
-    def bitmap_of(topic: str, properties: bytes) -> bytes:
-        color = find_property(properties, b"color\x01")
-        return {b"red": ODD, b"blue": EVEN}.get(color or b"", b"")
-
-    rig.store.queues.bitmap_of = bitmap_of
-    return rig
-
-
-def test_what_a_bitmap_refuses_is_not_looked_at() -> None:
-    rig = _bitmap_rig()
-    _put(rig, "red", "blue", "none", "red", "blue")
-    asked: list[tuple[int, bytes]] = []
-
-    def may_match(store_timestamp: int, bits: bytes) -> bool:
-        asked.append((store_timestamp, bits))
-        return bits == ODD
-
-    everything = RecordFilter(lambda data: True, 1, may_match)
-    assert _offsets(_both(rig, 0, everything)) == [0, 2, 3]
-    assert [bits for _, bits in asked] == [ODD, EVEN, ODD, EVEN] * 2
-    assert asked[0][0] == rig.store.message_time("T", 0, 0)
-    assert rig.store.stats.filter_skipped == 4
-
-
-def test_bitmaps_outlive_a_clean_stop_and_come_from_the_files() -> None:
-    rig = _bitmap_rig(mapped_file_size_consume_queue_ext=100)
-    _put(rig, *["red", "blue", "none"] * 20)
-    rig.stop()
-    again = StoreRig(rig.files, **EXT, mapped_file_size_consume_queue_ext=100).start()
-    wanted = RecordFilter(lambda data: True, 1, lambda _, bits: bits == EVEN)
-    result = again.store.get_message("T", 0, 0, 60, None, wanted)
-    assert _offsets(result) == [n for n in range(48) if n % 3 != 0]
-    tags = again.store.get_message("T", 0, 0, 60, None, lambda code: code == 0)
-    assert tags.count == 32, "the tags codes are found between bitmaps"
-
-
-def test_units_that_recovery_wrote_again_pass() -> None:
-    rig = _bitmap_rig()
-    _put(rig, "red", "blue")
-    again = StoreRig(rig.files.crash(CrashState(Keep.KILL), Random(1)), **EXT).start()
-    assert again.store.max_offset("T", 0) == 2
-    nothing = RecordFilter(lambda data: True, 1, lambda _, bits: False)
-    assert _offsets(again.store.get_message("T", 0, 0, 32, None, nothing)) == [0, 1]
 
 
 # The layout

@@ -16,10 +16,10 @@ from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE, firs
 from tests.store.clean_rig import CleanRig
 from tests.store.support import LOG_SIZE, MESSAGE_MAX
 from tests.support.crash_states import CrashState, Keep
+from tests.support.extensions import extend
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_consume_queue": 80,  # of four units
-    "mapped_file_size_consume_queue_ext": 104,  # of five
 }
 
 
@@ -134,15 +134,25 @@ def test_a_pause_lies_between_two_queues_that_lose_files() -> None:
     assert times[2] - times[1] == pytest.approx(0.7, abs=0.06)
 
 
-def test_extensions_lose_what_no_unit_points_to() -> None:
-    rig = CleanRig(**SMALL, enable_consume_queue_ext=True).start().fill(10).settle()
-    assert len(_ext_files(rig)) > 4
-    count = rig.store.max_offset("orders", 0)
+def test_an_extension_goes_when_no_unit_points_to_it() -> None:
+    rig = CleanRig(**SMALL).start().fill(10).settle()
+    extended = rig.store.max_offset("orders", 0)
+    rig.stop()
+    extend(rig.files, rig.files.root)
+    rig = rig.again(1, **SMALL).fill(20).settle()
+    found, count = _ext_files(rig), rig.store.max_offset("orders", 0)
+    assert len(found) > 4
     _expire(rig, 7)
     minimum = rig.store.min_offset("orders", 0)
-    assert _ext_files(rig)[0] == minimum // 5 > 0
+    assert 0 < minimum < extended and _ext_files(rig) == found
     assert rig.readable() == list(range(minimum, count))
-    after = rig.again(1, **SMALL, enable_consume_queue_ext=True)
+    units = rig.store.queue_units("orders", 0, minimum, 9)
+    assert units and {unit.tags_code for unit in units} == {0}
+    _expire(rig, 12)
+    minimum = rig.store.min_offset("orders", 0)
+    assert minimum >= extended and _ext_files(rig) == []
+    assert rig.readable() == list(range(minimum, count))
+    after = rig.again(2, **SMALL)
     assert after.store.min_offset("orders", 0) == minimum
     assert after.readable() == list(range(minimum, count))
     units = after.store.queue_units("orders", 0, minimum, 9)

@@ -18,11 +18,7 @@ from skylarkmq.store.upkeep.recovery import Recovery
 from tests.store.support import StoreRig
 from tests.support.crash_disk import CrashDisk
 from tests.support.crash_states import Names
-
-EXTENDED: dict[str, Any] = {
-    "enable_consume_queue_ext": True,
-    "mapped_file_size_consume_queue_ext": 4096,
-}
+from tests.support.extensions import extend
 
 
 def bodies(rig: StoreRig, topic: str, queue_id: int = 0) -> list[bytes]:
@@ -88,10 +84,14 @@ def without_queues(rig: StoreRig) -> StoreRig:
 
 
 def test_files_folders_and_readers_go() -> None:
-    rig = StoreRig(**EXTENDED).start()
+    rig = StoreRig().start()
     fill(rig, "T", 250)
     fill(rig, "U", 4)
+    rig.stop()
+    extend(rig.files, rig.files.root)
+    rig = StoreRig(rig.files).start()
     checkpoint(rig)
+    assert rig.files.exists(rig.store.paths.consume_queue_ext / "T")
     assert len([path for path in rig.files.contents() if path.startswith("consumequeue/T")]) == 4
     assert remove(rig, "T") == [None, None]
     assert not [path for path in rig.files.contents() if "/T/" in path]
@@ -159,9 +159,12 @@ def test_a_clean_start_after_a_removal_trusts_the_queues(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("names", list(Names))
 def test_crash_at_each_step(names: Names) -> None:
-    rig = StoreRig(CrashDisk(names), **EXTENDED).start()
+    rig = StoreRig(CrashDisk(names)).start()
     fill(rig, "U", 4)
     fill(rig, "T", 210)
+    rig.stop()
+    extend(rig.files, rig.files.root, file_size=4096)
+    rig = StoreRig(rig.files).start()
     checkpoint(rig)
     fill(rig, "T", 3, "unsynced")
     fill(rig, "U", 2, "unsynced")
@@ -195,7 +198,7 @@ def test_crash_at_each_step(names: Names) -> None:
 
 
 def _check_crashed(disk: CrashDisk, is_acked: bool, where: str, rng: Random) -> str:
-    rig = StoreRig(disk, **EXTENDED).start()
+    rig = StoreRig(disk).start()
     removal = rig.store.removal
     for topic in removal.topics.unfinished:
         assert not is_acked, where

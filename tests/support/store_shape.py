@@ -34,7 +34,6 @@ class Shape:
     queue_count: int = 2
     road: str = "pwrite"
     keyed: bool = False  # messages have keys
-    ext: bool = False  # units have extensions
     cleaning: bool = False  # the disk fills up, and files become old
 
     @classmethod
@@ -48,7 +47,6 @@ class Shape:
             queue_count=rng.choice((1, 2, 2)),
             road=rng.choice(DRAWN_ROADS),
             keyed=rng.random() < 0.5,
-            ext=rng.random() < 0.25,
             cleaning=rng.random() < CLEANED_SHARE,
         )
 
@@ -70,8 +68,6 @@ def _checked_config(shape: Shape) -> StoreConfig:
         max_hash_slot_num=SLOT_COUNT,
         max_index_num=ITEM_COUNT,
         flush_disk_type="SYNC_FLUSH" if shape.sync else "ASYNC_FLUSH",
-        enable_consume_queue_ext=shape.ext,
-        mapped_file_size_consume_queue_ext=1024,
         delete_when=";".join(map(str, range(24))),
         **ROADS[shape.road],
     )

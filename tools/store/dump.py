@@ -37,17 +37,8 @@ from skylarkmq.store.index.file import (
     IndexShape,
 )
 from skylarkmq.store.log.mapped_file import first_written, is_file_name
-from skylarkmq.store.queue.consume_queue import (
-    EXT_UNIT,
-    EXT_UNIT_SIZE,
-    LONG_MIN,
-    PRE_BLANK_SIZE,
-    UNIT,
-    UNIT_SIZE,
-    is_address,
-    is_valid_unit,
-    unit_size_at,
-)
+from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, is_valid_unit
+from skylarkmq.store.queue.extension import EXT_UNIT, EXT_UNIT_SIZE, LONG_MIN, is_address
 from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.store.stopped.segments import SegmentFile
 from skylarkmq.tools.store.pop_journal import file_rows, state_rows
@@ -203,7 +194,7 @@ def _queue_rows(file: StoreFile, file_start: int, position: int) -> Rows:
 
 def _ext_rows(file: StoreFile, file_start: int, position: int) -> Rows:
     while file.size - position >= EXT_UNIT_SIZE:
-        size = unit_size_at(file.pread(2, position), 0)
+        size = int.from_bytes(file.pread(2, position), signed=True)
         if size < EXT_UNIT_SIZE:
             kind = "unwritten" if size == 0 else "end" if size < 0 else "invalid"
             yield {"kind": kind, "position": position, "size": file.size - position}

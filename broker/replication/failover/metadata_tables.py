@@ -18,8 +18,7 @@
                           begin is an offset of
                           CID_RMQ_SYS_TRANS
     live configuration  the file of -c              table "config": what was set while a broker ran
-    SQL92 filters       consumerFilter.json         not: the next heartbeat brings them, and bitmaps
-                                                      older than that are not trusted
+    SQL92 filters       memory                      not: the next heartbeat brings them
     members, locks of   memory                      not: clients come to the new master by
       queues, held pulls                              themselves, as after a restart
     KV, order           the name servers' own       not: the tools write them to every name server

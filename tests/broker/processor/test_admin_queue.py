@@ -10,7 +10,6 @@ import pytest
 from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.processor import query
 from skylarkmq.broker.processor.query import QueryConsumeQueueProcessor
-from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.bodies.topic import QueryConsumeQueueResponseBody
@@ -23,10 +22,7 @@ from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 class Rig(GroupRig):
     def __init__(self, **changes: Any) -> None:
         super().__init__(enable_property_filter=True, **changes)
-        writer = TableWriter(self.files, self.workers.tables)
-        self.filters = ConsumerFilterManager(
-            self.config, self.files, writer, self.clock, self.store
-        )
+        self.filters = ConsumerFilterManager(self.config, self.clock)
         self.processor = QueryConsumeQueueProcessor(self.context, self.filters)
 
     async def query(self, **changes: Any) -> RemotingCommand:
@@ -100,22 +96,6 @@ async def test_units_on_the_disk_and_in_memory_come_together(rig: Rig) -> None:
     rig.store.queues.write_now()
     rig.put("T", 0, b"body")
     assert len((await rig.body()).queue_data or []) == 4
-
-
-async def test_an_expression_is_asked_by_bitmaps() -> None:
-    rig = Rig(
-        enable_consume_queue_ext=True,
-        mapped_file_size_consume_queue_ext=4096,
-        enable_calc_filter_bit_map=True,
-    )
-    rig.start()
-    rig.subscribe(sub_string="a > 1", expression_type="SQL92", sub_version=2)
-    rig.clock.advance(1)
-    for number in range(4):
-        rig.put("T", 0, b"", properties=b"a\x01%d" % number, tags_code=number)
-    body = await rig.body(consumerGroup="cg")
-    assert [unit.eval for unit in body.queue_data or []] == [False, False, True, True]
-    assert [unit.tags_code for unit in body.queue_data or []] == [0, 1, 2, 3]
 
 
 async def test_an_expression_is_shown_and_asked_of_no_unit(rig: Rig) -> None:

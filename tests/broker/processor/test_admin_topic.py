@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.topics.deduplication import DeduplicationService
 from skylarkmq.broker.topics.topic_deletion import TopicDeletion
-from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.bodies.route import TopicList
 from skylarkmq.protocol.bodies.text import decode_body
 from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
@@ -25,12 +23,8 @@ from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
 class Rig(GroupRig):
     def __init__(self) -> None:
         super().__init__(broker_cluster_name="C1", broker_name="broker-a")
-        writer = TableWriter(self.files, self.workers.tables)
-        filters = ConsumerFilterManager(self.config, self.files, writer, self.clock, self.store)
         holding = PullRequestHoldService(self.store, self.clock, long_polling=True)
-        deletion = TopicDeletion(
-            self.store, self.topics, self.offsets, filters, holding, self.clock
-        )
+        deletion = TopicDeletion(self.store, self.topics, self.offsets, holding, self.clock)
         self.deduplication = DeduplicationService(self.config, self.store, self.topics, self.clock)
         self.deduplication.load()
         self.processor = AdminTopicProcessor(self.context, deletion, self.deduplication)
