@@ -32,7 +32,6 @@ from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
 from skylarkmq.broker.metrics.access_families import access_families
 from skylarkmq.broker.metrics.deduplication_families import deduplication_families
-from skylarkmq.broker.metrics.exporter import ExporterFamilies, ExporterSources
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.grpc_families import grpc_families
 from skylarkmq.broker.metrics.master_families import master_families
@@ -52,7 +51,6 @@ from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.store.queue.topic_removal import TopicRemoval
 
 STORE_FORMAT: Final = "rocketmq-4.9"
-_PLAIN: Final = FamilyMaker({})
 
 
 def registry_of(
@@ -61,7 +59,6 @@ def registry_of(
     loop: str,
     connections: Callable[[], Mapping[str, int]],
     started_at_ms: Callable[[], int],
-    address: Callable[[], str],
     name_servers: Callable[[], Mapping[str, bool]] = dict,
 ) -> CollectorRegistry:
     """Return a registry with the metrics of a broker and of its process. Any thread.
@@ -70,25 +67,9 @@ def registry_of(
         loop: uvloop or asyncio.
         connections: the connected peers by role.
         started_at_ms: when serving began, 0 before.
-        address: host:port that clients are told; empty before they are.
         name_servers: whether each of those elsewhere has taken the last registration.
     """
     config = parts.config
-    exporter = ExporterFamilies(
-        ExporterSources(
-            config.broker_cluster_name,
-            config.broker_name,
-            address,
-            parts.store,
-            parts.topics,
-            parts.producers,
-            parts.consumers,
-            parts.stats,
-            parts.windows,
-            parts.info,
-            lambda: parts.lag.rows,
-        )
-    )
     sources = MetricsSources(
         cluster=config.broker_cluster_name,
         broker=config.broker_name,
@@ -129,7 +110,6 @@ def registry_of(
             ),
         ),
         storage=(partial(timer_families, parts.timer),),
-        exporter=exporter.families,
         compat=lambda: config.metrics_compat,
     )
     return build_registry(sources)
@@ -178,10 +158,8 @@ class BrokerCollector:
             compat: whose names there are beside ours.
         """
         yield from self._own()
-        if compat in ("rocketmq5", "both"):
+        if compat == "rocketmq5":
             yield from self._rocketmq5.families()
-        if compat in ("exporter", "both"):
-            yield from self._sources.exporter(_PLAIN)
 
     def _own(self) -> Iterator[Metric]:
         yield from self._broker()

@@ -385,7 +385,6 @@ class BrokerController:
                 loop,
                 self._connection_counts,
                 self._started_at,
-                lambda: str(self.advertised or ""),
                 self._name_servers,
             )
 

@@ -260,7 +260,7 @@ def metrics(broker: RunningBroker) -> str:
     """Return the page of all metric families of a running broker."""
     state = broker.controller.parts
     checks = HealthChecks(ready={}, live={})
-    collectors = registry_of(state, checks, "uvloop", dict, lambda: 1, str)._collector_to_names
+    collectors = registry_of(state, checks, "uvloop", dict, lambda: 1)._collector_to_names
     (collector,) = (each for each in collectors if isinstance(each, BrokerCollector))
     fleet = fleet_families(Supervisor(VirtualClock()), frozenset())
     client = HaClient(state.store, VirtualClock(), lambda: None)
@@ -269,12 +269,11 @@ def metrics(broker: RunningBroker) -> str:
     replica = replica_families(AnyReplica(), state.stats, ours)
     return page(
         "Metrics",
-        "Names that begin with `skylarkmq_` are ours. Of those that begin with `rocketmq_`, the\n"
-        "ones with the label `node_id` are RocketMQ 5's; the others are those of\n"
-        "`rocketmq-exporter`, shown with `metricsCompat=exporter` or `both`.\n"
+        "Names that begin with `skylarkmq_` are ours; those that begin with `rocketmq_` are\n"
+        "RocketMQ 5's.\n"
         "A family is shown on `/metrics` as soon as it has a series. "
         "[Monitoring](../operations/monitoring.md) says\nwhich ones are good to watch.",
-        family_table(collector.families("both")),
+        family_table(collector.families("rocketmq5")),
         "A slave adds:",
         family_table(slave),
         "A [replica](../operations/failover.md) among those that elect their master adds:",

@@ -52,7 +52,7 @@ FAST_PORT_DISTANCE: Final = 2
 HA_PORT_DISTANCE: Final = 1
 """The port for slaves is this much above the listen port, unless haListenPort says another."""
 
-MetricsCompat = Literal["rocketmq5", "exporter", "both", "none"]
+MetricsCompat = Literal["rocketmq5", "none"]
 ProxyMode = Literal["LOCAL", "CLUSTER"]
 _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
@@ -179,7 +179,7 @@ class BrokerConfig(ServerConfig):
     metrics_prom_exporter_port: Port | None = 5557  # off: no pages of metrics and health
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines
-    metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; whose names /metrics has beside ours
+    metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; names of RocketMQ 5 too
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
 
@@ -280,6 +280,9 @@ class BrokerConfig(ServerConfig):
         Raises:
             ConfigError: a value is outside of its limits.
         """
+        if str(self.metrics_compat) in ("exporter", "both"):
+            cure = "for those names run Apache's rocketmq-exporter, and use rocketmq5 or none here"
+            raise ConfigError("metricsCompat", self.metrics_compat, cure)
         super().__post_init__()
         _check_word("brokerName", self.broker_name)
         _check_word("brokerClusterName", self.broker_cluster_name)

@@ -19,7 +19,6 @@ from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.metrics.earliest import EarliestMessage
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.common.clock import Clock
-from skylarkmq.common.files import DiskSpace
 from skylarkmq.common.histogram import Histogram
 from skylarkmq.protocol.codes import CURRENT_VERSION, MQVersion
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
@@ -91,26 +90,12 @@ class RuntimeInfo:
             **self._queues(),
         }
 
-    def last_table(self) -> dict[str, str]:
-        """Return the same as was measured last, without waiting for the disk."""
-        spaces = self._store.stats.disk_space
-        known = Spaces(spaces.get("commitlog"), spaces.get("consumequeue"))
-        return self.table(known, self.earliest.stored_ms)
-
-    def put_times(self) -> list[int]:
-        """Return how many appends took how long, by TIME_BINS."""
-        return [*_binned(self._store.stats.append_duration).values()]
-
-    def log_space(self) -> DiskSpace | None:
-        """Return the partition of the log as it was measured last."""
-        return self._store.stats.disk_space.get("commitlog")
-
     def reserve_ms(self) -> int | None:
         """Return how long the oldest message of the log has been stored; None: not known."""
         stored_ms = self.earliest.stored_ms
         return max(0, self._clock.now_ms() - stored_ms) if stored_ms >= 0 else None
 
-    def unflushed_bytes(self) -> int:
+    def _unflushed_bytes(self) -> int:
         """Return how much of the log is not on the disk yet."""
         log = self._store.commit_log
         return max(0, log.wrote_offset - log.flushed_offset)
@@ -185,7 +170,7 @@ class RuntimeInfo:
             "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": str(max(0, log.max_offset - store.writer.published_offset)),
             "earliestMessageTimeStamp": str(earliest_ms),
-            "remainHowManyDataToFlush": human_size(self.unflushed_bytes()),
+            "remainHowManyDataToFlush": human_size(self._unflushed_bytes()),
             "remainTransientStoreBufferNumbs": str(NO_POOL_BUFFERS),
         }
         if log.pool is not None:

@@ -39,10 +39,6 @@ def _unknown() -> None:
     return None
 
 
-def _no_families(_: FamilyMaker) -> Iterator[Metric]:
-    return iter(())
-
-
 def _rocketmq5() -> MetricsCompat:
     return "rocketmq5"
 
@@ -76,7 +72,6 @@ class MetricsSources:
     more: tuple[MetricsPart, ...] = ()  # families of the broker's services, ours
     node: tuple[MetricsPart, ...] = ()  # RocketMQ 5's of the broker
     storage: tuple[MetricsPart, ...] = ()  # RocketMQ 5's of the store
-    exporter: MetricsPart = _no_families  # rocketmq-exporter's
     compat: Callable[[], MetricsCompat] = _rocketmq5  # metricsCompat
     lag: Callable[[], Sequence[Lag]] = tuple  # of groups, as the last sweep found it
     system_topics: bool = False  # show the series of system topics too

@@ -172,11 +172,6 @@ class StatsWindows:
         growth = self._growth(MINUTE, [(self._out.get((topic, group)), traffic)])
         return growth.messages / growth.seconds if growth.seconds else 0.0
 
-    def last_minute(self, name: str, key: str) -> Growth | None:
-        """Return what a statistic grew by over a minute; None as in `growth`."""
-        counters = self._find(name, key)
-        return self._growth(MINUTE, counters) if counters else None
-
     def growth(self, name: str, key: str) -> tuple[Growth, ...] | None:
         """Return what a statistic grew by over a minute, an hour and a day.
 

@@ -1,7 +1,7 @@
 """What a scrape costs with many topics and groups: `python -m tests.bench.scrape`.
 
 Every group has offsets of every topic, with messages of which it confirmed one and was handed two,
-and a member. All names are shown (`metricsCompat=both`). Printed are the CPU time of a scrape, its
+and a member. Printed are the CPU time of a scrape, its
 size, and the longest turn of the loop, as CPU time.
 """
 
@@ -72,7 +72,7 @@ async def measure(compat: MetricsCompat, topics: int, groups: int, folder: Path)
     async with live_broker(folder, metrics_compat=compat, new_names_per_second=0) as broker:
         await fill(broker, topics, groups)
         checks = HealthChecks(ready={}, live={})
-        registry = registry_of(broker.parts, checks, "asyncio", dict, lambda: 1, lambda: "x:1")
+        registry = registry_of(broker.parts, checks, "asyncio", dict, lambda: 1)
         costs, turns, text = list[float](), list[float](), b""
         for _ in range(ROUNDS):
             stop = asyncio.Event()
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--groups", type=int, default=10)
     args = parser.parse_args()
-    compats: tuple[MetricsCompat, ...] = ("none", "rocketmq5", "exporter", "both")
+    compats: tuple[MetricsCompat, ...] = ("none", "rocketmq5")
     for compat in compats:
         with tempfile.TemporaryDirectory() as name:
             print(asyncio.run(measure(compat, args.topics, args.groups, Path(name))), flush=True)

@@ -1,4 +1,4 @@
-"""Other people's names on /metrics: rocketmq-exporter's, and RocketMQ 5's that need a broker."""
+"""RocketMQ 5's names on /metrics, those that need a broker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ DATA = ConsumerData(
 
 
 def registry(broker: BrokerController) -> CollectorRegistry:
-    address = str(broker.advertised)
     checks = HealthChecks(ready={}, live={})
-    return registry_of(broker.parts, checks, "asyncio", dict, lambda: 1, lambda: address)
+    return registry_of(broker.parts, checks, "asyncio", dict, lambda: 1)
 
 
 def samples(found: CollectorRegistry) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -37,10 +36,6 @@ def samples(found: CollectorRegistry) -> dict[str, list[tuple[dict[str, str], fl
         for each in family.samples:
             rows.setdefault(each.name, []).append((each.labels, each.value))
     return rows
-
-
-def set_compat(broker: BrokerController, value: str) -> None:
-    object.__setattr__(broker.parts.config, "metrics_compat", value)
 
 
 async def a_group_of_one(broker: BrokerController) -> RawClient:
@@ -78,44 +73,9 @@ async def test_messages_in_flight_and_ready(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_the_exporters_names_of_a_topic_and_a_group(tmp_path: Path) -> None:
+async def test_what_is_deleted_disappears(tmp_path: Path) -> None:
     async with live_broker(tmp_path) as broker:
         client = await a_group_of_one(broker)
-        set_compat(broker, "exporter")
-        found = samples(registry(broker))
-        assert not any("node_id" in labels for rows in found.values() for labels, _ in rows)
-        node = {"cluster": broker.parts.config.broker_cluster_name}
-        node["broker"] = broker.parts.config.broker_name
-        assert ({**node, "topic": "orders"}, 3.0) in found["rocketmq_producer_offset"]
-        group = {**node, "topic": "orders", "group": "billing"}
-        assert found["rocketmq_consumer_offset"] == [(group, 1.0)]
-        assert found["rocketmq_group_diff"] == [
-            (
-                {
-                    "group": "billing",
-                    "topic": "orders",
-                    "countOfOnlineConsumers": "1",
-                    "msgModel": "1",
-                },
-                2.0,
-            )
-        ]
-        ((labels, count),) = found["rocketmq_group_count"]
-        assert (labels["localaddr"], labels["group"], count) == ("one", "billing", 1.0)
-        ((labels, _),) = found["rocketmq_broker_tps"]
-        assert labels["brokerIP"] == str(broker.advertised)
-        ((labels, end),) = found["rocketmq_brokeruntime_commitlog_maxoffset"]
-        assert set(labels) == {
-            "cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version",
-        }  # fmt: skip
-        assert end == broker.parts.store.commit_log.max_offset
-        await client.close()
-
-
-async def test_what_is_deleted_disappears_under_all_names(tmp_path: Path) -> None:
-    async with live_broker(tmp_path) as broker:
-        client = await a_group_of_one(broker)
-        set_compat(broker, "both")
         found = registry(broker)
         broker.parts.stats.dead_letter("orders", "billing").count = 1
         broker.parts.stats.transactions_of("orders").committed = 1
@@ -128,9 +88,6 @@ async def test_what_is_deleted_disappears_under_all_names(tmp_path: Path) -> Non
             }
 
         assert {
-            "rocketmq_producer_offset",
-            "rocketmq_group_diff",
-            "rocketmq_consumer_tps",
             "rocketmq_consumer_inflight_messages",
             "rocketmq_commit_messages_total",
             "rocketmq_send_to_dlq_messages_total",
@@ -143,17 +100,12 @@ async def test_what_is_deleted_disappears_under_all_names(tmp_path: Path) -> Non
         await client.close()
 
 
-@pytest.mark.parametrize(
-    ("compat", "shown"),
-    [("rocketmq5", {"5"}), ("exporter", {"x"}), ("both", {"5", "x"}), ("none", set())],
-)
-async def test_metrics_compat(tmp_path: Path, compat: str, shown: set[str]) -> None:
+@pytest.mark.parametrize(("compat", "shown"), [("rocketmq5", True), ("none", False)])
+async def test_metrics_compat(tmp_path: Path, compat: str, shown: bool) -> None:
     async with live_broker(tmp_path) as broker:
-        set_compat(broker, compat)
+        object.__setattr__(broker.parts.config, "metrics_compat", compat)
         names = samples(registry(broker))
-        assert ("rocketmq_topic_number" in names) is ("5" in shown)
-        assert ("rocketmq_broker_tps" in names) is ("x" in shown)
-        assert any(name.startswith("rocketmq_") for name in names) is bool(shown)
+        assert any(name.startswith("rocketmq_") for name in names) is shown
         assert "skylarkmq_build_info" in names
 
 
