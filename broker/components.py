@@ -29,7 +29,6 @@ from skylarkmq.broker.groups.earlier_lives import EarlierLives
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
-from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.groups.subscription_group import GROUPS_FILE, SubscriptionGroupManager
 from skylarkmq.broker.housekeeping import ClientHousekeepingService
 from skylarkmq.broker.metrics.lag import ConsumerLag
@@ -180,7 +179,6 @@ class BrokerParts:
         self.lag = ConsumerLag(
             self.store, self.topics, self.offsets, self.consumers, self.stats, clock
         )
-        self.slow_consumers = SlowConsumerService(config, self.store, self.groups, clock)
         self.locks = RebalanceLockManager(peers)
         self.housekeeping = ClientHousekeepingService(
             peers, self.consumers, self.producers, self.locks
@@ -295,7 +293,6 @@ class BrokerParts:
         self.housekeeping.start()
         self.traffic.start()
         self.windows.start()
-        self.slow_consumers.start()
         self.groups.start()
         self.offsets.start()
         if not self.store.follows:
@@ -337,7 +334,6 @@ class BrokerParts:
             self.access_files.stop()
         self.traffic.stop()
         self.windows.stop()
-        self.slow_consumers.stop()
         await self.stop_master_services()
         await self.pop.close()
         await self.offsets.stop()
@@ -474,7 +470,7 @@ def _processors(
         if send.gathering:
             send.commit()
 
-    pulls = PlainPulls(context, parts.slow_consumers, stats, parts.peer_clock, settle)
+    pulls = PlainPulls(context, stats, parts.peer_clock, settle)
     return (
         send,
         pulls,
@@ -484,7 +480,6 @@ def _processors(
                 PullSubscriptions(parts.config, parts.consumers, parts.filters),
                 parts.holding,
                 OffsetMovedEvents(parts.config.broker_name, parts.store, clock, store_host),
-                parts.slow_consumers,
                 stats,
                 parts.peer_clock,
                 pulls,

@@ -131,7 +131,7 @@ class StoreConfig:
     access_message_in_memory_max_ratio: Percent = (
         40  # percent of the container's or machine's memory
     )
-    disk_fall_recorded: bool = True
+    disk_fall_recorded: Unused[bool] = True
 
     # Key index
     message_index_enable: bool = True

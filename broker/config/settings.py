@@ -64,8 +64,6 @@ QueueCount = Annotated[int, Limits(1, QUEUES_MAX)]
 Permission = Annotated[int, Limits(0, PermName.PERM_READ | PermName.PERM_WRITE)]
 OfFastFailure = Annotated[T, Effect(needs={"brokerFastFailureEnable": True})]
 OfShortPolling = Annotated[T, Effect(is_live=True, needs={"longPollingEnable": False})]
-OfRecordedFall = Annotated[T, Effect(needs={"diskFallRecorded": True})]
-OfSlowConsumers = Annotated[T, Effect(needs={"disableConsumeIfConsumerReadSlowly": True})]
 NoAddressServer = Annotated[
     T, Effect(not_built="it is not supported yet; name them in namesrvAddr")
 ]
@@ -221,8 +219,8 @@ class BrokerConfig(ServerConfig):
     consume_young_queue_from_first: bool = True  # ours; RocketMQ's rule for groups that are new
     slave_read_enable: Live[bool] = False
     transfer_msg_by_heap: Unused[bool] = True
-    disable_consume_if_consumer_read_slowly: OfRecordedFall[bool] = False
-    consumer_fallbehind_threshold: OfSlowConsumers[Long] = 17_179_869_184  # bytes
+    disable_consume_if_consumer_read_slowly: Unused[bool] = False
+    consumer_fallbehind_threshold: Unused[Long] = 17_179_869_184  # bytes
     store_reply_message_enable: Live[bool] = True
     trace_on: Live[bool] = True  # answers of sends say so to the clients' tracing
 

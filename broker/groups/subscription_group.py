@@ -125,14 +125,6 @@ class SubscriptionGroupManager(ConfigTable[SubscriptionGroupConfig]):
         if why is not None:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, why)
 
-    def disable_consume(self, name: str) -> bool:
-        """Let a group consume no more; False when there is none that may."""
-        group = self.table.get(name)
-        if group is None or not group.consume_enable:
-            return False
-        self.update(msgspec.structs.replace(group, consume_enable=False))
-        return True
-
     def delete(self, name: str) -> None:
         """Remove a group; nothing happens when it is not there."""
         if self._remove_row(name):

@@ -17,7 +17,6 @@ from typing import Final
 
 from skylarkmq.broker.base.stats import BrokerStats, Traffic
 from skylarkmq.broker.filter.tag_filter import is_tag_type
-from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.requests.processor import Context
 from skylarkmq.common.clock import Clock
@@ -263,7 +262,6 @@ class PlainPulls:
     def __init__(
         self,
         context: Context,
-        slow: SlowConsumerService,
         stats: BrokerStats,
         peer_clock: Clock,
         settle: Callable[[], None],
@@ -283,7 +281,6 @@ class PlainPulls:
         self._offsets = context.offsets
         self._stats = stats
         self._settle = settle
-        self._enabled = not slow.enabled  # which wants to know of each pull
         self._lanes: dict[bytes, Lane] = {}
         self._opened: list[dict[bytes, Lane]] = []  # to some peer
         self._open_count = 0  # lanes there
@@ -358,7 +355,7 @@ class PlainPulls:
         """Open the lane of a pull that was checked to its peer, if there can be one."""
         self._known()
         key = _key_of(header)
-        if key in connection.lanes or not self._enabled or isinstance(matches, RecordFilter):
+        if key in connection.lanes or isinstance(matches, RecordFilter):
             return
         if self._consumers.pops(header.consumer_group):
             return  # what may be pulled is decided pull by pull

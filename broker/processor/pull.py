@@ -25,7 +25,6 @@ from typing import NamedTuple
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.filter.pull_subscription import PullSubscriptions
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
-from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.handlers import Handler, refused
 from skylarkmq.broker.net.router import REMARK_MAX
@@ -117,7 +116,6 @@ class PullProcessor(Processor):
         subscriptions: PullSubscriptions,
         holding: PullRequestHoldService,
         moved: OffsetMovedEvents,
-        slow: SlowConsumerService,
         stats: BrokerStats,
         peer_clock: Clock,
         plain: PlainPulls,
@@ -129,7 +127,6 @@ class PullProcessor(Processor):
         self._holding = holding
         self._answers = PullAnswers(stats)
         self._moved = moved
-        self._slow = slow
         self._peer_clock = peer_clock
         self._cold = ColdPulls(context.config.pull_thread_pool_queue_capacity, stats)
 
@@ -240,10 +237,6 @@ class PullProcessor(Processor):
                 return
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.note(header, result.next_begin_offset)
-        elif self._slow.enabled and result.count:
-            self._slow.note(
-                header.consumer_group, header.topic, header.queue_id, result.next_begin_offset
-            )
         self._answers.send(connection, request, header, code, result, self._suggest(header, result))
 
     def _send_to_master(self, pull: _Pull, result: GetMessageResult, *, hold: bool) -> None:

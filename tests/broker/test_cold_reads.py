@@ -12,6 +12,7 @@ import pytest
 
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.processor.pull import PullAnswers
 from skylarkmq.broker.pulling.cold_pulls import ColdPulls, Finished
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
@@ -142,9 +143,7 @@ async def test_what_fails_behind_the_read_is_answered(
     def unreadable(*_: object) -> None:
         raise OSError("the queue can not be read")
 
-    slow = broker.parts.slow_consumers
-    monkeypatch.setattr(slow, "enabled", True)
-    monkeypatch.setattr(slow, "note", unreadable)
+    monkeypatch.setattr(PullAnswers, "send", unreadable)
     for _ in range(2):
         answer = await client.call(PULL, pull_fields("T"))
         assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -16,7 +16,6 @@ from skylarkmq.broker.filter.consumer_filter import ConsumerFilterManager
 from skylarkmq.broker.filter.pull_subscription import PullSubscriptions
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.groups.offset_moved import OffsetMovedEvents
-from skylarkmq.broker.groups.slow_consumers import SlowConsumerService
 from skylarkmq.broker.net.peer_connection import PAUSE_SIZE
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.processor import plain_pulls
@@ -114,16 +113,14 @@ class Road:
         parts = RIG.config, RIG.files, writer, RIG.clock
         self.offsets = ConsumerOffsetManager(*parts, RIG.store)
         context = dataclasses.replace(RIG.context, offsets=self.offsets)
-        slow = SlowConsumerService(RIG.config, RIG.store, RIG.groups, RIG.clock)
         filters = ConsumerFilterManager(RIG.config, RIG.clock)
         self.holding = PullRequestHoldService(RIG.store, RIG.clock, long_polling=False)
-        self.plain = PlainPulls(context, slow, self.stats, RIG.clock, lambda: None)
+        self.plain = PlainPulls(context, self.stats, RIG.clock, lambda: None)
         processor = PullProcessor(
             context,
             PullSubscriptions(RIG.config, RIG.consumers, filters),
             self.holding,
             OffsetMovedEvents("broker-a", RIG.store, RIG.clock, HOST),
-            slow,
             self.stats,
             RIG.clock,
             self.plain,

@@ -413,7 +413,7 @@ async def test_what_may_not_be_read() -> None:
     rig.topic("written", perm=2)
     assert await rig.receive(receive_request("written")) == Code.FORBIDDEN
     await rig.receive()
-    rig.groups.disable_consume("group")
+    rig.groups.update(msgspec.structs.replace(rig.groups.table["group"], consume_enable=False))
     assert await rig.receive() == Code.FORBIDDEN
     assert await Rig(broker_permission=2).receive() == Code.FORBIDDEN
 
