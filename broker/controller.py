@@ -48,7 +48,6 @@ from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, ServerContexts, server_contexts
-from skylarkmq.broker.pages.drain_page import DrainAccess
 from skylarkmq.broker.pages.http import MetricsServer
 from skylarkmq.broker.registration import Registration, RegistrationService
 from skylarkmq.broker.replication.failover.replica_check import replica_check
@@ -398,7 +397,7 @@ class BrokerController:
             self._lag.silence_s,
             tls=config.tls,
             prepare=self.parts.measure,
-            drain=DrainAccess(self._find_draining, config.drain_token_file),
+            drain=self._find_draining,
         )
         self.metrics_address = await self._metrics.start()
         if self._metrics.tls is not None:

@@ -1,4 +1,4 @@
-"""The command `skylarkmq drain`: moves clients away from a broker before it is stopped.
+"""The command `skylarkmq drain`: moves clients away from a broker of this machine before its stop.
 
 It asks the page `/drainz` of the broker's metrics port, until the broker is drained. A replica that
 has handed over starts anew in its process, and its page is away meanwhile: that is no error.
@@ -13,12 +13,11 @@ import json
 import sys
 import time
 import urllib.parse
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
-from skylarkmq.tools.local.addresses import host_and_port, is_loopback
+from skylarkmq.tools.local.addresses import host_and_port
 from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask
 
 NOT_IN_TIME: Final = 1
@@ -27,6 +26,11 @@ REFUSED: Final = 5
 SLICE_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 5.0
 AGAIN_S: Final = 0.5
+
+
+def _gone(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("from another machine: skylarkmq cluster drain BROKER --wait 120")
 
 
 @click.command()
@@ -43,25 +47,16 @@ AGAIN_S: Final = 0.5
     "--leaving", metavar="NAMES", default="",
     help="Brokers that leave as well, with commas: nothing moves to them.",
 )  # fmt: skip
-@click.option(
-    "--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Has the token of drainTokenFile: for a broker on another machine; needs --tls-ca there.",
-)  # fmt: skip
-@click.option(
-    "--tls-ca", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Ask by TLS, and check that this issuer, PEM, has signed the broker's certificate.",
-)  # fmt: skip
+@click.option("--token-file", "--tls-ca", hidden=True, expose_value=False, callback=_gone)
 @click.option("--undo", is_flag=True, help="Let clients come back.")
 def drain(
     address: str,
     wait_s: float,
     refresh_s: float,
     leaving: str,
-    token_file: Path | None,
-    tls_ca: Path | None,
     undo: bool,
 ) -> None:
-    """Move clients away from a broker, so that nobody sees its stop.
+    """Move clients away from this machine's broker, so that nobody sees its stop.
 
     Producers send elsewhere, consumers confirm what is there and read elsewhere. Exit codes: 0
     drained, 1 not in time, 3 there is nobody to move to, 4 unreachable, 5 refused.
@@ -69,25 +64,18 @@ def drain(
     From afar, with an admin's account: `skylarkmq cluster drain BROKER --wait 120`.
     """
     host, port = host_and_port(address, "--address")
-    headers = {}
-    if token_file is not None:
-        if tls_ca is None and not is_loopback(host):
-            raise click.UsageError("a token goes to another machine by TLS alone: name --tls-ca")
-        headers["Authorization"] = f"Bearer {token_file.read_text('utf-8').strip()}"
     query = urllib.parse.urlencode({"refresh": refresh_s, "leaving": leaving})
     limit_s = time.monotonic() + wait_s
     told: tuple[str, ...] = ()
     try:  # first whether it is there at all: it may be away for a moment later
-        ask(PageRequest(host, port, "/drainz", limit_s=ANSWER_LIMIT_S, issuer=tls_ca))
+        ask(PageRequest(host, port, "/drainz", limit_s=ANSWER_LIMIT_S))
     except OSError as error:
         _end(UNREACHABLE, f"{address}: {error}")
     while True:  # until it is over, or the time is
         left_s = max(0.0, limit_s - time.monotonic())
         path = f"/drainz?{query}&wait={min(SLICE_S, left_s):.1f}"
-        asked = PageRequest(
-            host, port, "/drainz" if undo else path, "DELETE" if undo else "POST", headers,
-            SLICE_S + ANSWER_LIMIT_S, tls_ca,
-        )  # fmt: skip
+        page, method = ("/drainz", "DELETE") if undo else (path, "POST")
+        asked = PageRequest(host, port, page, method, SLICE_S + ANSWER_LIMIT_S)
         try:
             status, text = ask(asked)
         except OSError:

@@ -1,16 +1,13 @@
 """Asks a page of a broker's metrics port, in plain text, and with TLS where that gets no answer.
 
 The certificate is not checked then: it is for this machine's own broker, whose certificate has the
-name that clients know. What is secret goes to another machine by TLS alone, with its certificate
-checked: name the issuer.
+name that clients know.
 """
 
 from __future__ import annotations
 
 import http.client
 import ssl
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -30,10 +27,7 @@ class PageRequest(NamedTuple):
     port: int
     path: str
     method: str = "GET"
-    headers: Mapping[str, str] = {}
     limit_s: float = 3.0
-    issuer: Path | None = None
-    """Of the certificate to expect, PEM: TLS alone, checked."""
 
 
 def ask(asked: PageRequest) -> tuple[int, str]:
@@ -43,11 +37,6 @@ def ask(asked: PageRequest) -> tuple[int, str]:
         OSError: nobody answers, or who answers is no broker.
     """
     host, port, limit_s = asked.host, asked.port, asked.limit_s
-    if asked.issuer is not None:
-        trusted = ssl.create_default_context(cafile=asked.issuer)
-        return _ask(
-            http.client.HTTPSConnection(host, port, timeout=limit_s, context=trusted), asked
-        )
     try:
         return _ask(http.client.HTTPConnection(host, port, timeout=limit_s), asked)
     except (http.client.RemoteDisconnected, ConnectionResetError):  # it wants TLS
@@ -59,7 +48,7 @@ def ask(asked: PageRequest) -> tuple[int, str]:
 
 def _ask(connection: http.client.HTTPConnection, asked: PageRequest) -> tuple[int, str]:
     try:
-        connection.request(asked.method, asked.path, headers=dict(asked.headers))
+        connection.request(asked.method, asked.path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode("utf-8", "replace")
     except http.client.HTTPException as error:

@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
-from skylarkmq.broker.config.settings import ALIASES, JAVA_ONLY, BrokerConfig, NamesrvConfig
+from skylarkmq.broker.config.settings import (
+    ALIASES,
+    GONE,
+    JAVA_ONLY,
+    BrokerConfig,
+    NamesrvConfig,
+)
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.common.config_fields import (
     ABOVE_ZERO,
@@ -295,7 +301,7 @@ def _file_settings(path: Path, named_by: str = "-c") -> list[tuple[str, Setting]
 def _environment_settings(
     environment: Mapping[str, str], keys: Mapping[str, Key]
 ) -> tuple[dict[str, Setting], list[str]]:
-    by_variable = {variable_of(key): key for key in (*keys, *JAVA_ONLY)}
+    by_variable = {variable_of(key): key for key in (*keys, *JAVA_ONLY, *GONE)}
     by_variable |= {variable_of(key): name for key, name in ALIASES.items() if name in keys}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
@@ -305,8 +311,8 @@ def _environment_settings(
             settings[key] = Setting(text, f"environment {variable}")
     for variable in sorted(environment):
         if variable in by_variable:
-            origin = f"environment {variable}"
-            settings[by_variable[variable]] = Setting(environment[variable].strip(), origin)
+            setting = Setting(environment[variable].strip(), f"environment {variable}")
+            settings[_known(by_variable[variable], setting, keys)] = setting
         elif variable.startswith(ENVIRONMENT_PREFIX) and variable != PURE_VARIABLE:
             near = _near_variable(variable, environment[variable], by_variable)
             if near is not None:
@@ -351,11 +357,13 @@ def known_key(key: str, text: str, keys: Mapping[str, Key]) -> str:
     """Return the key under the spelling of this version.
 
     Raises:
-        ConfigError: there is no such key; names the nearest one.
+        ConfigError: there is no such key; names the nearest one, or what to use instead.
     """
     key = ALIASES.get(key, key)
     if key in keys or key in JAVA_ONLY:
         return key
+    if key in GONE:
+        raise ConfigError(key, text, GONE[key])
     by_lower = {name.lower(): name for name in keys}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_SIMILARITY)
     if not near:

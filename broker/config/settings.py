@@ -79,6 +79,11 @@ ALIASES: Final = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
 }
+# Keys of ours that there were, with what to use instead.
+GONE: Final = {
+    "drainTokenFile": "/drainz is for this machine alone: remove the key, and drain from afar by "
+    "`skylarkmq cluster drain BROKER --wait 120`, with an admin's account",
+}
 # Keys of Java brokers and of widely copied files that have no attribute here; any value is taken.
 JAVA_ONLY: Final = frozenset(
     {
@@ -176,7 +181,6 @@ class BrokerConfig(ServerConfig):
     grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are handed on
     metrics_prom_exporter_port: Port | None = 5557  # off: no pages of metrics and health
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
-    drain_token_file: Path | None = None  # ours; one line, for /drainz from other machines
     metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; names of RocketMQ 5 too
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread

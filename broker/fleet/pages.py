@@ -17,7 +17,6 @@ import socket
 import zlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -64,12 +63,9 @@ class Answer(NamedTuple):
 class FleetPages:
     """Asks the brokers. Loop thread of the supervisor."""
 
-    def __init__(
-        self, supervisor: Supervisor, clock: Clock, drain_token_file: Path | None = None
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, clock: Clock) -> None:
         self._supervisor = supervisor
         self._clock = clock
-        self._drain_token_file = drain_token_file
 
     def pages(self) -> Mapping[str, Page]:
         """Return the pages by path."""
@@ -113,7 +109,7 @@ class FleetPages:
 
     async def _drainz(self, request: HttpRequest) -> HttpResponse:
         try:
-            refused = drain_page.refusal(request, self._drain_token_file)
+            refused = drain_page.refusal(request)
             wait_s = drain_page.read_request(request).wait_s
         except ValueError as error:
             return HttpResponse(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())

@@ -95,7 +95,7 @@ async def run_fleet(
     supervisor = Supervisor(clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    fleet_pages = FleetPages(supervisor, clock, config.drain_token_file).pages()
+    fleet_pages = FleetPages(supervisor, clock).pages()
     methods = {drain_page.PATH: drain_page.METHODS}
     pages = PageServer(fleet_pages, clock, config.tls, methods)
     limit_s = config.hung_process_timeout_seconds

@@ -8,9 +8,9 @@
     ?refresh=S    clients learn a new route within S seconds; 30 without it
     ?leaving=A,B  brokers that leave as well
 
-The answer is JSON, with what is waited for. POST and DELETE are for processes on this machine, and
-for whoever has the token of drainTokenFile: `Authorization: Bearer TOKEN`. What a web page sends is
-refused, and what a proxy on this machine brings without the token.
+The answer is JSON, with what is waited for. POST and DELETE are for processes on this machine: what
+a web page sends is refused, and what a proxy on this machine brings. From afar the request 30004
+does the same, with an admin's account (`skylarkmq cluster drain`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -30,12 +29,9 @@ from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.waiting import sleep
 
 if TYPE_CHECKING:
-    import hmac
-
     import skylarkmq.broker.draining.draining as draining
     from skylarkmq.broker.pages.http import HttpRequest
 else:  # a broker that is not drained loads none of it; the page server loads this file
-    hmac = on_first_use("hmac")
     draining = on_first_use("skylarkmq.broker.draining.draining")
 
 PATH: Final = "/drainz"
@@ -53,37 +49,22 @@ class DrainRequest(NamedTuple):
     order: draining.DrainOrder
 
 
-class DrainAccess(NamedTuple):
-    """What the page acts on, and who may."""
-
-    find: Callable[[], draining.Draining | None]  # None: the broker has not started; its loop
-    token_file: Path | None
-
-
+Find = Callable[[], "draining.Draining | None"]  # None: the broker has not started; its loop
 Answer = tuple[int, bytes]
 
 
-def refusal(request: HttpRequest, token_file: Path | None) -> Answer | None:
+def refusal(request: HttpRequest) -> Answer | None:
     """Return why a request may not change anything; None: it may."""
     if request.method in ("GET", "HEAD"):
         return None
     headers = request.headers
     if "origin" in headers or "sec-fetch-site" in headers:
         return _refused("web pages may not drain a broker")
-    given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-    if given and token_file is not None:
-        try:
-            token = token_file.read_text("utf-8").strip()
-        except (OSError, ValueError) as error:
-            return _refused(f"drainTokenFile cannot be read: {error}")
-        if token and hmac.compare_digest(given.encode("latin-1", "replace"), token.encode()):
-            return None
-        return _refused("the token is not that of drainTokenFile")
     if is_here(request.peer) and not any(name in headers for name in FORWARDED):
         return None
     return _refused(
-        "only this machine may do this, or who has the token of drainTokenFile: "
-        "Authorization: Bearer TOKEN"
+        "only this machine may do this; from another one: skylarkmq cluster drain BROKER, with an "
+        "admin's account"
     )
 
 

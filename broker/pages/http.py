@@ -57,7 +57,6 @@ from skylarkmq.broker.net.loop_thread import LoopThread
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import server_contexts
 from skylarkmq.broker.pages import drain_page
-from skylarkmq.broker.pages.drain_page import DrainAccess
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.remoting.waiting import within
@@ -402,7 +401,7 @@ class MetricsServer:
         make_clock: Callable[[asyncio.AbstractEventLoop], Clock] = SystemClock,
         tls: TlsConfig | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        drain: DrainAccess | None = None,
+        drain: drain_page.Find | None = None,
     ) -> None:
         self._address = address
         self._make_registry = make_registry
@@ -521,20 +520,20 @@ class MetricsServer:
     async def _readiness(self) -> dict[str, str]:
         return run_checks(self._checks.ready)
 
-    async def _drainz(self, access: DrainAccess, request: HttpRequest) -> HttpResponse:
+    async def _drainz(self, find: drain_page.Find, request: HttpRequest) -> HttpResponse:
         async def ask(asked: drain_page.DrainRequest) -> draining.DrainState:
             return await self._ask_loop(perform(asked), READY_LIMIT_S)
 
         async def perform(asked: drain_page.DrainRequest) -> draining.DrainState:
-            drain = access.find()
+            drain = find()
             if drain is None:
                 raise TimeoutError
             return await drain_page.perform(asked, drain)
 
         try:
-            status, body = drain_page.refusal(
-                request, access.token_file
-            ) or await drain_page.answer(drain_page.read_request(request), ask, self._clock)
+            status, body = drain_page.refusal(request) or await drain_page.answer(
+                drain_page.read_request(request), ask, self._clock
+            )
         except ValueError as error:
             return HttpResponse(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
         except TimeoutError:

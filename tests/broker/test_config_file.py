@@ -126,6 +126,12 @@ def test_a_variable_of_every_key_that_a_file_may_have() -> None:
     assert loaded.unknown_variables == []
 
 
+def test_a_key_that_is_gone_says_what_to_use() -> None:
+    for error in (_error("drainTokenFile=/x"), _error(SKYLARKMQ_DRAIN_TOKEN_FILE="/x")):
+        assert "`skylarkmq cluster drain BROKER --wait 120`" in str(error)
+        assert error.key == "drainTokenFile" and "/x" not in str(error)
+
+
 @pytest.mark.parametrize(
     ("key", "near"),
     [

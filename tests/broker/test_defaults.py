@@ -189,7 +189,6 @@ BROKER: dict[str, Any] = {
     "controllerEndpoints": None,  # ours
     "controllerUser": "",  # ours
     "controllerPasswordFile": None,  # ours
-    "drainTokenFile": None,  # ours
     "controllerLeaseTtl": 10,  # ours
     "minInSyncReplicas": 1,
     "allAckInSyncStateSet": Other(False, True, "visible means it survives a failover"),

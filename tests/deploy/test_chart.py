@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +22,13 @@ from skylarkmq.broker.config.config_file import (
 )
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.draining import draining
 from skylarkmq.common.config_fields import keys_of
+from tests.broker.draining.test_draining import two_shards
 from tests.deploy import image
 from tests.deploy.chart import CHART, check, parsed, schema, template, values
 from tests.deploy.tools import DEPLOY, program, run
+from tests.support.live_broker import live_broker
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 TEMPLATES = {path.name: path.read_text("utf-8") for path in (CHART / "templates").iterdir()}
@@ -48,7 +54,6 @@ EVERYTHING: dict[str, Any] = {
     "etcd": {**REPLICAS["etcd"], "existingSecret": "etcd"},  # type: ignore[dict-item]
     "acl": {"enabled": True, "existingSecret": "accounts"},
     "tls": {"mode": "enforcing", "existingSecret": "certificate"},
-    "drainToken": {"existingSecret": "drain"},
     "nameServers": {"replicas": 3, "config": {"orderMessageEnable": True}},
     "image": {"tag": "1.2.3", "pullSecrets": ["registry"]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -221,7 +226,6 @@ def test_secrets_come_as_files_and_everything_else_as_it_was_asked_for(tmp_path:
     for path, secret in (
         (config.tls.tls_server_cert_path, "certificate"),
         (config.controller_password_file, "etcd"),
-        (config.drain_token_file, "drain"),
     ):
         assert path is not None
         assert secrets[mounts[str(path.parent)]] == secret
@@ -257,6 +261,31 @@ def test_pods_have_no_rights_and_time_to_drain(case: str, tmp_path: Path) -> Non
     wait = re.search(r"skylarkmq drain --wait (\d+)", command)
     assert wait is not None
     assert pod["terminationGracePeriodSeconds"] >= int(wait[1]) + 60
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_the_command_before_a_stop_moves_the_clients_of_the_pod(
+    alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the shell of the container runs it; the broker's page is elsewhere than in a pod."""
+    monkeypatch.setattr(draining, "QUIET_S", 0.3)
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.05)
+    (command,) = re.findall(r"- (skylarkmq drain .*)", TEMPLATES["broker.yaml"])
+    for name, value in (("waitSeconds", 30), ("refreshSeconds", 0)):
+        command = command.replace(f"{{{{ $broker.drain.{name} }}}}", str(value))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    opened = live_broker(tmp_path) if alone else two_shards(tmp_path)
+    async with opened as found:
+        broker = found[1] if isinstance(found, tuple) else found
+        assert broker.metrics_address is not None
+        address = "--address {}:{}".format(*broker.metrics_address)
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", command.replace("skylarkmq drain", f"skylarkmq drain {address}"),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        text = (await process.communicate())[0].decode()
+    assert process.returncode == 0, text
+    assert ("nowhere to go" if alone else "drained: ") in text
 
 
 @pytest.mark.interop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from click.testing import CliRunner, Result
 
 from skylarkmq.client import Admin
 from skylarkmq.tools.drain import drain
-from tests.support.certificates import Authority
 from tests.support.live_broker import live_broker, namesrv_of
 
 Answer = tuple[int, object]
@@ -115,27 +113,7 @@ async def test_a_real_broker_which_is_alone(tmp_path: Path) -> None:
         assert (undone.exit_code, undone.output) == (0, "clients may come back\n")
 
 
-async def test_a_token_goes_to_another_machine_by_tls_alone(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("hush\n")
-    refused = await run("192.0.2.1:5557", "--token-file", str(token))
-    assert refused.exit_code == 2 and "--tls-ca" in refused.output
-
-
-async def test_a_certificate_of_another_issuer_is_refused(tmp_path: Path) -> None:
-    """Nothing is sent to a page that only says that it is the broker's."""
-    ours, theirs = Authority(tmp_path), Authority(tmp_path, "somebody else")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(theirs.certificate_file("localhost"))
-    heard: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(100))
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server:
-        address = f"localhost:{server.sockets[0].getsockname()[1]}"
-        refused = await run(address, "--tls-ca", str(ours.ca_file), "--wait", "0")
-    assert refused.exit_code == 4 and "certificate" in refused.output.lower()
-    assert heard == []
+@pytest.mark.parametrize("option", ["--token-file", "--tls-ca"])
+async def test_from_another_machine_the_cluster_is_asked(option: str) -> None:
+    refused = await run("192.0.2.1:5557", option, "x")
+    assert refused.exit_code == 2 and "skylarkmq cluster drain BROKER" in refused.output
