@@ -57,6 +57,7 @@ from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.crc import body_crc
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.protocol.bodies.route import (
     ClusterInfo,
     KVTable,
@@ -88,7 +89,6 @@ log = logging.getLogger(__name__)
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
 UNREGISTER_TIMEOUT_S: Final = 2.0
-LOG_INTERVAL_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 REMARK_SIZE_MAX: Final = 512
 AWAY_MAX_S: Final = 5.0
@@ -265,8 +265,7 @@ class NamesrvLink:
         self._task: asyncio.Task[None] | None = None
         self.is_registered = False
         self._known_as: RegisteredRole | None = None  # as which it may know us: that was sent
-        self._silent_until_s = 0.0  # no log line about a failure before this time
-        self._conflict_silent_until_s = 0.0  # nor about a conflict before this one
+        self._throttled = ThrottledLog(clock, log)
         self._failure_count = 0  # in a row
         self._is_away = False  # the last one did not get as far as the name server
         self._retry: TimerHandle | None = None
@@ -380,7 +379,7 @@ class NamesrvLink:
         if not is_known:
             self.conflict = ""
         self.is_registered = self.has_answered = True
-        self._silent_until_s = 0.0
+        self._throttled.forget("failure")
         self._failure_count = 0
         if is_full:  # tools mark a topic first, and tell name servers after that
             self._taken_count = wanted
@@ -422,9 +421,7 @@ class NamesrvLink:
 
     def _tell_conflict(self, why: str) -> None:
         self.conflict = why
-        if self._clock.monotonic() >= self._conflict_silent_until_s:
-            self._conflict_silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
-            log.error("%s", why)
+        self._throttled.tell("conflict", why, level=logging.ERROR)
 
     async def _leave(self) -> None:
         """Say good-bye, unless the name server does not know us, or another has our place."""
@@ -468,14 +465,11 @@ class NamesrvLink:
         if isinstance(error, RemoteProtocolError) and error.response_code == _FENCED:
             self._tell_conflict(f"name server {self.address} refuses this broker: {error}")
             return
-        if self._clock.monotonic() >= self._silent_until_s:
-            self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
-            log.warning(
-                "%s name server %s failed: %s; trying again",
-                "good-bye to" if self._registration.role is None else "registration with",
-                self.address,
-                str(error) or type(error).__name__,
-            )
+        what = "good-bye to" if self._registration.role is None else "registration with"
+        why = str(error) or type(error).__name__
+        self._throttled.tell(
+            "failure", f"{what} name server {self.address} failed: {why}; trying again"
+        )
 
 
 def _granted(answer: RemotingCommand) -> RemotingCommand:
@@ -536,7 +530,7 @@ class RegistrationService:
         ]
         self._timer = IntervalTimer(clock, self._registration.period_s, self._period_ended)
         self._refusal = ""  # of the built-in name server: another is the master
-        self._silent_until_s = 0.0  # no log line about it before this time
+        self._throttled = ThrottledLog(clock, log)
         self._tls = tls
         self._is_running = False
         self._known = asyncio.Event()
@@ -771,16 +765,14 @@ class RegistrationService:
         if isinstance(error, RemoteProtocolError):
             why = f"the built-in name server refuses this broker: {error}"
             self._refusal = why if error.response_code == _FENCED else ""
-            if self._clock.monotonic() >= self._silent_until_s:
-                self._silent_until_s = self._clock.monotonic() + LOG_INTERVAL_S
-                log.error("%s", why)
+            self._throttled.tell("refusal", why, level=logging.ERROR)
         elif error is not None:
             log.error("the built-in name server was not told of this broker", exc_info=error)
         elif taken is None or taken.answer is None:
             self._register_locally(None)
         else:
             self._refusal = ""
-            self._silent_until_s = 0.0
+            self._throttled.forget("refusal")
             self._order_topics = taken.order_topics
             if is_whole:
                 self._answered(taken.answer)

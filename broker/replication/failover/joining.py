@@ -37,6 +37,7 @@ from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.refusal import refusal
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 FORMAT: Final = 1
 """Of the log and of what stands in it beside messages; replicas of one set have the same."""
 RETRY_S: Final = 1.0
-TOLD_INTERVAL_S: Final = 60.0
 
 
 async def join_set(
@@ -63,7 +63,7 @@ async def join_set(
         StoreError: it cannot be one of its set; nothing is changed.
         OSError: the disk failed.
     """
-    told, until_s = "", 0.0
+    throttled = ThrottledLog(clock, log)
     while True:
         try:
             if await _is_known(coordination, config, file, alive):
@@ -71,9 +71,7 @@ async def join_set(
         except (CoordinationError, CoordinatedStateError, OSError) as error:
             if isinstance(error, OSError) and refusal(error) is None:
                 raise
-            if str(error) != told or clock.monotonic() >= until_s:
-                told, until_s = str(error), clock.monotonic() + TOLD_INTERVAL_S
-                log.warning("this replica cannot take part yet: %s", error)
+            throttled.tell(str(error), f"this replica cannot take part yet: {error}")
         await sleep(clock, RETRY_S)
 
 

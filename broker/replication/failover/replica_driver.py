@@ -79,6 +79,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,6 @@ log = logging.getLogger(__name__)
 TICKS_IN_BEAT: Final = 4
 UNSTORED_MAX: Final = 32 << 20
 """Bytes of the master's log that were taken and are not stored, above which it has to wait."""
-TOLD_INTERVAL_S: Final = 60.0
 """For which the same trouble has one line of the log."""
 
 
@@ -195,7 +195,7 @@ class ReplicaDriver:
         self._hello_to = ""
         self._planned = False  # the next turn of the loop looks at the log
         self._read_s = float("-inf")  # when the engine answered last
-        self._told: dict[str, float] = {}  # kind of trouble -> until when one line is enough
+        self._throttled = ThrottledLog(clock, log)
         self._lease = 0  # the last one that was got
         self._is_running = False
         self._is_ending = False
@@ -299,15 +299,10 @@ class ReplicaDriver:
         if not task.cancelled() and task.exception() is not None:
             self._home.fail(task.exception() or RuntimeError())
 
-    def _tell(self, kind: str, text: str) -> None:
-        """Log a line, unless one of its kind was written lately."""
-        now_s = self._clock.monotonic()
-        if now_s >= self._told.get(kind, 0.0):
-            self._told[kind] = now_s + TOLD_INTERVAL_S
-            log.warning("%s", text)
-
     def _unreached(self, error: Exception) -> None:
-        self._tell("engine", f"the coordination engine does not answer: {error}; trying again")
+        self._throttled.tell(
+            "engine", f"the coordination engine does not answer: {error}; trying again"
+        )
 
     def _do_register(self, action: Register) -> None:
         self._ask(self._register(action))
@@ -365,7 +360,7 @@ class ReplicaDriver:
         try:
             view = view_of(snapshot)
         except CoordinatedStateError as error:
-            self._tell("nonsense", str(error))
+            self._throttled.tell("nonsense", str(error))
             return
         before = self.view
         if before is None or view.revision >= before.revision:
@@ -501,7 +496,9 @@ class ReplicaDriver:
 
     def _not_stored(self, error: Exception) -> None:
         """Ask for it again, in another session."""
-        self._tell("append", f"what the master {self._hello_to} sends is not stored: {error}")
+        self._throttled.tell(
+            "append", f"what the master {self._hello_to} sends is not stored: {error}"
+        )
         self._end_session()
 
     def _do_cut_back(self, action: CutBack) -> None:

@@ -42,8 +42,9 @@ from skylarkmq.broker.replication.failover.replica_events import (
 from skylarkmq.broker.replication.failover.replica_feed import ROUND_SIZE, LogFeed
 from skylarkmq.broker.replication.failover.replica_protocol import Identity
 from skylarkmq.broker.replication.failover.terms import Lineage
-from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, Telling, why_not_allowed
+from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, why_not_allowed
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.protocol.errors import shown
 from skylarkmq.remoting.waiting import wait_event
 from skylarkmq.store.message_store import MessageStore
@@ -144,7 +145,7 @@ class ReplicaLinks:
         self._waiting: set[LogFeed] = set()  # their followers have everything
         self._planned: set[LogFeed] = set()  # they go on in the next turn
         self._turn: TimerHandle | None = None
-        self._telling = Telling(clock, log)
+        self._throttled = ThrottledLog(clock, log)
         self._refusals: dict[tuple[str, str], Refusal] = {}  # by kind and host, oldest first
 
     # Life cycle
@@ -311,7 +312,8 @@ class ReplicaLinks:
         """Note that a master could not be connected to."""
         connection.is_told = True
         at = f"{shown(connection.replica)} at {shown(connection.peer)}"
-        self._telling.tell("unreachable", connection.peer, f"{at} cannot be followed: {why}")
+        key = "unreachable", connection.peer.rpartition(":")[0]
+        self._throttled.tell(key, f"{at} cannot be followed: {why}")
 
     def follower_gone(self, connection: FollowerConnection, why: str) -> None:
         """Forget a peer of the port that has gone."""
@@ -353,7 +355,7 @@ class ReplicaLinks:
         who = f"replica {shown(replica)} at {shown(peer)}" if replica else shown(peer)
         said = f"{who} refuses this replica" if kind == "refused" else f"closing {who}"
         connection.is_told = True
-        self._telling.tell(kind, peer, f"{said}: {why}")
+        self._throttled.tell(key, f"{said}: {why}")
 
     def _accept(self, connection: ReplicaConnection) -> None:
         host = connection.peer.rpartition(":")[0]
@@ -363,7 +365,8 @@ class ReplicaLinks:
     def _tell(self, kind: str, connection: ReplicaConnection, text: str) -> None:
         """Log that a connection comes or goes, not too often, and not what was told already."""
         if not (connection.is_told and kind == "gone"):
-            self._telling.tell(kind, connection.peer, text, COMINGS_TOLD_MAX, logging.INFO)
+            key = kind, connection.peer.rpartition(":")[0]
+            self._throttled.tell(key, text, COMINGS_TOLD_MAX, logging.INFO)
 
     def _look_whether_empty(self) -> None:
         if not self._incoming and not self._outgoing:

@@ -36,6 +36,7 @@ from skylarkmq.broker.replication.ha.master_connection import (
 )
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.protocol.errors import shown
 from skylarkmq.remoting.waiting import Backoff, sleep
 from skylarkmq.store.message_store import MessageStore
@@ -105,7 +106,7 @@ class HaClient:
         self._reported_s = 0.0
         self._followed_s = 0.0  # since when, on the monotonic clock
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S)
-        self._told: tuple[str, float] = ("", 0.0)  # the last reason, and until when it is enough
+        self._throttled = ThrottledLog(clock, log, TOLD_INTERVAL_S)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -178,12 +179,7 @@ class HaClient:
             connection.abort()
 
     def _tell(self, why: str, level: int = logging.WARNING) -> None:
-        """Log a reason, unless it was the last one told and that is not long ago."""
-        now_s = self._clock.monotonic()
-        told, until_s = self._told
-        if why != told or now_s >= until_s:
-            self._told = why, now_s + TOLD_INTERVAL_S
-            log.log(level, "%s", why)
+        self._throttled.tell(why, why, level=level)
 
     # One connection
 

@@ -23,9 +23,10 @@ from typing import Final
 from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.addresses import bind, listen
-from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, Telling, why_not_allowed
+from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, why_not_allowed
 from skylarkmq.broker.replication.ha.slave_connection import UNKNOWN, SlaveConnection
 from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class HaServer:
         self._planned: set[SlaveConnection] = set()  # they get more in the next turn
         self._turn: TimerHandle | None = None
         self._turn_s = 0.0  # when the last one was
-        self._telling = Telling(clock, log)
+        self._throttled = ThrottledLog(clock, log)
         self._empty = asyncio.Event()
 
     # Life cycle
@@ -186,7 +187,7 @@ class HaServer:
     def tell(self, kind: str, peer: str, text: str, limit: int = 1) -> None:
         """Log a line, unless the address has had `limit` of its kind lately."""
         level = logging.INFO if kind == "begun" else logging.WARNING
-        self._telling.tell(kind, peer, text, limit, level)
+        self._throttled.tell((kind, peer.rpartition(":")[0]), text, limit, level)
 
     # Figures
 

@@ -40,6 +40,7 @@ from skylarkmq.broker.tables.json_table import ROWS_MAX
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.broker.topics.topic_config import topics_of
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.common.worker import Worker
 from skylarkmq.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
@@ -64,7 +65,6 @@ INTERVAL_S: Final = 10.0
 LOOK_S: Final = 1.0
 """How often a slave looks whether its log has reached what offsets wait for."""
 CALL_TIMEOUT_S: Final = 10.0
-LOG_INTERVAL_S: Final = 60.0
 _LOG_END: Final = "commitLogMaxOffset"
 _C: Final = RequestCode
 
@@ -129,7 +129,7 @@ class SlaveSync:
         self._worker = worker
         self._clock = clock
         self._waiting: _Offsets | None = None
-        self._silent_until_s: dict[str, float] = {}  # by kind: no log line before this time
+        self._throttled = ThrottledLog(clock, log)
         self._is_missed = False  # the last round did not know the master's address
         self._task: asyncio.Task[None] | None = None
         self.round_count = 0
@@ -186,8 +186,8 @@ class SlaveSync:
                 log.exception("the master's %s could not be copied; going on", kind)
                 is_whole = False
             else:
-                self._silent_until_s.pop(kind, None)
-        self._silent_until_s.pop("tables", None)
+                self._throttled.forget(kind)
+        self._throttled.forget("tables")
         self.round_count += is_whole
 
     async def _copy_topics(self, address: str) -> None:
@@ -265,9 +265,4 @@ class SlaveSync:
         return await result_of(lambda done: self._worker.submit(read, done))
 
     def _note(self, kind: str, why: str) -> None:
-        """Log a failure, those of one kind at most every LOG_INTERVAL_S."""
-        now_s = self._clock.monotonic()
-        if now_s < self._silent_until_s.get(kind, 0.0):
-            return
-        self._silent_until_s[kind] = now_s + LOG_INTERVAL_S
-        log.warning("the master's %s are not copied: %s; trying again", kind, why)
+        self._throttled.tell(kind, f"the master's {kind} are not copied: {why}; trying again")

@@ -11,7 +11,7 @@ import pytest
 from skylarkmq.broker.base.ha_protocol import LogPart
 from skylarkmq.broker.replication.ha import slave_connection
 from skylarkmq.broker.replication.ha.ha_server import SLAVES_MAX
-from skylarkmq.broker.replication.ha.port_rules import TOLD_INTERVAL_S
+from skylarkmq.common.throttled_log import INTERVAL_S
 from skylarkmq.common.worker import Done
 from tests.broker.replication.ha_rig import MasterRig, Slave
 from tests.store.support import LOG_SIZE
@@ -410,7 +410,7 @@ def test_a_refusal_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
         slave.leave()
         master.clock.advance(5)
     assert len(caplog.records) == 1
-    master.clock.advance(TOLD_INTERVAL_S)
+    master.clock.advance(INTERVAL_S)
     master.connect().report(1 << 60)
     assert len(caplog.records) == 2
 

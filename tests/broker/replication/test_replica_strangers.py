@@ -30,7 +30,7 @@ from skylarkmq.broker.replication.failover.replica_protocol import (
     encode_greeting,
     encode_message,
 )
-from skylarkmq.broker.replication.ha.port_rules import TOLD_INTERVAL_S
+from skylarkmq.common.throttled_log import INTERVAL_S
 from tests.broker.replication.links_rig import (
     ROWS,
     TERM,
@@ -89,7 +89,7 @@ async def test_a_refusal_is_logged_once_a_minute_and_kept_for_a_while(
         assert caplog.text.count("closing replica 'b'") == 1
         assert caplog.text.count("'a' at") == 1
         assert len(a.links.refusals) == len(b.links.refusals) == 1
-        a.link_clock.advance(TOLD_INTERVAL_S)
+        a.link_clock.advance(INTERVAL_S)
         b.links.send("a", hello(5), a.address)
         await some.see(lambda: len(b.lost) == 5)
         assert caplog.text.count("closing replica 'b'") == 2
