@@ -8,23 +8,32 @@ from skylarkmq.protocol.errors import LocalProtocolError
 from skylarkmq.protocol.frame import BadFrameError, RawFrame, SerializeType, encode_frame
 from skylarkmq.protocol.remoting_command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
 
-__all__ = ["ONEWAY_FLAG", "RESPONSE_FLAG", "RemotingCommand", "decode_command", "encode_command"]
+__all__ = [
+    "CODECS",
+    "ONEWAY_FLAG",
+    "RESPONSE_FLAG",
+    "RemotingCommand",
+    "decode_command",
+    "encode_command",
+]
 
 # Unlike RocketMQ, where only the frame is limited: real headers have a few hundred bytes, the
 # longest property text takes 200,000, and reading a header keeps the loop from other peers.
 HEADER_SIZE_MAX: Final = 1024 * 1024
 
+CODECS: Final = {
+    int(SerializeType.JSON): header_json,
+    int(SerializeType.ROCKETMQ): header_rocketmq,
+    int(SerializeType.MSGPACK): header_msgpack,
+}
+"""By the serialize type of a frame. Each has the same functions."""
 DECODERS: Final[dict[int, Callable[[bytes], RemotingCommand]]] = {
-    SerializeType.JSON: header_json.decode_header,
-    SerializeType.ROCKETMQ: header_rocketmq.decode_header,
-    SerializeType.MSGPACK: header_msgpack.decode_header,
+    kind: codec.decode_header for kind, codec in CODECS.items()
 }
 ENCODERS: Final[dict[int, Callable[[RemotingCommand], bytes]]] = {
-    SerializeType.JSON: header_json.encode_header,
-    SerializeType.ROCKETMQ: header_rocketmq.encode_header,
-    SerializeType.MSGPACK: header_msgpack.encode_header,
+    kind: codec.encode_header for kind, codec in CODECS.items()
 }
-assert set(DECODERS) == set(ENCODERS) == set(SerializeType)
+assert set(CODECS) == set(SerializeType)
 
 
 def decode_command(frame: RawFrame) -> RemotingCommand:

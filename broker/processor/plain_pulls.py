@@ -21,9 +21,8 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.requests.processor import Context
 from skylarkmq.common.clock import Clock
 from skylarkmq.kernel import twin
-from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG
+from skylarkmq.protocol.command import CODECS, ONEWAY_FLAG, RESPONSE_FLAG
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MASTER_ID, PullSysFlag, is_readable
 from skylarkmq.protocol.frame import PREFIX, PREFIX_SIZE, RawFrame, SerializeType
@@ -52,20 +51,15 @@ _BEGINS: Final = {
     int(SerializeType.MSGPACK): b"\x97\x0b",
     int(SerializeType.ROCKETMQ): b"\x00\x0b",
 }
-_CODECS: Final = {
-    int(SerializeType.JSON): header_json,
-    int(SerializeType.MSGPACK): header_msgpack,
-    int(SerializeType.ROCKETMQ): header_rocketmq,
-}
 _FOUND: Final = {
     kind: codec.pull_response_parts(ResponseCode.SUCCESS, GetMessageStatus.FOUND.value, MASTER_ID)
-    for kind, codec in _CODECS.items()
+    for kind, codec in CODECS.items()
 }
 _NONE: Final = {
     kind: codec.pull_response_parts(
         ResponseCode.PULL_RETRY_IMMEDIATELY, GetMessageStatus.NO_MATCHED_MESSAGE.value, MASTER_ID
     )
-    for kind, codec in _CODECS.items()
+    for kind, codec in CODECS.items()
 }
 _KEY_ENDS: Final = 3
 """Zeros of a lane's key; one more would make two pulls alike that are not."""
@@ -184,7 +178,7 @@ def take_pulls(
         lane, opaque, commit_offset, result = planned
         lane.pulled[lane.queue.queue_id] = result.next_begin_offset
         code = ResponseCode.SUCCESS if result.count else ResponseCode.PULL_RETRY_IMMEDIATELY
-        head = _CODECS[kind].encode_pull_response(
+        head = CODECS[kind].encode_pull_response(
             code, opaque, result.status.value, MASTER_ID, result.next_begin_offset,
             result.min_offset, result.max_offset,
         )  # fmt: skip
@@ -208,7 +202,7 @@ def _plan(
     frame: RawFrame, lanes: dict[bytes, Lane], terms: NearTerms, locate: Locate
 ) -> Planned | None:
     """Read what a plain pull asks for; None when it is not plain."""
-    command = _CODECS[frame.serialize_type].decode_pull_fast(frame.header)
+    command = CODECS[frame.serialize_type].decode_pull_fast(frame.header)
     if command is None or frame.body or command.flag & _NOT_PLAIN:
         return None
     fields = command.ext_fields

@@ -34,11 +34,11 @@ from skylarkmq.broker.pulling.long_polling import HeldPull, PullRequestHoldServi
 from skylarkmq.broker.requests.processor import Context, Processor
 from skylarkmq.broker.requests.read_checks import check_read
 from skylarkmq.common.clock import Clock
-from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
+from skylarkmq.protocol import header_json
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.command import RemotingCommand
+from skylarkmq.protocol.command import CODECS, RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
     MASTER_ID,
@@ -74,11 +74,7 @@ PARKED = {
 _NO_NEW = frozenset({GetMessageStatus.OFFSET_FOUND_NULL, GetMessageStatus.OFFSET_OVERFLOW_ONE})
 _EMPTY = frozenset({GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE})
 _MOVED = frozenset({GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_TOO_SMALL})
-_ENCODERS = {
-    int(SerializeType.JSON): header_json.encode_pull_response,
-    int(SerializeType.ROCKETMQ): header_rocketmq.encode_pull_response,
-    int(SerializeType.MSGPACK): header_msgpack.encode_pull_response,
-}
+_ENCODERS = {kind: codec.encode_pull_response for kind, codec in CODECS.items()}
 _RESULTS = {
     ResponseCode.SUCCESS: "found",
     ResponseCode.PULL_NOT_FOUND: "no_new",

@@ -45,7 +45,7 @@ from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.kernel import compiled as kernel
 from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
-from skylarkmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from skylarkmq.protocol.command import CODECS, ONEWAY_FLAG, RemotingCommand
 from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import (
@@ -92,9 +92,7 @@ _LOOKED_AT = MessageSysFlag.TRANSACTION_MASK | MessageSysFlag.COMPRESSED_FLAG
 
 PlainCommand = header_json.SendCommand | header_msgpack.SendCommand | header_rocketmq.SendCommand
 _DECODE: Final[dict[int, Callable[[bytes], PlainCommand | None]]] = {
-    int(SerializeType.JSON): header_json.decode_send_v2_fast,
-    int(SerializeType.MSGPACK): header_msgpack.decode_send_v2_fast,
-    int(SerializeType.ROCKETMQ): header_rocketmq.decode_send_v2_fast,
+    kind: codec.decode_send_v2_fast for kind, codec in CODECS.items()
 }
 Lane = tuple[ConsumeQueue, TrafficIn]
 """Where plain sends go, and what counts them."""

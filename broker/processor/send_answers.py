@@ -24,9 +24,8 @@ from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.protocol import header_json, header_msgpack, header_rocketmq
 from skylarkmq.protocol.codes import ResponseCode
-from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_command
+from skylarkmq.protocol.command import CODECS, RemotingCommand, decode_command, encode_command
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
 from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
@@ -41,11 +40,6 @@ CODES = {
     # Unlike RocketMQ 5, whose controller mode answers 12: clients take that for stored.
     PutMessageStatus.UNCONFIRMED: ResponseCode.SERVICE_NOT_AVAILABLE,
     PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
-_CODECS = {
-    int(SerializeType.JSON): header_json,
-    int(SerializeType.ROCKETMQ): header_rocketmq,
-    int(SerializeType.MSGPACK): header_msgpack,
 }
 _REFUSED = "the store has failed or is full; the message is not stored safely, send it elsewhere"
 _UNCONFIRMED = (
@@ -215,11 +209,11 @@ class SendAnswers:
         self.id_prefix = store_host.hex().upper().encode()
         self._parts: dict[tuple[int, str], tuple[bytes, ...]] = {
             (kind, trace_on): codec.send_response_parts(config.region_id, trace_on)
-            for kind, codec in _CODECS.items()
+            for kind, codec in CODECS.items()
             for trace_on in ("true", "false")
         }
         self._encoders = {
-            (kind, trace_on): _CODECS[kind].send_response_encoder(parts)
+            (kind, trace_on): CODECS[kind].send_response_encoder(parts)
             for (kind, trace_on), parts in self._parts.items()
         }
         self._stats = stats
