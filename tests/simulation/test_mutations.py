@@ -126,9 +126,7 @@ def files_behind_the_end_stay(patch: Patch) -> None:
 
 
 def duplicate_on_recovery(patch: Patch) -> None:
-    def broken(
-        self: Any, topic: str, queue_id: int, _offset: int, unit: Any, _timestamp: int
-    ) -> None:
+    def broken(self: Any, topic: str, queue_id: int, _offset: int, unit: Any) -> None:
         queue = self.open(topic, queue_id)
         queue.append(*unit)
         queue.next_offset = queue.max_offset
