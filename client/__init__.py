@@ -28,7 +28,7 @@ from skylarkmq.client.consumer.allocate import (
 )
 from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart, PeekStop
+from skylarkmq.client.consumer.peek_reader import PeekReader, PeekStart, PeekStop
 from skylarkmq.client.consumer.rebalance import QueuesCallback
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
@@ -67,7 +67,8 @@ from skylarkmq.client.errors import (
     UnreadableBody,
 )
 from skylarkmq.client.instance import Client
-from skylarkmq.client.message_view import MessageView, StoredView
+from skylarkmq.client.message_json import BodyForm
+from skylarkmq.client.message_view import MessageView, StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer
@@ -98,6 +99,7 @@ __all__ = [
     "Assignment",
     "AuthError",
     "BatchHandler",
+    "BodyForm",
     "BrokerError",
     "Check",
     "Client",
@@ -139,7 +141,6 @@ __all__ = [
     "PeekReader",
     "PeekStart",
     "PeekStop",
-    "PeekedMessage",
     "PoppedMessage",
     "Producer",
     "ProducerSettings",
@@ -166,7 +167,7 @@ __all__ = [
     "Sql92",
     "SslSetting",
     "StartFrom",
-    "StoredView",
+    "StoredMessage",
     "SubscriptionNotExist",
     "SystemBusy",
     "Tag",

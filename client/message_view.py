@@ -1,7 +1,11 @@
-"""Messages to be read only: what every message has, and what a stored one has beside it.
+"""Messages that came from a broker: read only, with the same names wherever they came from.
 
-MessageView    a reply, a half message: what reached this client outside a queue
-StoredView     a record of a queue; base of ReceivedMessage, PeekedMessage, StoredMessage
+    MessageView            every message; a Reply and a HalfMessage are no more than that
+      StoredMessage        a message of a queue: what PeekReader and Admin give
+        ReceivedMessage    of a Consumer, which acknowledges it
+        PoppedMessage      of a SimpleConsumer
+
+`message_json.py` has the form of a stored message in JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from skylarkmq.client.errors import ProtocolError, UnreadableBody
+from skylarkmq.client.message_json import BodyForm, JsonValue, message_json
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.protocol.compression import CompressionUnavailableError, decompress
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.host_address import HostAddress
-from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.properties import SHARDING_KEY
+from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.properties import RETRY_TOPIC, SHARDING_KEY
 
 OPENED_SIZE_MAX: Final = 16 * 1024 * 1024
 """A compressed body that opens to more is refused: four times RocketMQ's largest message."""
@@ -133,17 +139,29 @@ class MessageView:
         return f"<{type(self).__name__} {self.msg_id} of {self.topic}>"
 
 
-class StoredView(MessageView):
-    """What a stored message has beside it."""
+class StoredMessage(MessageView):
+    """A message as it is stored in a queue. Users do not make or change one."""
 
-    __slots__ = ("queue_offset", "size")
+    __slots__ = ("_origin_topic", "_queue", "queue_offset", "size")
 
-    def __init__(self, message: MessageExt, topic: str) -> None:
-        super().__init__(message, topic)
-        self.queue_offset = message.queue_offset
+    def __init__(self, message: MessageExt, queue: MessageQueue, origin_topic: str) -> None:
+        super().__init__(message, queue.topic)
+        self._queue = queue
+        self._origin_topic = origin_topic
+        self.queue_offset: int = message.queue_offset
         """Its number in the queue."""
-        self.size = message.store_size
+        self.size: int = message.store_size
         """Bytes of the stored record."""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it lies in."""
+        return self._queue
+
+    @property
+    def origin_topic(self) -> str:
+        """The topic it was sent to first, also for retries and dead letters."""
+        return self._origin_topic
 
     @property
     def msg_id(self) -> str:
@@ -169,3 +187,19 @@ class StoredView(MessageView):
     def stored(self) -> MessageExt:
         """The record itself; its body is as it was stored, which may be compressed."""
         return self._message
+
+    def to_json(self, body: BodyForm = "auto") -> dict[str, JsonValue]:
+        """Return it as plain texts and numbers, by the same names as every command prints.
+
+        Args:
+            body: the form of the body. "auto": a value where it is a JSON object or list, else
+                text, else base64.
+        """
+        return message_json(self, body)
+
+
+def stored_message(message: MessageExt, broker_name: str, space: Namespace) -> StoredMessage:
+    """Return a record that a broker gave, its topic as the application knows it."""
+    topic = space.unwrap(message.topic)
+    origin = space.unwrap(message.properties.get(RETRY_TOPIC, message.topic))
+    return StoredMessage(message, MessageQueue(topic, broker_name, message.queue_id), origin)

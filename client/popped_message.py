@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.wire.api_pop import Popped
 from skylarkmq.protocol.message import MessageQueue
 
 
-class PoppedMessage(StoredView):
+class PoppedMessage(StoredMessage):
     """A message that a SimpleConsumer received. Users do not make or change one."""
 
     __slots__ = (
@@ -22,7 +22,10 @@ class PoppedMessage(StoredView):
     )
 
     def __init__(self, popped: Popped, known_topic: str, namespace: Namespace) -> None:
-        super().__init__(popped.message, namespace.unwrap(known_topic))
+        topic, place = namespace.unwrap(known_topic), popped.checkpoint
+        super().__init__(
+            popped.message, MessageQueue(topic, place.broker_name, place.queue_id), topic
+        )
         self._checkpoint = popped.checkpoint
         # Brokers take a second acknowledgement without a word.
         self._is_done = False
@@ -39,8 +42,3 @@ class PoppedMessage(StoredView):
     def reconsume_times(self) -> int:
         """How many times it was delivered before."""
         return self.delivery_attempt - 1
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue it was sent to; of a message that came again, the queue of retries."""
-        return MessageQueue(self.topic, self.broker_name, self._checkpoint.queue_id)

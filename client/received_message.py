@@ -36,7 +36,7 @@ from datetime import timedelta
 from math import inf
 from typing import Final, Literal
 
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.retry_delay import RetryDelay, retry_delay
 from skylarkmq.common.clock import Clock
@@ -292,7 +292,7 @@ class ProcessQueue:
             self._on_room()
 
 
-class ReceivedMessage(StoredView):
+class ReceivedMessage(StoredMessage):
     """One message of one queue. The consumer makes it; users do not make or change one."""
 
     __slots__ = (
@@ -344,6 +344,11 @@ class ReceivedMessage(StoredView):
             # It lies in the group's retry topic; its own topic stands in a property.
             topic = self._message.properties.get(names.RETRY_TOPIC, topic)
         return self._returner.namespace.unwrap(topic)
+
+    @property
+    def origin_topic(self) -> str:
+        """The same: consumers know no retry topics."""
+        return self.topic
 
     @property
     def queue(self) -> MessageQueue:

@@ -22,7 +22,7 @@ from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client, services_of
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.histogram import Histogram
@@ -194,7 +194,7 @@ def consume(
     session.run(work)
 
 
-async def _peek(client: Client, topic: str, start: StartFrom) -> AsyncGenerator[StoredView]:
+async def _peek(client: Client, topic: str, start: StartFrom) -> AsyncGenerator[StoredMessage]:
     async with PeekReader(topic, client=client, start=start) as reader:
         async for message in reader:
             yield message
@@ -202,7 +202,7 @@ async def _peek(client: Client, topic: str, start: StartFrom) -> AsyncGenerator[
 
 async def _as_member(
     client: Client, topic: str, group: str, start: StartFrom
-) -> AsyncGenerator[StoredView]:
+) -> AsyncGenerator[StoredMessage]:
     """Yield what the group gets; what is yielded is done."""
     async with Consumer(
         topic, client=client, group=group, start_from=start, ack="manual"

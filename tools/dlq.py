@@ -21,9 +21,11 @@ from typing import Any, Final, TextIO
 
 import click
 
-from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget, StoredMessage
+from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget
 from skylarkmq.client.errors import BrokerError, NotFound, RocketMQError
 from skylarkmq.client.instance import Client, services_of
+from skylarkmq.client.message_json import BodyForm
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
@@ -31,13 +33,7 @@ from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, USAGE, fail
-from skylarkmq.tools.showing import (
-    BodyForm,
-    body_option,
-    brief,
-    row_of,
-    show_message,
-)
+from skylarkmq.tools.showing import body_option, brief, show_message
 
 LIST_COLUMNS: Final[Columns] = {
     "GIVEN UP": moment("stored_at"),
@@ -80,7 +76,7 @@ def list_letters(
         async with session.looking(client) as admin:
             rows: list[dict[str, Any]] = []
             async for letter in _letters(client, admin, group, since, until):
-                rows.append(row_of(letter, letter.queue, form))
+                rows.append(letter.to_json(form))
                 if len(rows) == limit:
                     break
             if not rows:
@@ -210,7 +206,7 @@ def export(
             async with Admin(client=client, timeout=session.timeout) as admin:
                 scan = _letters(client, admin, group, since, until)
                 async for letter in scan:
-                    stream.write(as_json(row_of(letter, letter.queue, form), indent=None) + "\n")
+                    stream.write(as_json(letter.to_json(form), indent=None) + "\n")
                     count += 1
                     progress("export", scan.progress.scanned, scan.progress.total)
                 if not count:

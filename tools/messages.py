@@ -7,7 +7,6 @@ error. Exit codes: those of `running.py`.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -21,14 +20,14 @@ from skylarkmq.client.consumer.consumer import Consumer
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
 from skylarkmq.client.errors import RequestTimeout, RocketMQError
 from skylarkmq.client.instance import Client, services_of
+from skylarkmq.client.message_json import BodyForm, message_to_send
 from skylarkmq.client.producer.producer import Producer
-from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.protocol.message import Message
 from skylarkmq.tools.connection import Session, connected
-from skylarkmq.tools.output import visible
+from skylarkmq.tools.output import as_json, visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
-from skylarkmq.tools.showing import result_row
+from skylarkmq.tools.showing import body_option, result_row
 
 READ_SIZE: Final = 65_536
 LINES_AHEAD: Final = 4
@@ -37,6 +36,9 @@ LINES_AHEAD: Final = 4
 @click.command(epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("body", default="-")
+@click.option("--input", "input_form", type=click.Choice(["text", "json"]), default="text",
+              show_default=True, help="What a body is; json: a whole message as `consume`, `tail` "
+              "and others print it.")  # fmt: skip
 @click.option("--tags", metavar="TAG", help="The message's tag.")
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Index key; repeatable.")
 @click.option(
@@ -51,6 +53,7 @@ LINES_AHEAD: Final = 4
 def send(
     topic: str,
     body: str,
+    input_form: str,
     tags: str | None,
     keys: tuple[str, ...],
     properties: tuple[str, ...],
@@ -60,12 +63,20 @@ def send(
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
 
+    With --input json each is a message in JSON, of `-o ndjson` where a command prints lists. Body,
+    tag, keys, flag, sharding key and the application's properties are sent again; ids and times are
+    new ones.
+
     Prints a JSON line with status, ids, queue and offset for each message as it is stored, in their
     order. The first line that fails is the last one read: what is under way then is still printed.
     """
     named = dict(_property(text) for text in properties)
+    if input_form == "json" and (tags or keys or named or delay_level):
+        raise click.UsageError("with --input json a message says its own tag, keys and properties")
 
     def message(content: bytes | str) -> Message:
+        if input_form == "json":
+            return message_to_send(topic, _parsed(content))
         return Message(
             topic, content, tags=tags, keys=keys, properties=named, delay_level=delay_level
         )
@@ -96,6 +107,7 @@ def send(
     help="End when no message came for so many seconds.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(["json"]), default="json", show_default=True)
+@body_option
 @connected
 def consume(
     topic: str,
@@ -105,6 +117,7 @@ def consume(
     max_count: int | None,
     timeout: float | None,
     output: str,
+    form: BodyForm,
     session: Session,
 ) -> None:
     """Print the messages of TOPIC as a member of a group, one JSON object a line.
@@ -126,7 +139,7 @@ def consume(
             known = services_of(client).routes.known
             if known(topic) is None:
                 click.echo(f"topic {topic} does not exist yet, waiting", err=True)
-            count = await _print_messages(consumer, max_count, timeout)
+            count = await _print_messages(consumer, max_count, timeout, form)
             if count == 0 and known(topic) is None:
                 click.echo(f"error: topic {topic} does not exist", err=True)
                 return NOT_FOUND
@@ -176,7 +189,7 @@ async def _send_lines(producer: Producer, message: Callable[[bytes], Message]) -
 
 
 async def _print_messages(
-    consumer: Consumer, max_count: int | None, timeout_s: float | None
+    consumer: Consumer, max_count: int | None, timeout_s: float | None, form: BodyForm
 ) -> int:
     """Print and acknowledge until one of the ends; return how many."""
     count = 0
@@ -185,7 +198,7 @@ async def _print_messages(
             message = await consumer.getone(timeout=timeout_s)
         except RequestTimeout:
             break
-        _print(_fields_of(message))
+        click.echo(as_json(message.to_json(form), indent=None))
         await message.ack()
         count += 1
     return count
@@ -222,33 +235,14 @@ async def _input_lines() -> AsyncGenerator[bytes]:
 
 
 def _print_result(result: SendResult) -> None:
-    _print(result_row(result))
+    click.echo(as_json(result_row(result), indent=None))
 
 
-def _fields_of(message: ReceivedMessage) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "msg_id": message.msg_id,
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue_id": message.queue.queue_id,
-        "queue_offset": message.queue_offset,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": dict(message.properties),
-        "born_at": message.born_at.isoformat(timespec="milliseconds"),
-        "stored_at": message.stored_at.isoformat(timespec="milliseconds"),
-        "reconsume_times": message.reconsume_times,
-    }
-    body = message.body
+def _parsed(text: bytes | str) -> object:
     try:
-        fields["body"] = body.decode()
-    except UnicodeDecodeError:
-        fields["body_base64"] = base64.b64encode(body).decode()
-    return fields
-
-
-def _print(fields: dict[str, object]) -> None:
-    click.echo(json.dumps(fields, ensure_ascii=False))
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no message in JSON: {error}; `-o ndjson` prints one a line") from error
 
 
 def _property(text: str) -> tuple[str, str]:

@@ -7,26 +7,19 @@ from typing import Any, Final
 
 import click
 
-from skylarkmq.client.admin import Admin, StoredMessage
+from skylarkmq.client.admin import Admin
 from skylarkmq.client.errors import NotFound
 from skylarkmq.client.instance import Client
+from skylarkmq.client.message_json import BodyForm, message_to_send
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.protocol.errors import RemoteProtocolError
-from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, fail
-from skylarkmq.tools.showing import (
-    LIST_COLUMNS,
-    BodyForm,
-    body_option,
-    own_properties,
-    result_row,
-    row_of,
-    show_message,
-)
+from skylarkmq.tools.showing import LIST_COLUMNS, body_option, result_row, show_message
 
 TRACE_COLUMNS: Final = {
     "AT": "at", "EVENT": "event", "GROUP": "group", "CLIENT": "client", "COST MS": "cost_ms",
@@ -100,7 +93,7 @@ def query(
             found = await admin.query(
                 topic, key=key, msg_id=msg_id, start=start, stop=stop, limit=limit
             )
-        rows = [row_of(message, message.queue, form) for message in found]
+        rows = [message.to_json(form) for message in found]
         session.output.rows(rows, LIST_COLUMNS, none="no such message", fits=True)
         return 0 if rows else NOT_FOUND
 
@@ -171,23 +164,10 @@ def resend(
         if not change.allowed(what):
             return
         async with Producer(client=client, send_timeout=session.timeout) as producer:
-            result = await producer.send(copy_of(message, to))
+            result = await producer.send(message_to_send(to, message.to_json("base64")))
         session.output.one({**result_row(result), "copy_of": message.msg_id})
 
     session.run(work)
-
-
-def copy_of(message: StoredMessage, topic: str) -> Message:
-    """Return a message to send with what the application gave."""
-    return Message(
-        topic,
-        message.body,
-        tags=message.tags,
-        keys=message.keys,
-        properties=own_properties({"properties": message.properties}),
-        sharding_key=message.sharding_key,
-        flag=message.flag,
-    )
 
 
 async def find(admin: Admin, msg_id: str, topic: str | None) -> StoredMessage:

@@ -1,30 +1,21 @@
-"""Messages as commands show them: rows for programs and tables, bodies as text, JSON or hex.
+"""Messages as commands show them: for people tables and lines, bodies as text, JSON or hex.
 
-Keys of a message in JSON: msg_id, offset_msg_id, topic, origin_topic, broker, queue_id,
-queue_offset, tags, keys, properties, born_at, born_host, stored_at, store_host, reconsume_times,
-size, body, body_encoding. `body_encoding` says what `body` is: text, json (a value), hex or base64;
-without a body both are null, and `body_error` says why if it cannot be read.
+Programs get `StoredMessage.to_json`; see `client/message_json.py` for its keys.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
 
 import click
 
-from skylarkmq.client.admin import StoredMessage
-from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_json import BodyForm, own_properties
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.send_result import SendResult
-from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.protocol.properties import RESERVED_NAMES
 from skylarkmq.tools.output import Columns, Output, Row, moment, visible
 
-BodyForm = Literal["auto", "text", "json", "hex", "base64", "none"]
 HEX_WIDTH: Final = 16
 CUT: Final = 60
 _PRINTABLE: Final = range(0x20, 0x7F)
@@ -34,37 +25,6 @@ body_option: Final[Callable[..., Any]] = click.option(
     "--body", "form", type=click.Choice(get_args(BodyForm)), default="auto", show_default=True,
     help="How to show bodies; auto: JSON where it is an object or a list, else text, else base64.",
 )  # fmt: skip
-
-
-def row_of(message: StoredView, queue: MessageQueue, form: BodyForm) -> dict[str, Any]:
-    """Return a message as a program reads it."""
-    origin = message.origin_topic if isinstance(message, StoredMessage) else message.topic
-    row: dict[str, Any] = {
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_msg_id,
-        "topic": message.topic,
-        "origin_topic": origin,
-        "broker": queue.broker_name,
-        "queue_id": queue.queue_id,
-        "queue_offset": message.queue_offset,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": dict(message.properties),
-        "born_at": _iso(message.born_at),
-        "born_host": str(message.born_host),
-        "stored_at": _iso(message.stored_at),
-        "store_host": str(message.store_host),
-        "reconsume_times": message.reconsume_times,
-        "size": message.size,
-        "body": None,
-        "body_encoding": None,
-    }
-    if form != "none":
-        try:
-            row["body_encoding"], row["body"] = encoded(message.body, form)
-        except (RocketMQError, ValueError) as error:
-            row["body_error"] = str(error)
-    return row
 
 
 def result_row(result: SendResult) -> dict[str, Any]:
@@ -78,34 +38,6 @@ def result_row(result: SendResult) -> dict[str, Any]:
         "queue_id": result.queue.queue_id,
         "queue_offset": result.queue_offset,
     }
-
-
-def encoded(body: bytes, form: BodyForm) -> tuple[str, Any]:
-    """Return a body in a form, and the form's name.
-
-    Raises:
-        ValueError: it is not of that form.
-    """
-    if form == "hex":
-        return "hex", body.hex()
-    if form == "base64":
-        return "base64", base64.b64encode(body).decode("ascii")
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError:
-        if form == "auto":
-            return encoded(body, "base64")
-        raise ValueError(
-            f"the body is no UTF-8; --body hex or base64 shows it, not {form}"
-        ) from None
-    if form == "text" or (form == "auto" and text.lstrip()[:1] not in ("{", "[")):
-        return "text", text
-    try:
-        return "json", json.loads(text)
-    except ValueError as error:
-        if form == "auto":
-            return "text", text
-        raise ValueError(f"the body is no JSON: {error}") from None
 
 
 def body_text(row: Row) -> str:
@@ -125,7 +57,7 @@ def body_text(row: Row) -> str:
 
 def show_message(output: Output, message: StoredMessage, form: BodyForm) -> None:
     """Print one message: for a person its fields and its body, for programs its row."""
-    row = row_of(message, message.queue, form)
+    row = message.to_json(form)
     output.one(row, FIELD_COLUMNS)
     if output.is_table:
         click.echo(f"\n{body_text(row)}")
@@ -182,20 +114,10 @@ FIELD_COLUMNS: Final[Columns] = {
     "stored": lambda row: f"{moment('stored_at')(row)} at {row['store_host']}",
     "handed back": lambda row: f"{row['reconsume_times']} times",
     "size": "size",
-    "properties": lambda row: (
-        " ".join(f"{name}={value}" for name, value in own_properties(row).items()) or None
-    ),
+    "properties": lambda row: own_text(row["properties"]) or None,
 }
 
 
-def own_properties(row: Row) -> dict[str, str]:
-    """Return the properties that the application gave."""
-    return {
-        name: value
-        for name, value in row["properties"].items()
-        if name not in RESERVED_NAMES and value
-    }
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
+def own_text(properties: Mapping[str, str]) -> str:
+    """Return the application's properties in one line."""
+    return " ".join(f"{name}={value}" for name, value in own_properties(properties).items())

@@ -15,28 +15,19 @@ from datetime import datetime, timedelta
 
 import click
 
-from skylarkmq.client.admin import MessageScan, QueueStats, StoredMessage
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader, PeekStart
+from skylarkmq.client.admin import MessageScan, QueueStats
+from skylarkmq.client.consumer.peek_reader import PeekReader, PeekStart
 from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.instance import Client
-from skylarkmq.client.message_view import MessageView
+from skylarkmq.client.message_json import BodyForm, encoded_body
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.moments import Moment, Span, instant
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, USAGE, fail
-from skylarkmq.tools.showing import (
-    LIST_COLUMNS,
-    BodyForm,
-    body_option,
-    body_text,
-    encoded,
-    line_of,
-    row_of,
-)
-
-Peeked = PeekedMessage | StoredMessage
+from skylarkmq.tools.showing import LIST_COLUMNS, body_option, body_text, line_of
 
 
 @click.command(epilog=EXIT_CODES)
@@ -151,7 +142,7 @@ def peek(
                 found = await _earliest(scan, count)
             else:
                 found = sorted([message async for message in scan], key=_stored)[-count:]
-        rows = [row_of(message, message.queue, form) for message in found]
+        rows = [message.to_json(form) for message in found]
         session.output.rows(rows, LIST_COLUMNS, none="no message there", fits=True)
         return 0 if rows else NOT_FOUND
 
@@ -180,7 +171,7 @@ def request(
             message = Message(topic, content, tags=tags, keys=keys)
             reply = await producer.request(message, session.timeout)
         try:
-            encoding, shown = encoded(reply.body, form if form != "none" else "base64")
+            encoding, shown = encoded_body(reply.body, form if form != "none" else "base64")
         except ValueError as error:
             return fail(error, USAGE)
         row = {
@@ -217,7 +208,7 @@ def _regex(pattern: str | None) -> re.Pattern[str] | None:
         raise click.BadParameter(f"{pattern!r}: {error}", param_hint="--grep") from error
 
 
-def _has(message: MessageView, pattern: re.Pattern[str] | None) -> bool:
+def _has(message: StoredMessage, pattern: re.Pattern[str] | None) -> bool:
     if pattern is None:
         return True
     texts = [message.tags or "", message.keys, *message.properties.values()]
@@ -226,20 +217,20 @@ def _has(message: MessageView, pattern: re.Pattern[str] | None) -> bool:
     return any(pattern.search(text) for text in texts)
 
 
-def _print(session: Session, message: Peeked, form: BodyForm) -> None:
-    row = row_of(message, message.queue, form)
+def _print(session: Session, message: StoredMessage, form: BodyForm) -> None:
+    row = message.to_json(form)
     session.output.line(row, line_of(row))
 
 
 async def _recent(
     session: Session, client: Client, topic: str, count: int, selector: Selector | None
-) -> tuple[list[PeekedMessage], Mapping[MessageQueue, int]]:
+) -> tuple[list[StoredMessage], Mapping[MessageQueue, int]]:
     """Return the last messages of a topic, the oldest first, and where to go on."""
     async with session.looking(client) as admin:
         queues = (await admin.describe_topic(topic)).queues
     begins = {each.queue: max(each.begin, each.end - count) for each in queues}
     ends = {each.queue: each.end for each in queues}
-    found: list[PeekedMessage] = []
+    found: list[StoredMessage] = []
     async with PeekReader(
         topic,
         client=client,
@@ -283,5 +274,5 @@ def _chosen(
     return found
 
 
-def _stored(message: Peeked) -> datetime:
+def _stored(message: StoredMessage) -> datetime:
     return message.stored_at

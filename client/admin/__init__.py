@@ -21,7 +21,7 @@ from skylarkmq.client.admin.messages import (
     SendTrace,
 )
 from skylarkmq.client.admin.offsets import Edge, OffsetAdmin
-from skylarkmq.client.admin.reading import MessageScan, ScanProgress, StoredMessage
+from skylarkmq.client.admin.reading import MessageScan, ScanProgress
 from skylarkmq.client.admin.results import (
     AccessFile,
     AccessRules,
@@ -123,7 +123,6 @@ __all__ = [
     "SendTrace",
     "Span",
     "Statistic",
-    "StoredMessage",
     "SubscriptionSummary",
     "TopicDescription",
     "TopicRoute",

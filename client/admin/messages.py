@@ -22,11 +22,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, from_ms
-from skylarkmq.client.admin.reading import (
-    MessageScan,
-    StoredMessage,
-    stored_message,
-)
+from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.clock import ceil_ms, floor_ms
 from skylarkmq.client.errors import (
@@ -37,6 +33,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
     RouteNotFound,
 )
+from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.client.producer.trace import (
     TRACE_TOPIC,

@@ -16,42 +16,17 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from skylarkmq.client.admin.base import TopicPlace, ask_brokers, each, note_unanswered
-from skylarkmq.client.admin.results import JsonValue, Result, Unanswered, as_json
+from skylarkmq.client.admin.results import Result, Unanswered
 from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import NotFound, RocketMQError
-from skylarkmq.client.message_view import StoredView
-from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_pull import PullRequest, pull
-from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 
 PAGE_MESSAGES: Final = 32
-JSON_NAMES: Final = (
-    "topic", "origin_topic", "tags", "keys", "msg_id", "offset_msg_id", "queue", "queue_offset",
-    "commit_log_offset", "born_at", "stored_at", "reconsume_times", "flag", "sys_flag", "size",
-    "properties",
-)  # fmt: skip
-
-
-class StoredMessage(StoredView, Result):
-    """One stored copy. Its attributes are named as those of ReceivedMessage."""
-
-    __slots__ = ("origin_topic", "queue")
-
-    def __init__(self, message: MessageExt, origin_topic: str, queue: MessageQueue) -> None:
-        # `topic` is where it lies: for a dead letter `%DLQ%<group>`.
-        super().__init__(message, queue.topic)
-        self.origin_topic = origin_topic
-        """The topic it was sent to first, also for retries and dead letters."""
-        self.queue = queue
-        """The queue that it lies in."""
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return everything but the body; add `as_json(message.body)` for that, base64."""
-        return {name: as_json(getattr(self, name)) for name in JSON_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +187,3 @@ class MessageScan:
             following = page.next_offset if page.next_offset > current.position else current.end
             self._scanned += min(following, current.end) - current.position
             current.position = following
-
-
-def stored_message(message: MessageExt, broker_name: str, space: Namespace) -> StoredMessage:
-    """Return a record that a broker gave, its topic as the application knows it."""
-    topic = space.unwrap(message.topic)
-    origin = space.unwrap(message.properties.get(names.RETRY_TOPIC, message.topic))
-    queue = MessageQueue(topic, broker_name, message.queue_id)
-    return StoredMessage(message, origin, queue)

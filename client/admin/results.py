@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Final, Literal, cast
 
 from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError, RouteNotFound
+from skylarkmq.client.message_json import JsonValue as JsonValue
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import MessageQueue
 
 Right = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 """What an account may do with a topic, or a consumer group: publish, subscribe, both, nothing."""
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
 
 BEHIND_MAX: Final = 256 << 20
 """Bytes: a slave further behind counts as none (RocketMQ's haSlaveFallbehindMax)."""
@@ -51,7 +51,7 @@ def as_json(value: object) -> JsonValue:
         return as_json(value.value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Result):
+    if isinstance(value, Result | StoredMessage):
         return value.to_json()
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds")

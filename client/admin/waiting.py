@@ -24,9 +24,10 @@ from typing import Final
 
 from skylarkmq.client.admin.base import TopicPlace, from_ms
 from skylarkmq.client.admin.messages import MessageAdmin
-from skylarkmq.client.admin.reading import MessageScan, StoredMessage
+from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.errors import BrokerError, TopicNotExist
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.codes import RequestCode

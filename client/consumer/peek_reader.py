@@ -40,11 +40,11 @@ from skylarkmq.client.errors import (
     TopicNotExist,
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, pull
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
-from skylarkmq.protocol.message import MessageExt, MessageQueue
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
@@ -62,17 +62,6 @@ AWAY_MAX_S: Final = 30.0
 """How long the broker of a queue may be away before the reader ends."""
 
 
-class PeekedMessage(StoredView):
-    """A message as it is stored in its queue; reading it changes nothing."""
-
-    __slots__ = ("queue",)
-
-    def __init__(self, message: MessageExt, queue: MessageQueue) -> None:
-        super().__init__(message, queue.topic)
-        self.queue = queue
-        """The queue that holds it."""
-
-
 class _Feed:
     """One queue: the next offset, the end, and messages that were read and not given yet."""
 
@@ -83,7 +72,7 @@ class _Feed:
         self.is_found = is_found  # where it begins; else its broker has not answered yet
         self.offset = offset
         self.end = end
-        self.ready: deque[PeekedMessage] = deque()
+        self.ready: deque[StoredMessage] = deque()
         self.room = asyncio.Event()
         self.room.set()
         self.task: asyncio.Task[None] | None = None
@@ -142,7 +131,7 @@ class PeekReader(OnClient):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> PeekedMessage:
+    async def __anext__(self) -> StoredMessage:
         """Return the next message.
 
         Raises:
@@ -202,7 +191,7 @@ class PeekReader(OnClient):
         finally:
             await self._stop_own_client()
 
-    def _take_back(self, message: PeekedMessage) -> None:
+    def _take_back(self, message: StoredMessage) -> None:
         """Give this one again: an interrupted call of the blocking SDK did not get it."""
         wrapped = self._namespace.wrap_queue(message.queue)
         feed = next((feed for feed in self._turn if feed.queue == wrapped), None)
@@ -214,7 +203,7 @@ class PeekReader(OnClient):
 
     # Inside
 
-    def _next(self) -> PeekedMessage | None:
+    def _next(self) -> StoredMessage | None:
         turn = self._turn
         for _ in range(len(turn)):
             feed = turn[0]
@@ -400,7 +389,7 @@ class PeekReader(OnClient):
     def _take(self, feed: _Feed, result: PullResult) -> None:
         queue = self._namespace.unwrap_queue(feed.queue)
         wanted = [
-            PeekedMessage(message, queue)
+            stored_message(message, queue.broker_name, self._namespace)
             for message in result.messages
             if (feed.end is None or message.queue_offset < feed.end)
             and self._subscription.wants(message.tags)

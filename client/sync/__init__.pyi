@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from skylarkmq.client.admin.base import TIMEOUT_S
 from skylarkmq.client.admin.messages import CopyPlace, MessageTrace, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.offsets import Edge
-from skylarkmq.client.admin.reading import ScanProgress, StoredMessage
+from skylarkmq.client.admin.reading import ScanProgress
 from skylarkmq.client.admin.results import (
     BEHIND_MAX,
     DISK_MAX,
@@ -43,10 +43,10 @@ from skylarkmq.client.admin.results import (
 )
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekStart, PeekStop
+from skylarkmq.client.consumer.peek_reader import PeekStart, PeekStop
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.reply_table import Reply
@@ -1078,7 +1078,7 @@ class PeekReader:
         without: Callable[[str, str, RocketMQError], object] | None = None,
     ) -> None: ...
     def __iter__(self) -> Self: ...
-    def __next__(self) -> PeekedMessage: ...
+    def __next__(self) -> StoredMessage: ...
     def start(self) -> None:
         """Find the queues and where they begin and end; does nothing when started.
 
@@ -1299,7 +1299,7 @@ class Producer:
                 delayed.
         """
 
-class ReceivedMessage(StoredView):
+class ReceivedMessage(StoredMessage):
     """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
 
     def ack(self) -> None:
@@ -1334,10 +1334,6 @@ class ReceivedMessage(StoredView):
     @contextmanager
     def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
         """Acknowledge when the block ends; on an error hand it back and let the error through."""
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue it came from; of the retry topic when it is a retry."""
 
 class SimpleConsumer:
     """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread.

@@ -18,7 +18,7 @@ from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer as AsyncProducer
@@ -322,20 +322,14 @@ class Admin(OnClient):
 
 
 @blocking(AsyncReceivedMessage)
-class ReceivedMessage(StoredView, Bound):
+class ReceivedMessage(StoredMessage, Bound):
     """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
 
     def __init__(self, portal: Portal, twin: AsyncReceivedMessage) -> None:
-        StoredView.__init__(self, twin.stored, twin.topic)
+        StoredMessage.__init__(self, twin.stored, twin.queue, twin.topic)
         Bound.__init__(self, portal, twin)
 
-    __repr__ = StoredView.__repr__
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue it came from; of the retry topic when it is a retry."""
-        queue: MessageQueue = self._twin.queue
-        return queue
+    __repr__ = StoredMessage.__repr__
 
     @contextmanager
     def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:

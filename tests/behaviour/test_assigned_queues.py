@@ -13,13 +13,13 @@ from skylarkmq.client import (
     IllegalState,
     Message,
     MessageQueue,
-    PeekedMessage,
     PeekReader,
     Producer,
     ReceivedMessage,
     RouteNotFound,
     Sql92,
     StartFrom,
+    StoredMessage,
     Tag,
 )
 from tests.behaviour.cluster import QUEUES, Cluster
@@ -27,7 +27,7 @@ from tests.behaviour.support import collect, consuming, numbered, send_numbered
 from tests.support.patience import LIMIT_S
 
 
-async def peeked(reader: PeekReader) -> list[PeekedMessage]:
+async def peeked(reader: PeekReader) -> list[StoredMessage]:
     async with asyncio.timeout(LIMIT_S), reader:
         return [message async for message in reader]
 

@@ -116,8 +116,8 @@ def test_standard_input_is_one_message_a_line_in_order(processes: Shell) -> None
     assert code == 0
     by_id = {message["msg_id"]: message for message in got}
     ordered = [by_id[result["msg_id"]] for result in sent]
-    assert [message.get("body") for message in ordered] == [*lines, None, "last without end"]
-    assert ordered[500]["body_base64"] == "//4="
+    assert [message["body"] for message in ordered] == [*lines, "//4=", "last without end"]
+    assert ordered[500]["body_encoding"] == "base64"
 
 
 def test_tags_select(shell: Shell) -> None:
@@ -180,6 +180,8 @@ def test_exit_codes(shell: Shell) -> None:
         ("send", "orders", "x", "--property", "novalue"),
         ("send", "orders", "x", "--property", "TAGS=x"),
         ("send", "orders", "x", "--delay-level", "19"),
+        ("send", "orders", "x", "--input", "json"),
+        ("send", "orders", '{"body": "x"}', "--input", "json", "--tags", "A"),
         ("consume", "orders"),
         ("consume", "orders", "--group", "a b"),
         ("send", "SCHEDULE_TOPIC_XXXX", "x"),

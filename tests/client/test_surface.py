@@ -33,15 +33,18 @@ PUBLIC = {
     " seek_to_beginning seek_to_end seek_to_time start stop subscribe unsubscribe",
     "PeekReader": "start stop",
     "PoppedMessage": "body body_crc born_at born_host broker_name commit_log_offset"
-    " delivery_attempt flag keys msg_id offset_msg_id properties queue queue_offset"
-    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags topic",
+    " delivery_attempt flag keys msg_id offset_msg_id origin_topic properties queue queue_offset"
+    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags to_json topic",
     "Producer": "cancel flush in_flight_count queues reply request request_nowait room send"
     " send_batch send_many send_nowait send_oneway start stats stop transaction",
     "ReceivedMessage": "ack body body_crc born_at born_host commit_log_offset dead_letter extend"
-    " flag keys msg_id nack offset_msg_id process properties queue queue_offset reconsume_times"
-    " sharding_key size store_host stored stored_at sys_flag tags topic",
+    " flag keys msg_id nack offset_msg_id origin_topic process properties queue queue_offset"
+    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags to_json topic",
     "SimpleConsumer": "ack change_invisible_duration group receive start stop subscribe"
     " unsubscribe",
+    "StoredMessage": "body body_crc born_at born_host commit_log_offset flag keys msg_id"
+    " offset_msg_id origin_topic properties queue queue_offset reconsume_times sharding_key size"
+    " store_host stored stored_at sys_flag tags to_json topic",
     "Transaction": "commit result rollback transaction_id unknown",
 }
 LIBRARIES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.message_view import StoredView
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.tools.showing import hex_lines
 
 Form = Literal["json", "text", "hex"]
@@ -37,7 +37,7 @@ class Body:
     """Only its beginning is shown."""
 
 
-def body_of(message: StoredView, form: str = "") -> Body:
+def body_of(message: StoredMessage, form: str = "") -> Body:
     """Return the body of a message, in the form asked for or else in the one that fits."""
     stored_size = len(message.stored.body)
     try:
@@ -56,7 +56,7 @@ def body_of(message: StoredView, form: str = "") -> Body:
     return Body("hex", lines, len(data), stored_size, len(data) > HEX_SIZE_MAX)
 
 
-def preview(message: StoredView) -> str:
+def preview(message: StoredMessage) -> str:
     """Return the beginning of a body in one line."""
     try:
         data = message.body

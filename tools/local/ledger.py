@@ -24,7 +24,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import click
 
-from skylarkmq.client.admin import CopyPlace, StoredMessage
+from skylarkmq.client.admin import CopyPlace
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.state_folder import file_name, state_folder
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.output import as_json

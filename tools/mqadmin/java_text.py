@@ -12,7 +12,8 @@ from typing import Final, cast
 
 import click
 
-from skylarkmq.client.admin import GroupSettings, StoredMessage, TopicSettings
+from skylarkmq.client.admin import GroupSettings, TopicSettings
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.protocol.message import MessageQueue
 
 TIME_FORM: Final = "yyyy-MM-dd#HH:mm:ss:SSS"

@@ -14,8 +14,8 @@ from typing import Final
 
 import click
 
-from skylarkmq.client.admin import StoredMessage
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.tools.mqadmin.consumers import ACTIVELY

@@ -6,11 +6,12 @@ log file in which the time falls. A message is shown when its record is sound, a
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from skylarkmq.client.message_view import StoredMessage, stored_message
+from skylarkmq.client.namespace import Namespace
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.compression import decompress
 from skylarkmq.protocol.errors import WireError
@@ -158,35 +159,9 @@ def _fits(message: MessageExt, wanted: Selection) -> bool:
     )
 
 
-def row(record: bytes, body: str) -> dict[str, Any]:
-    """A message as the JSON output has it.
-
-    Args:
-        body: text (base64 where it is none), base64, or none.
-    """
-    message = decode_message(record)
-    shown: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "physical_offset": message.physical_offset,
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_msg_id,
-        "store_timestamp": message.store_timestamp,
-        "born_timestamp": message.born_timestamp,
-        "born_host": str(message.born_host),
-        "store_host": str(message.store_host),
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "body_crc": message.body_crc,
-        "store_size": message.store_size,
-        "properties": message.properties,
-    }
-    if body != "none":
-        shown["body_encoding"], shown["body"] = _encoded(opened_body(message), body)
-    return shown
+def message_of(record: bytes) -> StoredMessage:
+    """Return a record as the SDK shows messages; no store tells its broker's name."""
+    return stored_message(decode_message(record), "", Namespace(None))
 
 
 def opened_body(message: MessageExt) -> bytes:
@@ -195,12 +170,3 @@ def opened_body(message: MessageExt) -> bytes:
         return decompress(message.body, message.sys_flag, OPENED_MAX)
     except WireError:
         return message.body
-
-
-def _encoded(body: bytes, wanted: str) -> tuple[str, str]:
-    if wanted == "text":
-        try:
-            return "text", body.decode()
-        except UnicodeDecodeError:
-            pass
-    return "base64", base64.b64encode(body).decode()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 
+from skylarkmq.client.message_json import BodyForm
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.record import decode_message
@@ -152,10 +153,10 @@ def verify(opened: StoppedStore, limit: int, levels: DelayLevels, json_output: b
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option(
     "--body",
-    type=click.Choice(["text", "base64", "raw", "none"]),
-    default="text",
+    type=click.Choice([*get_args(BodyForm), "raw"]),
+    default="auto",
     show_default=True,
-    help="How bodies are shown; raw prints them alone, byte by byte.",
+    help="How bodies are shown, auto as other commands do; raw prints them alone, byte by byte.",
 )
 @click.option(
     "-o", "--output", type=click.Choice(["json"]), expose_value=False,
@@ -166,7 +167,7 @@ def cat(
     opened: StoppedStore,
     message_id: str | None,
     max_count: int | None,
-    body: str,
+    body: BodyForm | Literal["raw"],
     offset: int | None,
     **wanted: Any,
 ) -> None:
@@ -200,11 +201,11 @@ def _offset_of(message_id: str) -> int:
         raise click.UsageError(error.remark) from error
 
 
-def _print_message(record: bytes, body: str) -> None:
+def _print_message(record: bytes, body: BodyForm | Literal["raw"]) -> None:
     if body == "raw":
         sys.stdout.buffer.write(cats.opened_body(decode_message(record)))
     else:
-        click.echo(as_json(cats.row(record, body), indent=None))
+        click.echo(as_json(cats.message_of(record).to_json(body), indent=None))
 
 
 write_option = click.option(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.client.admin.reading import StoredMessage
+from skylarkmq.client import StoredMessage
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import IllegalState
 from skylarkmq.client.instance import Client
@@ -32,7 +32,7 @@ from tests.support.patience import until
 def stored(body: bytes, sys_flag: int = 0) -> StoredMessage:
     here = HostAddress("127.0.0.1", 1)
     message = MessageExt("T", 0, 0, 0, 0, sys_flag, 1, here, 1, here, 0, 0, body, {}, 0, len(body))
-    return StoredMessage(message, "T", MessageQueue("T", "b", 0))
+    return StoredMessage(message, MessageQueue("T", "b", 0), "T")
 
 
 def test_a_body_is_shown_in_the_form_that_fits() -> None:

@@ -70,7 +70,7 @@ def test_of_the_log(sample: Sample, tmp_path: Path, spoil: SpoilBlock) -> None:
     ]
     assert 0 < len(kept) < len(sample.messages)
     rows = run_rows("cat", sample.root, exit_code=1)
-    shown = [row["physical_offset"] for row in rows if "topic" in row]
+    shown = [row["commit_log_offset"] for row in rows if "topic" in row]
     assert shown == [one["physical_offset"] for one in kept]
     assert "corrupt" in {row["kind"] for row in run_rows("dump", sample.root, path)}
     saved = run_json("salvage", sample.root, tmp_path / "new", exit_code=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 
+from skylarkmq.client.message_json import FIELDS
 from tests.support.store_samples import ODD_KEYS, SIZES, by_key, is_queued
 from tests.tools.store.support import Sample, flip, run, run_lines
 
@@ -11,22 +13,29 @@ from tests.tools.store.support import Sample, flip, run, run_lines
 def test_one_message_has_this_shape(pristine: Sample) -> None:
     message = pristine.of("Keyed", 3)
     (shown,) = run_lines("cat", pristine.root, "--offset", message["physical_offset"])
-    assert list(shown) == [
-        "topic", "queue_id", "queue_offset", "physical_offset", "msg_id", "offset_msg_id",
-        "store_timestamp", "born_timestamp", "born_host", "store_host", "flag", "sys_flag",
-        "reconsume_times", "prepared_transaction_offset", "body_crc", "store_size", "properties",
-        "body_encoding", "body",
-    ]  # fmt: skip
-    same = set(message) - {"born_host", "store_host", "tags_code"}
+    assert list(shown) == [*FIELDS, "body", "body_encoding"]
+    same = set(message) & set(shown) - {"born_host", "store_host"}
     assert {name: shown[name] for name in same} == {name: message[name] for name in same}
+    renamed = {
+        "commit_log_offset": message["physical_offset"],
+        "stored_at": _iso(message["store_timestamp"]),
+        "born_at": _iso(message["born_timestamp"]),
+        "origin_topic": message["topic"],
+        "broker": None,
+    }
+    assert {name: shown[name] for name in renamed} == renamed
     assert (shown["born_host"], shown["body_encoding"]) == ("192.0.2.7:40000", "text")
     (by_id,) = run_lines("cat", pristine.root, "--id", shown["offset_msg_id"], "--json")
     assert by_id == shown
 
 
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 def test_without_options_all_of_the_log(pristine: Sample) -> None:
     shown = run_lines("cat", pristine.root, "--body", "none")
-    assert [one["physical_offset"] for one in shown] == [
+    assert [one["commit_log_offset"] for one in shown] == [
         message["physical_offset"] for message in pristine.messages
     ]
 
@@ -47,7 +56,7 @@ def test_by_key_through_the_index_and_through_the_log(pristine: Sample) -> None:
         if key in ("every", *ODD_KEYS, "deal-2"):
             words = ("cat", pristine.root, "--key", key, "--topic", topic, "--body", "none")
             for more in ((), ("--scan",)):
-                found = [one["physical_offset"] for one in run_lines(*words, *more)]
+                found = [one["commit_log_offset"] for one in run_lines(*words, *more)]
                 if more:  # rolled-back messages are in the log and not in the index
                     found = [offset for offset in found if offset in offsets]
                 assert found == offsets
@@ -57,7 +66,7 @@ def test_by_time(pristine: Sample) -> None:
     times = sorted({message["store_timestamp"] for message in pristine.messages})
     begin, end = times[len(times) // 2], times[-5]
     words = ("cat", pristine.root, "--begin", begin, "--end", end, "--body", "none")
-    assert [one["physical_offset"] for one in run_lines(*words)] == [
+    assert [one["commit_log_offset"] for one in run_lines(*words)] == [
         message["physical_offset"]
         for message in pristine.messages
         if begin <= message["store_timestamp"] <= end

@@ -9,8 +9,8 @@ from typing import Final
 from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin
-from skylarkmq.client.admin.reading import StoredMessage
 from skylarkmq.client.errors import NotFound, RouteNotFound
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.console.bodies import FORMS, body_of, preview

@@ -15,9 +15,10 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 
 from skylarkmq.client.admin import Unanswered
-from skylarkmq.client.consumer.peek_reader import PeekedMessage, PeekReader
+from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.consumer.subscription import StartFrom, Tag
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.text import exact
@@ -122,7 +123,7 @@ async def events_of(
         yield _event("message", _fields(message))
 
 
-def _fields(message: PeekedMessage) -> dict[str, Any]:
+def _fields(message: StoredMessage) -> dict[str, Any]:
     return {
         "stored": exact(message.stored_at),
         "queue": f"{message.queue.broker_name} / {message.queue.queue_id}",
