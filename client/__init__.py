@@ -7,31 +7,11 @@ A producer sends, a consumer receives; `async with` starts and stops each:
 """
 
 from skylarkmq.client.admin import Admin
-from skylarkmq.client.config import (
-    AckMode,
-    AddressMap,
-    ClientSettings,
-    Codec,
-    Compression,
-    ConsumerSettings,
-    Credentials,
-    Model,
-    ProducerSettings,
-)
-from skylarkmq.client.consumer.allocate import (
-    Allocation,
-    Assignment,
-    Configured,
-    ConsistentHash,
-    MachineRooms,
-    NearbyRooms,
-)
+from skylarkmq.client.config import Credentials
 from skylarkmq.client.consumer.consumer import Consumer
-from skylarkmq.client.consumer.handlers import BatchHandler, Handler
-from skylarkmq.client.consumer.peek_reader import PeekReader, PeekStart, PeekStop
-from skylarkmq.client.consumer.rebalance import QueuesCallback
+from skylarkmq.client.consumer.peek_reader import PeekReader
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer
-from skylarkmq.client.consumer.subscription import Selector, Sql92, StartFrom, Tag
+from skylarkmq.client.consumer.subscription import Sql92, StartFrom, Tag
 from skylarkmq.client.errors import (
     DEFAULT_RETRY_CODES,
     AlreadyExists,
@@ -57,7 +37,6 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
     RouteNotFound,
-    RouteReason,
     ServiceNotAvailable,
     SubscriptionNotExist,
     SystemBusy,
@@ -67,86 +46,48 @@ from skylarkmq.client.errors import (
     UnreadableBody,
 )
 from skylarkmq.client.instance import Client
-from skylarkmq.client.message_json import BodyForm
 from skylarkmq.client.message_view import MessageView, StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
-from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_pipeline import SendStats
-from skylarkmq.client.producer.sender import Outcome
-from skylarkmq.client.producer.transaction import (
-    Check,
-    HalfMessage,
-    Transaction,
-    TransactionState,
-)
+from skylarkmq.client.producer.transaction import HalfMessage, Transaction, TransactionState
 from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult, SendStatus
-from skylarkmq.common.clock import Clock
-from skylarkmq.protocol.message import HostAddress, Message, MessageExt, MessageQueue
+from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.topic_attributes import DeduplicationWindow, MessageType
-from skylarkmq.remoting.stream import Network
-from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
 __all__ = [
     "DEFAULT_RETRY_CODES",
-    "AckMode",
-    "AddressMap",
     "Admin",
-    "Allocation",
     "AlreadyExists",
-    "Assignment",
     "AuthError",
-    "BatchHandler",
-    "BodyForm",
     "BrokerError",
-    "Check",
     "Client",
-    "ClientSettings",
-    "Clock",
-    "Codec",
-    "Compression",
-    "Configured",
     "ConnectionFailed",
-    "ConsistentHash",
     "Consumer",
     "ConsumerClosed",
-    "ConsumerSettings",
     "Credentials",
     "DeduplicationWindow",
     "FilterRefused",
     "HalfMessage",
-    "Handler",
-    "HostAddress",
     "IllegalState",
-    "MachineRooms",
     "Message",
-    "MessageExt",
     "MessageIllegal",
     "MessageQueue",
     "MessageTooLarge",
     "MessageType",
     "MessageView",
-    "Model",
-    "NearbyRooms",
-    "Network",
     "NoPermission",
     "NotConfirmed",
     "NotDurableError",
     "NotFound",
     "NotSupported",
     "OffsetIllegal",
-    "Outcome",
     "PeekReader",
-    "PeekStart",
-    "PeekStop",
     "PoppedMessage",
     "Producer",
-    "ProducerSettings",
     "ProtocolError",
-    "QueueSelector",
-    "QueuesCallback",
     "RebalanceInProgress",
     "ReceiptExpired",
     "ReceivedMessage",
@@ -156,16 +97,12 @@ __all__ = [
     "RequestTimeout",
     "RocketMQError",
     "RouteNotFound",
-    "RouteReason",
-    "Selector",
     "SendResult",
     "SendStats",
     "SendStatus",
-    "ServerHostname",
     "ServiceNotAvailable",
     "SimpleConsumer",
     "Sql92",
-    "SslSetting",
     "StartFrom",
     "StoredMessage",
     "SubscriptionNotExist",

@@ -1,9 +1,9 @@
-"""Settings of Client, Producer and Consumer: names, types, defaults, and the check of each.
+"""Settings of Client and Producer: names, types, defaults, checks; and what the SDK is tuned by.
 
-A constructor takes its settings as keywords, `**settings: Unpack[ProducerSettings]`, and makes one
-checked ProducerConfig of them. Type checkers read the TypedDict; a test compares it with the
-dataclass, which has the defaults. `shows` lets `help` and notebooks print the keywords. The
-docstring of Producer says what each of them means. Durations are seconds, sizes bytes.
+Each keyword of a constructor stands once: as a field of ClientConfig and ProducerConfig, and for
+Consumer in `consumer/config.py`. `takes` gives the constructor these keywords, for readers of
+`help`, for editors and for type checkers. The docstring of the class says what each of them means.
+Durations are seconds, sizes bytes.
 
 Source of the defaults: apache/rocketmq@rocketmq-all-4.9.8 client/.../ClientConfig.java,
 client/.../producer/DefaultMQProducer.java, client/.../consumer/DefaultMQPushConsumer.java
@@ -14,21 +14,31 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Final, Literal, Required, TypedDict, TypeVar, get_args
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from difflib import get_close_matches
+from functools import update_wrapper
+from random import Random
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
-from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.remoting.connection import Codec as Codec
+from skylarkmq.remoting.stream import Network
+from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+    from prometheus_client import CollectorRegistry
+
+    from skylarkmq.client.instance import Client
+    from skylarkmq.client.producer.transaction import Check
+
+P = ParamSpec("P")
+C = TypeVar("C")
+S = TypeVar("S")
 AddressMap = Mapping[str, str] | Callable[[str], str]
-AckMode = Literal["auto", "manual", "none"]
-Model = Literal["clustering", "broadcasting"]
 Compression = Literal["zlib", "lz4", "zstd"]
 
 DEFAULT_NAMESRV_ADDR: Final = "127.0.0.1:9876"
@@ -95,28 +105,16 @@ class Credentials:
             raise ValueError("credentials need an access_key and a secret_key")
 
 
-class ClientSettings(TypedDict, total=False):
-    """The keywords of Client that ClientConfig checks."""
-
-    namespace: str | None
-    credentials: Credentials | None
-    client_ip: str | None
-    instance_name: str | None
-    unit_name: str | None
-    codec: Codec
-    request_timeout: float
-    route_refresh: float
-    heartbeat_interval: float
-    address_map: AddressMap | None
-
-
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """The settings of a Client."""
 
-    namesrv_addr: str
+    namesrv_addr: str | None = None
+    _: KW_ONLY
     namespace: str | None = None
     credentials: Credentials | None = None
+    ssl: SslSetting = None
+    server_hostname: ServerHostname = None
     client_ip: str | None = None
     instance_name: str | None = None
     unit_name: str | None = None
@@ -125,8 +123,18 @@ class ClientConfig:
     route_refresh: float = 30.0
     heartbeat_interval: float = 30.0
     address_map: AddressMap | None = None
+    metrics: CollectorRegistry | None = None
+    tracer_provider: TracerProvider | None = None
+    network: Network | None = None
+    clock: Clock | None = None
+    random: Random | None = None
+    name_servers: list[str] = field(init=False)
+    """The addresses; semicolons separate them, as in Java, or commas."""
 
     def __post_init__(self) -> None:
+        listed = self.namesrv_addr or default_namesrv_addr()
+        servers = [part for part in re.split(r"[;,\s]+", listed) if part]
+        object.__setattr__(self, "name_servers", servers)
         if not self.name_servers:
             raise ValueError("namesrv_addr names no address")
         for address in self.name_servers:
@@ -134,12 +142,7 @@ class ClientConfig:
         if self.codec not in get_args(Codec):
             raise ValueError(f"codec is one of {', '.join(get_args(Codec))}, not {self.codec!r}")
         for name in ("request_timeout", "route_refresh", "heartbeat_interval"):
-            _require_positive(name, getattr(self, name))
-
-    @property
-    def name_servers(self) -> list[str]:
-        """The addresses; semicolons separate them, as in Java, or commas."""
-        return [part for part in re.split(r"[;,\s]+", self.namesrv_addr) if part]
+            require_positive(name, getattr(self, name))
 
     def mapped(self, address: str) -> str:
         """Return the address to dial for a broker that advertises `address`.
@@ -158,29 +161,12 @@ class ClientConfig:
             raise IllegalState(f"address_map failed for {address}: {error!r}") from error
 
 
-class ProducerSettings(TypedDict, total=False):
-    """The keywords of Producer that ProducerConfig checks."""
-
-    group: str
-    send_timeout: float
-    retries: int
-    retry_on: Collection[int]
-    compress_over: int
-    compression: Compression
-    max_message_size: int
-    default_topic_queues: int
-    max_in_flight: int
-    max_in_flight_bytes: int
-    strict: bool
-    strict_order: bool
-    latency_fault: bool
-    try_timeout: float | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """The settings of a Producer."""
 
+    client: Client | None = None
+    namesrv_addr: str | None = None
     group: str = DEFAULT_PRODUCER_GROUP
     send_timeout: float = 3.0
     retries: int = 2
@@ -195,99 +181,20 @@ class ProducerConfig:
     strict_order: bool = False
     latency_fault: bool = False
     try_timeout: float | None = None
+    check: Check | None = None
+    trace: bool | str = False
 
     def __post_init__(self) -> None:
         for name in ("send_timeout", "max_message_size", "default_topic_queues", "max_in_flight"):
-            _require_positive(name, getattr(self, name))
+            require_positive(name, getattr(self, name))
         if self.try_timeout is not None:
-            _require_positive("try_timeout", self.try_timeout)
+            require_positive("try_timeout", self.try_timeout)
         if self.retries < 0:
             raise ValueError("retries is 0 or more")
         if self.max_message_size > MAX_FRAME_SIZE - FRAME_RESERVE:
             raise ValueError(f"max_message_size is at most {MAX_FRAME_SIZE - FRAME_RESERVE}")
         if self.max_in_flight_bytes < self.max_message_size:
             raise ValueError("max_in_flight_bytes holds at least one message of max_message_size")
-
-
-class ConsumerSettings(TypedDict, total=False):
-    """The keywords of Consumer that ConsumerConfig checks."""
-
-    group: Required[str]
-    model: Model
-    orderly: bool
-    assignment: Assignment
-    batch_size: int
-    prefetch: int
-    prefetch_bytes: int
-    max_span: int
-    max_reconsume: int | None
-    retry_delays: Sequence[float | timedelta]
-    ack: AckMode
-    commit_interval: float
-    consume_timeout: float
-    offsets_folder: str | Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerConfig:
-    """The settings of a Consumer."""
-
-    group: str
-    model: Model = "clustering"
-    orderly: bool = False
-    assignment: Assignment = "average"
-    batch_size: int = 32
-    prefetch: int = 1000
-    prefetch_bytes: int = 100 * MIB
-    max_span: int = 2000
-    max_reconsume: int | None = None
-    retry_delays: Sequence[float | timedelta] = ()
-    ack: AckMode = "auto"
-    commit_interval: float = 5.0
-    consume_timeout: float = 900.0
-    offsets_folder: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        for name in (
-            "batch_size",
-            "prefetch",
-            "prefetch_bytes",
-            "max_span",
-            "commit_interval",
-            "consume_timeout",
-        ):
-            _require_positive(name, getattr(self, name))
-        if self.max_reconsume is not None and self.max_reconsume < 0:
-            raise ValueError("max_reconsume is 0 or more")
-        if any(not 0 <= delay_s <= RETRY_DELAY_MAX_S for delay_s in self.retry_delays_s):
-            raise ValueError(f"retry_delays are 0 to {RETRY_DELAY_MAX_S} s each")
-        if self.ack not in get_args(AckMode):
-            raise ValueError(f"ack is one of {', '.join(get_args(AckMode))}, not {self.ack!r}")
-        if self.model not in get_args(Model):
-            raise ValueError(f"model is one of {', '.join(get_args(Model))}, not {self.model!r}")
-        if self.orderly and self.ack == "none":
-            raise ValueError("an ordered consumer acknowledges: ack is auto or manual")
-        find_allocation(self.assignment)
-
-    @property
-    def retry_delays_s(self) -> list[float]:
-        """The retry delays in seconds."""
-        return [
-            delay.total_seconds() if isinstance(delay, timedelta) else delay
-            for delay in self.retry_delays
-        ]
-
-    @property
-    def broadcasting(self) -> bool:
-        """Every member gets every message, and keeps its own offsets."""
-        return self.model == "broadcasting"
-
-    @property
-    def tries_max(self) -> int | None:
-        """How often a message is tried again; None is without end."""
-        if self.max_reconsume is None and not self.orderly:
-            return MAX_RECONSUME
-        return self.max_reconsume
 
 
 def default_namesrv_addr() -> str:
@@ -308,33 +215,40 @@ def _check_address(address: str) -> None:
         )
 
 
-def _require_positive(name: str, value: float) -> None:
+def require_positive(name: str, value: float) -> None:
     if value <= 0:
         raise ValueError(f"{name} is above 0, not {value}")
 
 
-def shows(config: type) -> Callable[[F], F]:
-    """Return a decorator that shows the fields of `config` in place of `**settings`.
+def takes(
+    config: Callable[P, C],
+) -> Callable[[Callable[[S, C], None]], Callable[Concatenate[S, P], None]]:
+    """Return a decorator for an `__init__`: it has the arguments of `config`, and gets one made.
 
-    It changes the signature that `help`, notebooks and the documentation print, and nothing else.
+    Raises:
+        TypeError: (when called) an argument that is not known, with the nearest one, or missing.
     """
+    signature = inspect.signature(config)
+    known = signature.parameters
 
-    def shown(function: F) -> F:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        names = {parameter.name for parameter in own}
-        settings = [
-            inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if each.default is MISSING else each.default,
-                annotation=each.type,
-            )
-            for each in fields(config)
-            if each.name not in names
-        ]
-        printed: Any = function
-        printed.__signature__ = signature.replace(parameters=[*own, *settings])
-        return function
+    def decorate(function: Callable[[S, C], None]) -> Callable[Concatenate[S, P], None]:
+        def taken(self: S, /, *arguments: P.args, **settings: P.kwargs) -> None:
+            name = type(self).__name__
+            for given in settings:
+                if given not in known:
+                    near = "".join(f"; {one}?" for one in get_close_matches(given, known, 1))
+                    raise TypeError(f"{name} has no setting {given!r}{near}")
+            try:
+                signature.bind(*arguments, **settings)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            function(self, config(*arguments, **settings))
 
-    return shown
+        own = next(iter(inspect.signature(function).parameters.values()))
+        shown: Any = update_wrapper(taken, function)
+        shown.__signature__ = signature.replace(parameters=[own, *known.values()])
+        shown.__annotations__ = {each.name: each.annotation for each in known.values()}
+        shown.settings = config
+        return taken
+
+    return decorate

@@ -10,17 +10,16 @@ import logging
 from abc import ABC, abstractmethod
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self
 
 from skylarkmq.client.clock import SystemClock
-from skylarkmq.client.config import ClientConfig, ClientSettings, default_namesrv_addr, shows
+from skylarkmq.client.config import ClientConfig, takes
 from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
-from skylarkmq.common.clock import Clock
-from skylarkmq.remoting.stream import AsyncioNetwork, Network
-from skylarkmq.remoting.tls import ClientTls, ServerHostname, SslSetting
+from skylarkmq.remoting.stream import AsyncioNetwork
+from skylarkmq.remoting.tls import ClientTls
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -76,6 +75,7 @@ class Client(Started):
         client_ip: this host in the client id and in message ids; default: the address that
             faces the name server.
         instance_name: tells clients of one host apart; default: process id and a random part.
+        unit_name: a further part of the client id, for sites of several units.
         codec: header codec; `auto` is JSON, and msgpack where the peer is ours.
         request_timeout, route_refresh, heartbeat_interval: seconds.
         address_map: the address to dial for one that a broker advertises, as a mapping or a
@@ -86,27 +86,14 @@ class Client(Started):
         network, clock, random: taken from the system unless a test hands them in.
     """
 
-    @shows(ClientConfig)
-    def __init__(
-        self,
-        namesrv_addr: str | None = None,
-        *,
-        ssl: SslSetting = None,
-        server_hostname: ServerHostname = None,
-        metrics: CollectorRegistry | None = None,
-        tracer_provider: TracerProvider | None = None,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        **settings: Unpack[ClientSettings],
-    ) -> None:
+    @takes(ClientConfig)
+    def __init__(self, config: ClientConfig) -> None:
         """Take the settings; nothing is connected before `start`."""
-        self._config = ClientConfig(namesrv_addr or default_namesrv_addr(), **settings)
-        self._network = network or AsyncioNetwork(ClientTls(ssl, server_hostname))
-        self._observers = metrics, tracer_provider
-        self._clock = clock
-        self._random = random or Random()
-        self._namespace = Namespace(self._config.namespace).name
+        self._config = config
+        tls = ClientTls(config.ssl, config.server_hostname)
+        self._network = config.network or AsyncioNetwork(tls)
+        self._random = config.random or Random()
+        self._namespace = Namespace(config.namespace).name
         self._services: Services | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
@@ -124,13 +111,14 @@ class Client(Started):
                 raise IllegalState("the client has stopped")
             if self._services is not None:
                 return
-            clock = self._clock or SystemClock(asyncio.get_running_loop())
-            services = Services(self._config, self._network, clock, self._random)
+            config = self._config
+            clock = config.clock or SystemClock(asyncio.get_running_loop())
+            services = Services(config, self._network, clock, self._random)
             try:
                 await services.connect()
                 if self._stopped:  # while it connected
                     raise IllegalState("the client has stopped")
-                services.hooks += _hooks_of(services, *self._observers)
+                services.hooks += _hooks_of(services, config.metrics, config.tracer_provider)
             except BaseException:
                 await services.remoting.stop()
                 raise

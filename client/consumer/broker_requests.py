@@ -19,7 +19,7 @@ import asyncio
 import logging
 from typing import Final
 
-from skylarkmq.client.config import ConsumerConfig
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import Workers
 from skylarkmq.client.consumer.local_offsets import queue_body, queue_of
 from skylarkmq.client.consumer.offset_store import OffsetStore

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Literal, Self, Unpack, overload
+from typing import Any, Final, Literal, Self, overload
 
 from skylarkmq.client.clock import ceil_ms
-from skylarkmq.client.config import ConsumerConfig, ConsumerSettings, shows
+from skylarkmq.client.config import takes
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
-from skylarkmq.client.consumer.rebalance import Callbacks, QueuesCallback
+from skylarkmq.client.consumer.rebalance import Callbacks
 from skylarkmq.client.consumer.subscription import (
     Selector,
     StartFrom,
@@ -40,7 +40,7 @@ from skylarkmq.client.errors import (
     RequestTimeout,
     RocketMQError,
 )
-from skylarkmq.client.instance import Client, OnClient, services_of
+from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
@@ -101,34 +101,24 @@ class Consumer(OnClient):
         TypeError: a selector, a topic or `start_from` is something else.
     """
 
-    @shows(ConsumerConfig)
-    def __init__(
-        self,
-        *topics: str,
-        client: Client | None = None,
-        namesrv_addr: str | None = None,
-        selector: Selector | None = None,
-        start_from: StartFrom = StartFrom.LAST,
-        on_assigned: QueuesCallback | None = None,
-        on_revoked: QueuesCallback | None = None,
-        trace: bool | str = False,
-        **settings: Unpack[ConsumerSettings],
-    ) -> None:
+    @takes(ConsumerConfig)
+    def __init__(self, config: ConsumerConfig) -> None:
         """Take the settings, see the class; nothing is connected before `start`."""
-        super().__init__(client, namesrv_addr)
-        wrap, config = self._namespace.wrap, ConsumerConfig(**settings)
-        self._config = replace(config, group=wrap(config.group))
-        if (reason := validate_group(self._config.group)) is not None:
+        super().__init__(config.client, config.namesrv_addr)
+        wrap, start_from = self._namespace.wrap, config.start_from
+        self._config = config
+        config.group = wrap(config.group)
+        if (reason := validate_group(config.group)) is not None:
             raise ValueError(reason)
-        require_selector(selector)
+        require_selector(config.selector)
         if not isinstance(start_from, StartFrom):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"start_from is StartFrom.LAST, NOW, FIRST or timestamp, not {start_from!r}"
             )
         self._start_from = start_from
-        self._callbacks = Callbacks(on_assigned, on_revoked)
-        self._selectors = {_checked(wrap(topic)): selector for topic in topics}
-        self._trace_topic = trace_topic(trace)
+        self._callbacks = Callbacks(config.on_assigned, config.on_revoked)
+        self._selectors = {_checked(wrap(topic)): config.selector for topic in config.topics}
+        self._trace_topic = trace_topic(config.trace)
         self._tracer: Tracer | None = None
         self._membership: Membership | None = None
         self._workers: Workers | None = None

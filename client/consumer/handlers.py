@@ -24,7 +24,7 @@ from math import inf
 from types import CoroutineType
 from typing import Any, Final
 
-from skylarkmq.client.config import ConsumerConfig
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.errors import ConsumerClosed

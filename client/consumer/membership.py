@@ -33,9 +33,9 @@ from skylarkmq.client.config import (
     LATER_LOOK_S,
     LOOKS_S,
     MISSING_ROUTE_REFRESH_S,
-    ConsumerConfig,
 )
 from skylarkmq.client.consumer.broker_requests import BrokerRequests
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import watch_slow_handlers
 from skylarkmq.client.consumer.local_offsets import LocalOffsets, offsets_path
 from skylarkmq.client.consumer.message_buffer import MessageBuffer

@@ -28,8 +28,8 @@ from skylarkmq.client.config import (
     PULL_FLOW_CONTROL_DELAY_S,
     PULL_SUSPEND_MS,
     PULL_TIMEOUT_S,
-    ConsumerConfig,
 )
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.counters import ConsumerCounters
 from skylarkmq.client.consumer.last_read import LastRead
 from skylarkmq.client.consumer.message_buffer import MessageBuffer

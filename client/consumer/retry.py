@@ -24,9 +24,9 @@ from skylarkmq.client.config import (
     MAX_RECONSUME,
     SEND_BACK_TIMEOUT_S,
     SUSPEND_S,
-    ConsumerConfig,
     ProducerConfig,
 )
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.producer.send_pipeline import SendPipeline

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.client.config import ConsumerConfig
 from skylarkmq.client.consumer.allocate import allocate, find_allocation
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.subscription import Selector, Subscription
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.services import Services

@@ -14,11 +14,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Unpack
 
-from skylarkmq.client.config import ProducerConfig, ProducerSettings, shows
+from skylarkmq.client.config import ProducerConfig, takes
 from skylarkmq.client.errors import NOT_STARTED, IllegalState
-from skylarkmq.client.instance import Client, OnClient, services_of
+from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.outgoing import batch_results, common_key, require_compression
@@ -62,6 +61,7 @@ class Producer(OnClient):
         retry_on: codes of answers after which a send is tried again.
         compress_over: bodies of that size and more are compressed; bytes.
         compression: `lz4` and `zstd` need the extra `compression`.
+        max_message_size: a larger body is refused; bytes.
         default_topic_queues: queues of a topic that this producer's send creates.
         max_in_flight, max_in_flight_bytes: messages under way; `send` waits beyond that.
         strict: raise NotDurableError for a message that is stored but not confirmed durable.
@@ -77,32 +77,23 @@ class Producer(OnClient):
         trace: write traces of sends to RocketMQ's trace topic; a text names another topic.
     """
 
-    @shows(ProducerConfig)
-    def __init__(
-        self,
-        *,
-        client: Client | None = None,
-        namesrv_addr: str | None = None,
-        check: Check | None = None,
-        trace: bool | str = False,
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
+    @takes(ProducerConfig)
+    def __init__(self, config: ProducerConfig) -> None:
         """Take the settings; nothing is connected before `start`.
 
         Raises:
             NotSupported: the library of that compression is not installed.
             ValueError: a setting that cannot be.
         """
-        self._config = config = ProducerConfig(**settings)
+        self._config = config
         require_compression(config.compression)
         if (reason := validate_producer_group(config.group)) is not None:
             raise ValueError(reason)
-        super().__init__(client, namesrv_addr)
+        super().__init__(config.client, config.namesrv_addr)
         self._services: Services | None = None
         self._sender: Sender | None = None
         self._parts: _Parts | None = None
-        self._check = check
-        self._trace_topic = trace_topic(trace)
+        self._trace_topic = trace_topic(config.trace)
         self._group = config.group
         self._stopped = False
 
@@ -134,7 +125,7 @@ class Producer(OnClient):
             tracer = Tracer.join(services, ids, name, "PRODUCE", self._trace_topic)
         self._parts = _Parts(
             brokers,
-            Transactions(services, self._sender, brokers, self._config.group, self._check),
+            Transactions(services, self._sender, brokers, self._config.group, self._config.check),
             Requests(services, self._sender, brokers, services.send_heartbeats),
             tracer,
         )

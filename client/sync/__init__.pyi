@@ -4,9 +4,10 @@ import concurrent.futures
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Literal, Self, Unpack, overload
+from typing import Literal, Self, overload
 
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
@@ -42,10 +43,12 @@ from skylarkmq.client.admin.results import (
     Unanswered,
 )
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
-from skylarkmq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
+from skylarkmq.client.config import AddressMap, Compression, Credentials
+from skylarkmq.client.consumer.allocate import Assignment
+from skylarkmq.client.consumer.config import AckMode, Model
 from skylarkmq.client.consumer.peek_reader import PeekStart, PeekStop
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import DEFAULT_RETRY_CODES, RocketMQError
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.lanes import QueueSelector
@@ -59,6 +62,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.protocol.topic_attributes import DeduplicationWindow, MessageType
+from skylarkmq.remoting.connection import Codec
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
@@ -781,14 +785,23 @@ class Client:
         self,
         namesrv_addr: str | None = None,
         *,
+        namespace: str | None = None,
+        credentials: Credentials | None = None,
         ssl: SslSetting = None,
         server_hostname: ServerHostname = None,
+        client_ip: str | None = None,
+        instance_name: str | None = None,
+        unit_name: str | None = None,
+        codec: Codec = "auto",
+        request_timeout: float = 3.0,
+        route_refresh: float = 30.0,
+        heartbeat_interval: float = 30.0,
+        address_map: AddressMap | None = None,
         metrics: CollectorRegistry | None = None,
         tracer_provider: TracerProvider | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        **settings: Unpack[ClientSettings],
     ) -> None: ...
     @property
     def client_id(self) -> str:
@@ -833,14 +846,27 @@ class Consumer:
     def __init__(
         self,
         *topics: str,
+        group: str,
         client: Client | None = None,
         namesrv_addr: str | None = None,
+        model: Model = "clustering",
         selector: Selector | None = None,
         start_from: StartFrom = StartFrom.LAST,
+        orderly: bool = False,
+        assignment: Assignment = "average",
+        batch_size: int = 32,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 104857600,
+        max_span: int = 2000,
+        max_reconsume: int | None = None,
+        retry_delays: Sequence[float | timedelta] = (),
+        ack: AckMode = "auto",
+        commit_interval: float = 5.0,
+        consume_timeout: float = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        offsets_folder: str | Path | None = None,
         trace: bool | str = False,
-        **settings: Unpack[ConsumerSettings],
     ) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage: ...
@@ -1111,9 +1137,22 @@ class Producer:
         *,
         client: Client | None = None,
         namesrv_addr: str | None = None,
+        group: str = "DEFAULT_PRODUCER",
+        send_timeout: float = 3.0,
+        retries: int = 2,
+        retry_on: Collection[int] = DEFAULT_RETRY_CODES,
+        compress_over: int = 4096,
+        compression: Compression = "zlib",
+        max_message_size: int = 4194304,
+        default_topic_queues: int = 4,
+        max_in_flight: int = 1000,
+        max_in_flight_bytes: int = 67108864,
+        strict: bool = False,
+        strict_order: bool = False,
+        latency_fault: bool = False,
+        try_timeout: float | None = None,
         check: Check | None = None,
         trace: bool | str = False,
-        **settings: Unpack[ProducerSettings],
     ) -> None: ...
     def cancel(self, result: SendResult) -> bool:
         """Take back a message with a `delay` or `deliver_at` of its own while it waits.

@@ -23,7 +23,8 @@ from faststream._internal.logger.logging import get_broker_logger
 from faststream.exceptions import NOT_CONNECTED_YET, IncorrectState, SetupError
 from faststream.middlewares import AckPolicy
 
-from skylarkmq.client import Consumer, Selector, Tag
+from skylarkmq.client import Consumer, Tag
+from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.integrations.faststream.response import MessageOptions
 from skylarkmq.protocol.flags import validate_topic
 

@@ -12,7 +12,8 @@ from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream.middlewares import AckPolicy
 
-from skylarkmq.client import Selector, StartFrom
+from skylarkmq.client import StartFrom
+from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.integrations.faststream.config import (
     BrokerSettings,
     Listening,

@@ -19,8 +19,9 @@ from uuid import uuid4
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
-from skylarkmq.client import Message, MessageQueue, ReceivedMessage, Selector, Sql92, Tag
+from skylarkmq.client import Message, MessageQueue, ReceivedMessage, Sql92, Tag
 from skylarkmq.client.clock import SystemClock
+from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.received_message import ProcessQueue, Returner
 from skylarkmq.integrations.faststream.broker import RocketMQBroker

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from skylarkmq.client import Client, Compression, Message, Producer, SendResult, SendStatus, Tag
-from skylarkmq.client.config import Codec
+from skylarkmq.client import Client, Message, Producer, SendResult, SendStatus, Tag
+from skylarkmq.client.config import Codec, Compression
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import bodies, consuming, numbered, received, send_numbered
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from skylarkmq.client import Client, Consumer, Message, Producer, StartFrom
@@ -20,7 +21,7 @@ class Observed(Group):
 
     def client(self) -> Client:
         made = super().client()
-        made._observers = self._settings.get("metrics"), self._settings.get("tracer_provider")
+        made._config = replace(made._config, **self._settings)
         return made
 
     async def scenario(self) -> None:

@@ -18,7 +18,8 @@ from skylarkmq.client import (
     Message,
     Producer,
 )
-from skylarkmq.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from skylarkmq.client.config import ClientConfig, ProducerConfig
+from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
@@ -181,8 +182,8 @@ def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> N
         lambda: ProducerConfig(max_in_flight=0),
         lambda: ProducerConfig(max_message_size=17 * 1024 * 1024),
         lambda: ProducerConfig(max_in_flight_bytes=1),
-        lambda: ConsumerConfig("g", batch_size=0),
-        lambda: ConsumerConfig("g", ack="never"),  # type: ignore[arg-type]
+        lambda: ConsumerConfig(group="g", batch_size=0),
+        lambda: ConsumerConfig(group="g", ack="never"),  # type: ignore[arg-type]
         lambda: Producer(namesrv_addr="a:1", compression="rar"),  # type: ignore[arg-type]
         lambda: Producer(namesrv_addr="a:1", group="no blank"),
     ],

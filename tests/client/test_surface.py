@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
+import importlib
 import inspect
+import re
 from collections.abc import Iterator
-from typing import Any, is_typeddict
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skylarkmq import client
-from skylarkmq.client import admin, config
+from skylarkmq.client import admin, sync
 
 PUBLIC = {
     "Admin": "access_files access_rules allow_writes broker_config broker_progress"
@@ -49,21 +51,27 @@ PUBLIC = {
 }
 LIBRARIES = {
     "AbstractAsyncContextManager", "Any", "Awaitable", "Callable", "Collection",
-    "CollectorRegistry", "Iterable", "Iterator", "Literal", "Mapping", "Path", "Random", "Required",
-    "Self", "Sequence", "TracebackType", "TracerProvider", "Unpack", "asyncio", "datetime",
-    "timedelta",
+    "CollectorRegistry", "Iterable", "Iterator", "Literal", "Mapping", "Path", "Random", "Self",
+    "Sequence", "TracebackType", "TracerProvider", "asyncio", "datetime", "timedelta",
 }  # fmt: skip
 MADE_BY_USERS = {
     "AdminBase", "Client", "Consumer", "OnClient", "PeekReader", "Producer", "SimpleConsumer",
 }  # fmt: skip
 """The constructors of the other objects are for the SDK itself."""
-SEAMS = {"Clock", "Network"}
-"""What tests hand in; who writes one of his own looks at its module."""
+NAMES_MAX = 60
+PAGE = Path(__file__).parents[2] / "docs" / "sdk" / "names.md"
+MODULE = re.compile(r"^\| `(skylarkmq\.[a-z_.]+)` \| (.*) \|$", re.MULTILINE)
+TYPES = {
+    name: module
+    for module, names in MODULE.findall(PAGE.read_text("utf-8"))
+    for name in re.findall(r"`(\w+)`", names)
+}
+"""Of the page: what signatures name and `skylarkmq.client` does not have, with its module."""
 CLASSES = {
     name: each
     for module in (client, admin)
     for name, each in vars(module).items()
-    if name in module.__all__ and inspect.isclass(each) and name not in SEAMS
+    if name in module.__all__ and inspect.isclass(each)
 }
 
 
@@ -73,11 +81,29 @@ def test_an_object_shows_what_is_meant_for_users(name: str) -> None:
     assert shown == set(PUBLIC[name].split())
 
 
+def test_the_page_of_names_has_every_name_and_no_other() -> None:
+    first = PAGE.read_text("utf-8").partition("Signatures name")[0]
+    rows = [line.split("|")[1] for line in first.splitlines() if line.startswith("| `")]
+    found = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(found) == sorted(client.__all__)
+    assert len(found) <= NAMES_MAX
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_type_of_signatures_is_where_the_page_says(name: str) -> None:
+    assert hasattr(importlib.import_module(TYPES[name]), name)
+    named = {
+        node.id
+        for kind in CLASSES.values()
+        for _, text in annotations(kind)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name)
+    }
+    assert name in named | {"ConsistentHash", "Clock"}, "no signature names it"
+
+
 def annotations(kind: type) -> Iterator[tuple[str, str]]:
     """Return the annotations of a class and of its public methods, with where each stands."""
-    for name, each in vars(kind).get("__annotations__", {}).items():
-        if is_typeddict(kind):
-            yield f"{kind.__name__}.{name}", each.__forward_arg__
     for base in kind.__mro__:
         if not base.__module__.startswith("skylarkmq."):
             continue
@@ -94,7 +120,7 @@ def annotations(kind: type) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
 def test_every_type_that_a_method_names_can_be_imported(kind: type) -> None:
-    known = LIBRARIES | set(client.__all__) | set(admin.__all__) | set(dir(builtins))
+    known = LIBRARIES | set(client.__all__) | set(admin.__all__) | set(dir(builtins)) | set(TYPES)
     unknown = {
         (where, node.id)
         for where, text in annotations(kind)
@@ -104,12 +130,29 @@ def test_every_type_that_a_method_names_can_be_imported(kind: type) -> None:
     assert not unknown
 
 
-@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer"])
-def test_type_checkers_know_each_setting_by_its_type(name: str) -> None:
-    keywords = vars(config)[f"{name}Settings"].__annotations__
-    checked: Any = vars(config)[f"{name}Config"]
-    types = {field.name: field.type for field in dataclasses.fields(checked)}
-    types.pop("namesrv_addr", None)  # the first argument of Client
-    seen = {name: each.__forward_arg__ for name, each in keywords.items()}
-    assert seen == types | ({"group": "Required[str]"} if name == "Consumer" else {})
-    assert set(types) < set(inspect.signature(getattr(client, name)).parameters), "help() shows it"
+@pytest.mark.parametrize("name", ["Client", "Producer", "Consumer", "SimpleConsumer"])
+def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> None:
+    kind = getattr(client, name)
+    settings = [*inspect.signature(kind).parameters.values()]
+    assert all(each.annotation is not each.empty for each in settings)
+    kinds = {each.kind for each in settings}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds, "plain keywords"
+    told = set(re.findall(r"[a-z_]+", inspect.getdoc(kind).partition("Args:")[2]))
+    assert {each.name for each in settings} <= told
+    assert inspect.signature(getattr(sync, name)) == inspect.signature(kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: client.Producer(retrys=3), "Producer has no setting 'retrys'; retries?"),
+        (lambda: client.Consumer("t", gruop="g"), "Consumer has no setting 'gruop'; group?"),
+        (lambda: client.Client("a:1", xyz=1), "Client has no setting 'xyz'$"),
+        (lambda: client.Consumer("t"), "Consumer: missing a required argument: 'group'"),
+        (lambda: client.Producer("a:1"), "Producer: too many positional arguments"),
+        (lambda: sync.Producer(retrys=3), "Producer has no setting 'retrys'; retries?"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_right_one(make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text.replace("?", r"\?")):
+        make()

@@ -109,6 +109,9 @@ class Stub:
                 if nodes:
                     return nodes, base.__module__
         twin = twin_of(kind)
+        settings = getattr(twin.__init__, "settings", None) if name == "__init__" else None
+        if settings is not None:
+            return [constructor(settings)], settings.__module__
         for base in twin.__mro__:
             wanted = {"__iter__": "__aiter__", "__next__": "__anext__"}.get(name, name)
             if wanted in vars(base):
@@ -175,6 +178,39 @@ def functions(owner: type, name: str) -> list[Any]:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name
     ]
     return found if len(found) == 1 else found[:-1]
+
+
+def constructor(settings: type) -> ast.FunctionDef:
+    """Return the constructor of a class of settings, that of a dataclass as if it were written.
+
+    Numbers and texts stand as their values, other defaults as the source has them.
+    """
+    parts = ["self"]
+    for each in inspect.signature(settings).parameters.values():
+        if each.kind is each.KEYWORD_ONLY and "*" not in "".join(parts):
+            parts.append("*")
+        star = "*" if each.kind is each.VAR_POSITIONAL else ""
+        plain = each.default is None or isinstance(each.default, int | float | str | tuple)
+        default = repr(each.default) if plain else default_in_source(settings, each.name)
+        end = "" if each.default is each.empty else f" = {default}"
+        parts.append(f"{star}{each.name}: {each.annotation}{end}")
+    (node,) = ast.parse(f"def __init__({', '.join(parts)}) -> None: ...").body
+    assert isinstance(node, ast.FunctionDef)
+    return node
+
+
+def default_in_source(settings: type, name: str) -> str:
+    """Return the default of a setting as it is written: of a field, or of a keyword."""
+    for node in class_nodes(settings.__module__):
+        for each in ast.walk(node) if node.name == settings.__name__ else ():
+            if isinstance(each, ast.AnnAssign) and ast.unparse(each.target) == name and each.value:
+                return ast.unparse(each.value)
+            if isinstance(each, ast.arguments):
+                found = zip(each.kwonlyargs, each.kw_defaults, strict=True)
+                for argument, value in found:
+                    if argument.arg == name and value is not None:
+                        return ast.unparse(value)
+    return "..."
 
 
 @cache
