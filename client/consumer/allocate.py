@@ -9,9 +9,8 @@ ours when both name the same strategy:
     "circle"                      AllocateMessageQueueAveragelyByCircle   AVG_BY_CIRCLE
     "consistent_hash"             AllocateMessageQueueConsistentHash      CONSISTENT_HASH
     ConsistentHash(virtual_nodes) the same with another number of nodes
-    Configured(queues)            AllocateMessageQueueByConfig            CONFIG
-    MachineRooms(rooms)           AllocateMessageQueueByMachineRoom       MACHINE_ROOM
-    NearbyRooms(...)              AllocateMachineRoomNearby               MACHINE_ROOM_NEARBY-...
+
+A function of the application divides in any other way, for instance by machine rooms.
 
 Pure functions, no I/O.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../consumer/rebalance/ (the class of each name),
@@ -22,11 +21,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import md5
 from typing import Final, Literal, get_args
 
-from skylarkmq.protocol.flags import is_retry_topic
 from skylarkmq.protocol.message import MessageQueue
 
 Allocation = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
@@ -120,101 +118,12 @@ class ConsistentHash:
         return [queue for queue in queues if owner(queue) == client_id]
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Configured:
-    """This member owns these queues and no others; that each has one owner is not checked.
-
-    Unlike RocketMQ: the group's retry topic is divided by averages, because otherwise no member
-    would receive the messages that were handed back for another try.
-    """
-
-    queues: frozenset[MessageQueue]
-
-    def __init__(self, queues: Collection[MessageQueue]) -> None:
-        object.__setattr__(self, "queues", frozenset(queues))
-
-    def __call__(
-        self, queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
-    ) -> Sequence[MessageQueue]:
-        if is_retry_topic(queues[0].topic):
-            return allocate_averagely(queues, client_ids, client_id)
-        return [queue for queue in queues if queue in self.queues]
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class MachineRooms:
-    """Divides only the queues of brokers named `<room>@<name>` whose room is one of `rooms`."""
-
-    rooms: frozenset[str]
-
-    def __init__(self, rooms: Collection[str]) -> None:
-        if isinstance(rooms, str):
-            raise TypeError("rooms is a collection of names")
-        object.__setattr__(self, "rooms", frozenset(rooms))
-
-    def __call__(
-        self, queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
-    ) -> Sequence[MessageQueue]:
-        here = [queue for queue in queues if self._has(queue.broker_name)]
-        index = client_ids.index(client_id)
-        share, rest = divmod(len(here), len(client_ids))
-        mine = here[index * share : (index + 1) * share]
-        # Unlike `allocate_averagely`: the queues that remain are dealt out from the end.
-        return mine + ([here[share * len(client_ids) + index]] if index < rest else [])
-
-    def _has(self, broker_name: str) -> bool:
-        parts = broker_name.rstrip("@").split("@")
-        return len(parts) == 2 and parts[0] in self.rooms
-
-
-@dataclass(frozen=True, slots=True)
-class NearbyRooms:
-    """Gives a queue to the members in the machine room of its broker, or to all if there are none.
-
-    Attributes:
-        broker_room: the room of a queue's broker, for instance from the broker's name.
-        client_room: the room of a client, from its id (`<ip>@<instance name>`).
-        inner: how the members of one room divide.
-    """
-
-    broker_room: Callable[[MessageQueue], str]
-    client_room: Callable[[str], str]
-    inner: Allocation = field(default=allocate_averagely)
-
-    def __call__(
-        self, queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
-    ) -> Sequence[MessageQueue]:
-        """Return the share of `client_id`.
-
-        Raises:
-            ValueError: a queue or a client has no room.
-        """
-        queues_of: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            queues_of.setdefault(_room(self.broker_room(queue), queue), []).append(queue)
-        clients_of: dict[str, list[str]] = {}
-        for member in client_ids:
-            clients_of.setdefault(_room(self.client_room(member), member), []).append(member)
-        mine: list[MessageQueue] = []
-        for room in sorted(queues_of):
-            neighbours = clients_of.get(room, client_ids)
-            if client_id in neighbours:
-                mine += self.inner(queues_of[room], neighbours, client_id)
-        return mine
-
-
 STRATEGIES: Final[dict[str, Allocation]] = {
     "average": allocate_averagely,
     "circle": allocate_in_circle,
     "consistent_hash": ConsistentHash(),
 }
 assert set(STRATEGIES) == set(get_args(AllocationName))
-
-
-def _room(name: str, whose: object) -> str:
-    if not name:
-        raise ValueError(f"{whose} has no machine room")
-    return name
 
 
 def _place(key: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,7 @@ from hypothesis import strategies as st
 from skylarkmq.client.consumer.allocate import (
     STRATEGIES,
     Allocation,
-    Configured,
     ConsistentHash,
-    MachineRooms,
-    NearbyRooms,
     allocate,
     allocate_averagely,
     allocate_in_circle,
@@ -36,13 +34,40 @@ def room_of(name: str) -> str:
 
 
 def nearby(inner: Allocation) -> Allocation:
-    return NearbyRooms(lambda queue: room_of(queue.broker_name), room_of, inner)
+    """As a program may write it: each room divides its queues; those of an empty room all do."""
+
+    def divide(
+        queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
+    ) -> Sequence[MessageQueue]:
+        mine: list[MessageQueue] = []
+        for room in sorted({room_of(queue.broker_name) for queue in queues}):
+            here = [queue for queue in queues if room_of(queue.broker_name) == room]
+            members = [one for one in client_ids if room_of(one) == room] or client_ids
+            mine += inner(here, members, client_id) if client_id in members else []
+        return mine
+
+    return divide
+
+
+def of_rooms(*rooms: str) -> Allocation:
+    """As Java's AllocateMessageQueueByMachineRoom: other rooms' queues belong to nobody."""
+
+    def divide(
+        queues: Sequence[MessageQueue], client_ids: Sequence[str], client_id: str
+    ) -> Sequence[MessageQueue]:
+        names = {queue: queue.broker_name.rstrip("@").split("@") for queue in queues}
+        here = [each for each in queues if len(names[each]) == 2 and names[each][0] in rooms]
+        index, (share, rest) = client_ids.index(client_id), divmod(len(here), len(client_ids))
+        mine = here[index * share : (index + 1) * share]
+        return mine + ([here[share * len(client_ids) + index]] if index < rest else [])
+
+    return divide
 
 
 NAMED: dict[str, Allocation] = {
     **STRATEGIES,
     "consistent_hash_3": ConsistentHash(3),
-    "rooms": MachineRooms(["room1", "room2"]),
+    "rooms": of_rooms("room1", "room2"),
     "nearby_average": nearby(allocate_averagely),
     "nearby_circle": nearby(allocate_in_circle),
     "nearby_consistent_hash": nearby(ConsistentHash()),
@@ -126,15 +151,6 @@ def test_ids_sort_as_in_java_by_utf_16() -> None:
     assert allocate(allocate_averagely, queues(1), [astral, private], astral) == queues(1)
 
 
-def test_configured_queues_are_taken_as_they_are_but_only_those_that_exist() -> None:
-    mine = Configured([*queues(2), MessageQueue("other", "broker-a", 0)])
-    assert allocate(mine, queues(4), ["a", "b"], "b") == queues(2)
-    assert allocate(mine, queues(1), ["a", "b"], "b") == queues(1)
-    retry = queues(1, "%RETRY%g")
-    assert allocate(mine, retry, ["a", "b"], "a") == retry, "averaged: retries come to somebody"
-    assert allocate(mine, retry, ["a", "b"], "b") == []
-
-
 def test_a_member_that_leaves_moves_only_its_own_queues_on_the_ring() -> None:
     members = [f"192.0.2.{n}@7" for n in range(5)]
     before = {m: set(allocate(ConsistentHash(), queues(64), members, m)) for m in members}
@@ -151,7 +167,3 @@ def test_names_and_wrong_settings() -> None:
         find_allocation("averagely")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="virtual_nodes"):
         ConsistentHash(0)
-    with pytest.raises(TypeError, match="collection"):
-        MachineRooms("room1")
-    with pytest.raises(ValueError, match="has no machine room"):
-        allocate(NearbyRooms(lambda queue: "", room_of), queues(1), ["a"], "a")
