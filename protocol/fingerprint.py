@@ -36,6 +36,19 @@ class Fingerprint(NamedTuple):
             self.physical_offset == other.physical_offset or self.checksum == other.checksum
         )
 
+    def new_since(self, there: Fingerprint) -> int | None:
+        """Return from which store time on messages are new to a reader that has read this one.
+
+        None: it is still there. 0: all of them, as their times tell nothing: they are of another
+        broker, or of a clock that was set back.
+
+        Args:
+            there: what stands at its offset now.
+        """
+        if self.is_same(there):
+            return None
+        return self.store_timestamp + 1 if there.store_timestamp > self.store_timestamp else 0
+
     @classmethod
     def of(cls, message: MessageExt) -> Fingerprint:
         """Return the fingerprint of a stored message."""

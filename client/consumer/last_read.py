@@ -93,17 +93,16 @@ async def new_life(
     there, answer = await look(services, address, group, queue, read.offset)
     if answer is None:
         return None
-    if there is None:
+    since_ms: int | None = read.fingerprint.store_timestamp + 1
+    if there is not None:
+        since_ms = read.fingerprint.new_since(there.fingerprint)
+    else:
         moved_back = answer.status is PullStatus.OFFSET_MOVED and answer.next_offset <= read.offset
         if not of_master or not (moved_back or answer.max_offset <= read.offset):
             return None
-    elif there.fingerprint.is_same(read.fingerprint):
-        return None
-    elif there.fingerprint.store_timestamp <= read.fingerprint.store_timestamp:
-        # Of another broker, or of a clock that was set back: times tell nothing.
-        return await services.consumer_api.min_offset(address, queue, OFFSET_TIMEOUT_S)
-    since_ms = read.fingerprint.store_timestamp + 1
-    return await first_since(services, address, group, queue, since_ms)
+    return (
+        None if since_ms is None else await first_since(services, address, group, queue, since_ms)
+    )
 
 
 class LastRead:

@@ -45,8 +45,8 @@ def used_again(
     return shorter | {key for key, there in found.items() if not there.is_same(known.before[key])}
 
 
-class LastRead:
-    """One query's looks at what it has read last."""
+class BatchCheck:
+    """One query's looks at what it has read last, at the start and at the end of each batch."""
 
     def __init__(self, view: QueueView) -> None:
         """Ask no broker yet."""
@@ -119,14 +119,10 @@ class LastRead:
         last = {key: min(start[key], ends[key]) - 1 for key in start.before if ends.get(key, 0) > 0}
         found, self.silent = view.fingerprints(last, patient=patient)
         for key, there in found.items():
-            read = start.before[key]
-            is_whole = ends[key] >= start[key]
-            if is_whole and there.is_same(read):
-                continue
-            after_ms = read.store_timestamp + 1
-            if there.store_timestamp >= after_ms:
-                find = partial(view.brokers.offset_at, key, after_ms)
+            since_ms = start.before[key].new_since(there)
+            if since_ms:
+                find = partial(view.brokers.offset_at, key, since_ms)
                 again[key] = min(last[key], view.patiently(find))
-            elif is_whole:  # of another broker, or of a clock that was set back
+            elif since_ms == 0 and ends[key] >= start[key]:  # else it is an earlier message
                 again[key] = 0
         return again

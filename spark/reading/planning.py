@@ -23,7 +23,7 @@ from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffse
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
 from skylarkmq.spark.reading.key_lookup import KeyLookup
-from skylarkmq.spark.reading.last_read import LastRead
+from skylarkmq.spark.reading.last_read import BatchCheck
 from skylarkmq.spark.reading.positions import Position, listed, resolve
 from skylarkmq.spark.reading.queue_view import FilterCheck, QueueView
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
@@ -306,7 +306,7 @@ class StreamPlanner:
         self._knows_unrouted = False
         self._last_batch_s: float | None = None
         self._end: QueueOffsets | None = None
-        self._last_read = LastRead(self._view)
+        self._last_read = BatchCheck(self._view)
         self.lost_count = 0
         """Messages passed over with failOnDataLoss=false, as far as this process has seen."""
 

@@ -56,3 +56,12 @@ def test_of_a_message() -> None:
 def test_no_fingerprint(value: object) -> None:
     with pytest.raises(ValueError, match="no fingerprint"):
         Fingerprint.from_json(value)
+
+
+def test_from_which_time_on_messages_are_new() -> None:
+    read = Fingerprint(100, 1_000, 7)
+    assert read.new_since(Fingerprint(900, 1_000, 7)) is None, "the same, at another place"
+    assert read.new_since(Fingerprint(100, 1_001, 8)) == 1_001
+    assert read.new_since(Fingerprint(100, 5_000, 7)) == 1_001
+    assert read.new_since(Fingerprint(101, 1_000, 8)) == 0, "of the same time: it tells nothing"
+    assert read.new_since(Fingerprint(100, 999, 7)) == 0
