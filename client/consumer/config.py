@@ -60,7 +60,8 @@ class ConsumerConfig:
         self.client, self.namesrv_addr = client, namesrv_addr
         self.model: Model = model
         self.selector, self.start_from = selector, start_from
-        self.orderly, self.assignment = orderly, assignment
+        self.orderly = orderly
+        self.assignment: Assignment = assignment
         self.batch_size, self.max_span = batch_size, max_span
         self.prefetch, self.prefetch_bytes = prefetch, prefetch_bytes
         self.max_reconsume, self.retry_delays = max_reconsume, retry_delays

@@ -327,6 +327,7 @@ class ReceivedMessage(StoredMessage, Bound):
 
     def __init__(self, portal: Portal, twin: AsyncReceivedMessage) -> None:
         StoredMessage.__init__(self, twin.stored, twin.queue, twin.topic)
+        self._topic = twin.topic  # of a retry its own, though it lies in another one
         Bound.__init__(self, portal, twin)
 
     __repr__ = StoredMessage.__repr__

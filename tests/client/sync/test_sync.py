@@ -140,6 +140,10 @@ def test_a_handler_that_raises_hands_its_message_back(namesrv: str, topic: str) 
         assert [letter.msg_id for letter in admin.dead_letters(topic)] == [tried[0].msg_id]
         (letter,) = admin.dead_letters(topic)
         assert admin.redrive_dead_letter(letter, topic).status == "sent"
+    with Consumer(topic, namesrv_addr=namesrv, group=topic) as consumer:
+        again = consumer.getone(LIMIT_S)
+        assert again.queue.topic == f"%RETRY%{topic}"
+        assert again.topic == again.origin_topic == again.to_json()["topic"] == topic
 
 
 def test_callbacks_may_call_back(namesrv: str, topic: str) -> None:
