@@ -58,16 +58,6 @@ COMMANDS: Final = {
     "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),
     "drain": ("skylarkmq.tools.drain", "drain", "Move clients away before a broker is stopped."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
-    "record": (
-        "skylarkmq.tools.traffic.record",
-        "record",
-        "Record requests and answers, secrets left out.",
-    ),
-    "replay": (
-        "skylarkmq.tools.traffic.replay",
-        "replay",
-        "Send a recording's requests, compare the answers.",
-    ),
     "console": ("skylarkmq.tools.console.cli", "console", "Show a cluster as web pages."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check, repair and copy stores."),
     "context": (
@@ -87,13 +77,19 @@ COMMANDS: Final = {
     ),
 }
 
+# Command that earlier releases had -> what to use.
+REMOVED: Final = {
+    "record": "`skylarkmq tail TOPIC >FILE` keeps messages, `tcpdump` what passes on a port",
+    "replay": "`jq -r .body FILE | skylarkmq send TOPIC` sends what `skylarkmq tail` has kept",
+}
+
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left
 # out, and what no heading has comes last.
 SECTIONS: Final = {
     "Servers": ("serve", "broker", "namesrv", "console"),
     "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
     "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
-    "Diagnosis": ("health", "drain", "doctor", "top", "bench", "record", "replay"),
+    "Diagnosis": ("health", "drain", "doctor", "top", "bench"),
     "Stores": ("store",),
     "This command line": ("context", "completion", "mqadmin"),
 }
@@ -119,6 +115,8 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in REMOVED:
+            raise click.UsageError(f"{cmd_name} was removed: {REMOVED[cmd_name]}")
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]

@@ -6,7 +6,7 @@ import sys
 from click.testing import CliRunner
 
 from skylarkmq import __version__
-from skylarkmq.cli import COMMANDS, SECTIONS, main
+from skylarkmq.cli import COMMANDS, REMOVED, SECTIONS, main
 
 
 def test_help_names_every_command() -> None:
@@ -50,6 +50,14 @@ def test_the_version() -> None:
 def test_an_unknown_command_is_wrong_use() -> None:
     assert CliRunner().invoke(main, ["sen"]).exit_code == 2
     assert CliRunner().invoke(main, ["serve", "--nonsense"]).exit_code == 2
+
+
+def test_a_removed_command_says_what_to_use() -> None:
+    for name in REMOVED:
+        result = CliRunner().invoke(main, [name, "traffic.ndjson", "--to", "127.0.0.1:9876"])
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1] == f"Error: {name} was removed: {REMOVED[name]}"
+        assert name not in COMMANDS
 
 
 def test_python_m_is_the_command() -> None:

@@ -25,7 +25,6 @@ from tests.interop.apache_server import Apache5Broker, ApacheBroker
 from tests.interop.conftest import Start
 from tests.interop.servers import Broker
 from tests.support.patience import until_sync
-from tests.support.ports import free_ports
 from tests.tools.command import Said
 from tests.tools.live.shell import Shell, beside
 
@@ -245,28 +244,3 @@ def test_doctor_finds_members_that_differ(shell: Shell, apache: Broker) -> None:
 
     with beside(two_members()):
         until_sync(lambda: kinds().get("differing") == "subscriptions_differ")
-
-
-def test_record_and_replay(shell: Shell, apache: Broker, tmp_path: Path) -> None:
-    create(apache, "recorded")
-    file, (port,) = tmp_path / "recording", free_ports()
-    proxy = f"127.0.0.1:{port}"
-
-    async def send() -> None:
-        while True:
-            try:
-                async with Producer(namesrv_addr=proxy) as producer:
-                    while True:
-                        await producer.send(Message("recorded", b"a body"))
-            except Exception:
-                await asyncio.sleep(0)
-
-    with beside(send()):
-        said = shell("record", str(file), "--listen", proxy, "--brokers", "--count", "40").json
-    assert said["codes"]["SEND_MESSAGE_V2"] > 1
-    assert "a body" not in file.read_text()
-    before = len(shell("peek", "recorded", "--count", "10000").json)
-    broker = f"127.0.0.1:{apache.port}"
-    row = shell("replay", str(file), "--to", f"{broker}={broker}", "--speed", "0", "--yes").json
-    assert row["different"] == row["failed"] == 0 and row["same"] > 1
-    assert len(shell("peek", "recorded", "--count", "10000").json) > before
