@@ -4,6 +4,7 @@ Made of the parser's events, so no type is guessed: `secretKey: 12345678` is the
 and `0012345678` keeps its zeros. There are no objects, no references, no second document, and a key
 stands in a map once. The text's size and depth, and how many values it has, are bounded before
 anything is built of it: a file that is there to cost time is refused after a second or two at most.
+PyYAML's own loaders build first, and take the last of two equal keys.
 
 Unlike RocketMQ, whose reader takes the last of two equal keys and makes numbers of digits.
 """
