@@ -15,25 +15,23 @@ written in place (`flushed_offset.py`) is small enough for that.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import msgpack  # pyright: ignore[reportMissingTypeStubs]
+import msgspec
 
 from skylarkmq.common.crc import crc32c
 from skylarkmq.common.errors import CorruptFileError
+from skylarkmq.common.files import Files
+
+T = TypeVar("T")
 
 MAGIC: Final = b"SKMQ"
 VERSION: Final = 1
 HEAD = struct.Struct(">4sHHI")
 CRC = struct.Struct(">I")
 assert HEAD.size == 12
-
-# msgpack carries no types.
-_pack: Callable[[dict[str, Any]], bytes] = msgpack.packb  # pyright: ignore
-_unpack: Callable[[bytes], Any] = msgpack.unpackb  # pyright: ignore
 
 
 class Kind(IntEnum):
@@ -50,9 +48,9 @@ class Kind(IntEnum):
     DELAY_HISTORY = 9
 
 
-def encode_sidecar(kind: Kind, content: dict[str, Any]) -> bytes:
-    """Frame a map of plain values."""
-    payload = _pack(content)
+def encode_sidecar(kind: Kind, content: msgspec.Struct | dict[str, Any]) -> bytes:
+    """Frame a map, or an object that is written as one."""
+    payload = msgspec.msgpack.encode(content)
     return seal(HEAD.pack(MAGIC, VERSION, kind, len(payload)) + payload)
 
 
@@ -61,12 +59,29 @@ def seal(data: bytes) -> bytes:
     return data + CRC.pack(crc32c(data))
 
 
+def read_sidecar(files: Files, path: Path, kind: Kind, form: type[T]) -> T | None:
+    """Return what a file holds, None when it is not there. Blocks.
+
+    Args:
+        form: what the map must be; members that it does not name are left out.
+
+    Raises:
+        CorruptFileError: it is no such file.
+        OSError: the disk failed.
+    """
+    return _decoded(path, kind, files.read_all(path), form) if files.exists(path) else None
+
+
 def decode_sidecar(path: Path, kind: Kind, data: bytes) -> dict[str, Any]:
-    """Check the frame and return its map.
+    """Check the frame and return its map, whatever is in it.
 
     Raises:
         CorruptFileError: the bytes are not such a file, naming `path`.
     """
+    return _decoded(path, kind, data, dict[str, Any])
+
+
+def _decoded(path: Path, kind: Kind, data: bytes, form: type[T]) -> T:
     if len(data) < HEAD.size + CRC.size:
         raise CorruptFileError(path, len(data), "the file is too short")
     magic, version, found_kind, size = HEAD.unpack_from(data)
@@ -79,9 +94,7 @@ def decode_sidecar(path: Path, kind: Kind, data: bytes) -> dict[str, Any]:
     if CRC.unpack_from(data, HEAD.size + size)[0] != crc32c(data[: HEAD.size + size]):
         raise CorruptFileError(path, HEAD.size + size, "the CRC-32C does not match")
     try:
-        content: Any = _unpack(data[HEAD.size : HEAD.size + size])
-    except ValueError as error:
-        raise CorruptFileError(path, HEAD.size, f"the payload is no msgpack: {error}") from error
-    if not isinstance(content, dict):
-        raise CorruptFileError(path, HEAD.size, "the payload is not a map")
-    return content  # pyright: ignore[reportUnknownVariableType]
+        return msgspec.msgpack.decode(data[HEAD.size : HEAD.size + size], type=form)
+    except msgspec.DecodeError as error:
+        why = f"the payload is not a map as this file has it: {error}"
+        raise CorruptFileError(path, HEAD.size, why) from error

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import logging
 import struct
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
+
+import msgspec
 
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
 from skylarkmq.store.log.clock_steps import ClockStep
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,7 @@ SAFETY_MS = 3000
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPoint:
+class IndexPoint(msgspec.Struct, frozen=True, array_like=True):
     """How far the key index is on the disk: its newest file, up to an item."""
 
     file_name: str  # empty while there is no file
@@ -84,6 +84,31 @@ class Marks(NamedTuple):
         return self[:3]
 
 
+class RecoveryPoint(msgspec.Struct, omit_defaults=True):
+    """What `recovery-point` holds; the names of the members are those of the file."""
+
+    times: tuple[int, int, int]
+    offset: int
+    queues: tuple[int, int] | None = None
+    clock_steps: tuple[ClockStep, ...] = ()
+    index: IndexPoint | None = None
+
+    @classmethod
+    def of(cls, marks: Marks, **more: int) -> Self:
+        """Return what a file says of marks."""
+        queues = None if marks.unit_count == UNKNOWN else (marks.queue_count, marks.unit_count)
+        offset, index = marks.commit_log_offset, marks.index_point
+        return cls(marks.times, offset, queues, marks.clock_steps, index, **more)
+
+    def added_to(self, marks: Marks) -> Marks:
+        """Return marks with the places that belong to their times."""
+        marks = marks._replace(clock_steps=self.clock_steps)
+        if self.times != marks.times:
+            return marks
+        queues, units = self.queues or (UNKNOWN, UNKNOWN)
+        return Marks(*self.times, self.offset, self.index, queues, units, self.clock_steps)
+
+
 class Checkpoint:
     """The two files. `save` blocks: queues thread, or the loading and stopping thread."""
 
@@ -106,11 +131,9 @@ class Checkpoint:
             return Marks()
         physic, logics, index = (max(0, field) for field in FIELDS.unpack(data))
         marks = Marks(physic, logics, index)
-        if not self._files.exists(self._point_path):
-            return marks
         try:
-            content = self._files.read_all(self._point_path)
-            return with_point(marks, decode_sidecar(self._point_path, Kind.RECOVERY_POINT, content))
+            point = read_sidecar(self._files, self._point_path, Kind.RECOVERY_POINT, RecoveryPoint)
+            return marks if point is None else point.added_to(marks)
         except CorruptFileError as error:
             log.warning("%s; recovery goes by the times in %s", error, self._path)
             return marks
@@ -143,7 +166,7 @@ class Checkpoint:
             self._save_point(marks.without_totals())
 
     def _save_point(self, marks: Marks) -> None:
-        data = encode_sidecar(Kind.RECOVERY_POINT, point_content(marks))
+        data = encode_sidecar(Kind.RECOVERY_POINT, RecoveryPoint.of(marks))
         try:
             self._files.make_folder(self._point_path.parent)
             self._files.replace(self._point_path, data, backup=False)
@@ -151,50 +174,6 @@ class Checkpoint:
             if refusal(error) is None:
                 raise
             log.warning("no room for %s; a recovery would take longer: %s", self._point_path, error)
-
-
-def point_content(marks: Marks) -> dict[str, Any]:
-    """Return marks as a recovery point holds them."""
-    content: dict[str, Any] = {"times": marks.times, "offset": marks.commit_log_offset}
-    if marks.unit_count != UNKNOWN:
-        content["queues"] = marks.queue_count, marks.unit_count
-    if marks.clock_steps:
-        content["clock_steps"] = marks.clock_steps
-    if marks.index_point is not None:
-        content["index"] = astuple(marks.index_point)
-    return content
-
-
-def with_point(marks: Marks, content: dict[str, Any]) -> Marks:
-    """Add the recovery point's places to the times that it belongs to."""
-    match content.get("clock_steps"):
-        case [*rows]:
-            marks = marks._replace(clock_steps=tuple(filter(None, map(_step, rows))))
-        case _:
-            pass
-    match content:
-        case {"times": [*times], "offset": int(offset)} if tuple(times) == marks.times:
-            marks = marks._replace(commit_log_offset=offset)
-        case _:
-            return marks
-    match content.get("queues"):
-        case [int(queue_count), int(unit_count)]:
-            marks = marks._replace(queue_count=queue_count, unit_count=unit_count)
-        case _:
-            pass
-    match content.get("index"):
-        case [str(name), int(count), int(end_offset), int(end_timestamp)]:
-            return marks._replace(index_point=IndexPoint(name, count, end_offset, end_timestamp))
-        case _:
-            return marks
-
-
-def _step(row: object) -> ClockStep | None:
-    match row:
-        case [int(place), int(time_ms), int(before_ms)]:
-            return ClockStep(place, time_ms, before_ms)
-        case _:
-            return None
 
 
 class Point(NamedTuple):

@@ -38,7 +38,7 @@ from typing import Any
 
 from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import FileLock, Files
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.errors import StoreLockedError, StoreProfileError
 
@@ -233,10 +233,8 @@ def save_profile(files: Files, path: Path, sizes: dict[str, int]) -> None:
 
 
 def _known(files: Files, path: Path) -> dict[str, Any]:
-    if not files.exists(path):
-        return {}
     try:
-        return decode_sidecar(path, Kind.PROFILE, files.read_all(path))
+        return read_sidecar(files, path, Kind.PROFILE, dict[str, Any]) or {}
     except CorruptFileError as error:
         raise CorruptFileError(
             path,

@@ -33,7 +33,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
 from skylarkmq.common.table_file import TableWriter, Text
 from skylarkmq.protocol.bodies.group import DelayOffsetSerializeWrapper
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "delayOffset.json"
 Offsets = dict[int, int]
+History = dict[str, list[tuple[int, list[tuple[int, int]]]]]
 MARGIN_MS: Final = 60_000
 """How late a copy may have been stored that is looked for."""
 
@@ -89,14 +90,12 @@ class DelayOffsetTable(FollowingTable):
 
     def _read_history(self) -> LogHistory[Offsets]:
         path = self._history_path
-        if not self._files.exists(path):
-            return LogHistory()
         try:
-            content = decode_sidecar(path, Kind.DELAY_HISTORY, self._files.read_all(path))
-            return LogHistory((log_end, dict(rows)) for log_end, rows in content["history"])
-        except (CorruptFileError, KeyError, TypeError, ValueError) as error:
+            content = read_sidecar(self._files, path, Kind.DELAY_HISTORY, History) or {}
+        except CorruptFileError as error:
             log.warning("%s counts for nothing: %s", path, error)
-            return LogHistory()
+            content = {}
+        return LogHistory((log_end, dict(rows)) for log_end, rows in content.get("history", ()))
 
     def _go_back(self, log_end: int) -> None:
         """Go on where the levels were when the log was as short as it is now."""

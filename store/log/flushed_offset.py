@@ -29,7 +29,7 @@ from typing import Final
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files, StoreFile
 from skylarkmq.common.refusal import is_no_space, refusal
-from skylarkmq.common.sidecar import CRC, HEAD, MAGIC, VERSION, Kind, decode_sidecar, seal
+from skylarkmq.common.sidecar import CRC, HEAD, MAGIC, VERSION, Kind, read_sidecar, seal
 from skylarkmq.store.checkpoint import UNKNOWN
 
 log = logging.getLogger(__name__)
@@ -50,15 +50,12 @@ class FlushedOffset:
 
     def load(self) -> int:
         """Return what the file says; -1 is unknown."""
-        if not self._files.exists(self._path):
-            return UNKNOWN
         try:
-            data = self._files.read_all(self._path)
-            content = decode_sidecar(self._path, Kind.FLUSHED_OFFSET, data)
+            said = read_sidecar(self._files, self._path, Kind.FLUSHED_OFFSET, dict[str, int]) or {}
         except CorruptFileError as error:
             log.warning("%s; recovery goes without it", error)
             return UNKNOWN
-        return content["offset"] if isinstance(content.get("offset"), int) else UNKNOWN
+        return said.get("offset", UNKNOWN)
 
     def open(self, offset: int) -> None:
         """Say, durably, that the log is synced up to its end, and be ready for `write`.

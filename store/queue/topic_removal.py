@@ -41,10 +41,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
 from skylarkmq.common.table_file import TableWriter, Written
 from skylarkmq.common.worker import Call, run_job, start
 from skylarkmq.protocol.flags import (
@@ -70,6 +72,17 @@ class Removed(NamedTuple):
 
     end_offset: int  # its records below this place of the log are removed
     is_gone: bool
+
+
+class _Content(msgspec.Struct):
+    """What the file holds."""
+
+    topics: dict[str, Removed]
+
+    def __post_init__(self) -> None:
+        for topic in self.topics:
+            if validate_topic(topic) is not None:
+                raise ValueError(f"{topic!r} is no name of a topic")
 
 
 class RemovedTopics:
@@ -118,8 +131,7 @@ class RemovedTopics:
 
     def encoded(self) -> bytes:
         """Return the content of the file."""
-        topics = {topic: [*entry] for topic, entry in self.entries.items()}
-        return encode_sidecar(Kind.REMOVED_TOPICS, {"topics": topics})
+        return encode_sidecar(Kind.REMOVED_TOPICS, {"topics": self.entries})
 
     def load(self, files: Files, path: Path) -> None:
         """Read the file, or its `.bak` when it is damaged. Blocks.
@@ -127,35 +139,19 @@ class RemovedTopics:
         If neither can be read, there is a warning and the table is empty: no message depends on it.
         """
         for source in (path, path.with_name(path.name + ".bak")):
-            if not files.exists(source):
-                continue
             try:
-                content = decode_sidecar(source, Kind.REMOVED_TOPICS, files.read_all(source))
-                self.entries = _entries(source, content)
-                return
+                content = read_sidecar(files, source, Kind.REMOVED_TOPICS, _Content)
             except CorruptFileError as error:
                 log.warning("%s; removed topics may come back when queues are rebuilt", error)
+                continue
+            if content is not None:
+                self.entries = content.topics
+                return
 
     def save(self, files: Files, path: Path) -> None:
         """Write the file durably. Blocks."""
         files.make_folder(path.parent)
         files.replace(path, self.encoded(), backup=True)
-
-
-def _entries(path: Path, content: dict[str, object]) -> dict[str, Removed]:
-    entries: dict[str, Removed] = {}
-    match content:
-        case {"topics": dict(topics)}:  # pyright: ignore[reportUnknownVariableType]
-            rows = dict[object, object](topics)  # pyright: ignore[reportUnknownArgumentType]
-        case _:
-            raise CorruptFileError(path, 0, "there are no topics in it")
-    for topic, row in rows.items():
-        match topic, row:
-            case str(topic), [int(end_offset), bool(is_gone)] if validate_topic(topic) is None:
-                entries[topic] = Removed(end_offset, is_gone)
-            case _:
-                raise CorruptFileError(path, 0, f"{topic!r} is no removed topic")
-    return entries
 
 
 _WAITING: Final = (RMQ_SYS_SCHEDULE_TOPIC, RMQ_SYS_WHEEL_TIMER_TOPIC)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import StoreFile
 from skylarkmq.common.read_only_files import ReadOnlyFiles
-from skylarkmq.common.sidecar import Kind, decode_sidecar
+from skylarkmq.common.sidecar import Kind, read_sidecar
 from skylarkmq.protocol.record import RecordStatus, RecordView
 from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks
 from skylarkmq.store.folder import StorePaths
@@ -157,10 +157,9 @@ class StoppedStore:
     def profile(self) -> dict[str, Any]:
         """What our profile remembers; empty without one, or when it is damaged."""
         try:
-            return decode_sidecar(
-                self.paths.profile, Kind.PROFILE, self.files.read_all(self.paths.profile)
-            )
-        except (FileNotFoundError, CorruptFileError):
+            path = self.paths.profile
+            return read_sidecar(self.files, path, Kind.PROFILE, dict[str, Any]) or {}
+        except CorruptFileError:
             return {}
 
     @cached_property

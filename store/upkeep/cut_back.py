@@ -22,11 +22,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from skylarkmq.common.errors import CorruptFileError, StoreError
+from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
-from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks, point_content, with_point
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
+from skylarkmq.store.checkpoint import UNKNOWN, Checkpoint, Marks, RecoveryPoint
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.log.commit_log import CommitLog
@@ -38,6 +38,12 @@ class Cut(NamedTuple):
 
     end_offset: int
     marks: Marks  # what the checkpoint may say then
+
+
+class _Content(RecoveryPoint, kw_only=True):
+    """What `cut-back` holds."""
+
+    cut: int
 
 
 class CutBack:
@@ -101,7 +107,7 @@ class CutBack:
         Raises:
             StoreFullError: the disk has no room for that; nothing is cut.
         """
-        data = encode_sidecar(Kind.CUT_BACK, {"cut": cut.end_offset, **point_content(cut.marks)})
+        data = encode_sidecar(Kind.CUT_BACK, _Content.of(cut.marks, cut=cut.end_offset))
         try:
             self._files.replace(self._paths.cut_back, data, backup=False)
         except OSError as error:
@@ -120,15 +126,8 @@ class CutBack:
         Raises:
             CorruptFileError: nobody can say whether the log is half cut.
         """
-        path = self._paths.cut_back
-        if not self._files.exists(path):
-            return None
-        content = decode_sidecar(path, Kind.CUT_BACK, self._files.read_all(path))
-        match content:
-            case {"cut": int(end_offset), "times": [int(physic), int(logics), int(index)]}:
-                return Cut(end_offset, with_point(Marks(physic, logics, index), content))
-            case _:
-                raise CorruptFileError(path, 0, "it does not say where the log is to be cut")
+        found = read_sidecar(self._files, self._paths.cut_back, Kind.CUT_BACK, _Content)
+        return None if found is None else Cut(found.cut, found.added_to(Marks(*found.times)))
 
     def lower_marks(self, cut: Cut, checkpoint: Checkpoint) -> None:
         """Let checkpoint and flushed offset say no more than what stays; before the log goes."""

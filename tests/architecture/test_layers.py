@@ -47,7 +47,7 @@ OURS = {
 }
 LIBRARIES = {
     "kernel": set(),
-    "common": {"msgpack"},
+    "common": {"msgspec"},
     "protocol": {"msgspec", "msgpack", "crcmod"},
     "store": {"msgspec", "msgpack"},
     "remoting": {"msgspec"},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.common.sidecar import Kind, decode_sidecar
+from skylarkmq.common.sidecar import Kind, read_sidecar
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.record import RecordStatus
 from skylarkmq.store.checkpoint import FIELDS, FILE_SIZE
@@ -354,10 +354,8 @@ def _check_small(store: StoppedStore, findings: Findings) -> None:
         (Kind.RECOVERY_POINT, store.paths.recovery_point, "the next checkpoint repairs it"),
         (Kind.FLUSHED_OFFSET, store.paths.flushed_offset, "the next start repairs it"),
     ):
-        if not store.files.exists(own):
-            continue
         try:
-            decode_sidecar(own, kind, store.files.read_all(own))
+            read_sidecar(store.files, own, kind, dict[str, Any])
         except CorruptFileError as error:
             findings.warning("own.damage", own, error.position, error.why, cure)
 

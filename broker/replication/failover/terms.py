@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from skylarkmq.common.errors import CorruptFileError, StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import is_no_space
-from skylarkmq.common.sidecar import Kind, decode_sidecar, encode_sidecar
+from skylarkmq.common.sidecar import Kind, encode_sidecar, read_sidecar
 
 ROWS_MAX: Final = 4096
 """Rows of a lineage; the oldest ones fall off. A log with none of the rest starts anew."""
@@ -151,14 +151,11 @@ class TermsFile:
                 disk was lost: without the rows nobody knows where its log differs from others.
         """
         self._rows = ()
-        if self._files.exists(self._path):
-            content = decode_sidecar(self._path, Kind.TERMS, self._files.read_all(self._path))
-            rows: Any = content.get("rows")
-            if not isinstance(rows, list):
-                raise CorruptFileError(self._path, 0, "there are no rows in it")
+        content = read_sidecar(self._files, self._path, Kind.TERMS, dict[str, list[list[int]]])
+        if content is not None:
             try:
-                self._rows = lineage_of(rows)  # pyright: ignore[reportUnknownArgumentType]
-            except LineageError as error:
+                self._rows = lineage_of(content["rows"])
+            except (KeyError, LineageError) as error:
                 raise CorruptFileError(self._path, 0, str(error)) from error
         try:
             self.cut(log_end)
@@ -193,6 +190,5 @@ class TermsFile:
     def _replace(self, rows: Lineage) -> None:
         self.is_behind = True  # also where only the folder's sync fails: the new rows are there
         self._files.make_folder(self._path.parent)
-        content = {"rows": [list(row) for row in rows]}
-        self._files.replace(self._path, encode_sidecar(Kind.TERMS, content), backup=False)
+        self._files.replace(self._path, encode_sidecar(Kind.TERMS, {"rows": rows}), backup=False)
         self._rows, self.is_behind = rows, False
