@@ -79,8 +79,8 @@ COMMANDS: Final = {
 
 # Command that earlier releases had -> what to use.
 REMOVED: Final = {
-    "record": "`skylarkmq tail TOPIC >FILE` keeps messages, `tcpdump` what passes on a port",
-    "replay": "`jq -r .body FILE | skylarkmq send TOPIC` sends what `skylarkmq tail` has kept",
+    "record": "`skylarkmq tail TOPIC -o ndjson` prints messages, `tcpdump` what passes on a port",
+    "replay": "`skylarkmq send TOPIC --input json` sends what `skylarkmq tail` has printed",
 }
 
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left
