@@ -204,8 +204,7 @@ class MessageStore:
             self._lock.acquire()
             sizes = self.config.file_sizes
             check_profile(self._files, self.paths.profile, sizes)
-            if self.commit_log.pool is not None:
-                self.commit_log.pool.open(self._memory_size)
+            self.commit_log.writer.open(self._memory_size)
             report = self._recover(ProgressLog(self._clock, progress))
             save_profile(self._files, self.paths.profile, sizes)
             return report

@@ -70,31 +70,31 @@ class BusyGauge:
         self._config = env.config
         self._clock = env.clock
         self._log = commit_log
+        self._writer = commit_log.writer
         self._limit_s = env.config.os_page_cache_busy_time_out_mills / 1000
 
     @property
     def is_busy(self) -> bool:
         """True while producers must wait. An append that waits for the commit thread counts."""
-        if self._log.later and (self._age_s > self._limit_s or self._size > LATER_MAX_SIZE):
+        if self._writer.later and (self._age_s > self._limit_s or self._size > LATER_MAX_SIZE):
             return True
-        return self._log.pool is not None and self._log.pool.is_deficient
+        return self._writer.is_deficient
 
     @property
     def _age_s(self) -> float:
         """How long the oldest append has been under way."""
-        return self._clock.monotonic() - self._log.later[0].since_s
+        return self._clock.monotonic() - self._writer.later[0].since_s
 
     @property
     def _size(self) -> int:
         """Bytes of the log from the oldest append under way on."""
-        oldest = self._log.later[0]
-        return self._log.wrote_offset - oldest.mapped.start_offset - oldest.position
+        return self._log.wrote_offset - self._writer.later[0].offset
 
     def why(self) -> Busy | None:
         """Return why producers must wait; None when they need not."""
         if not self.is_busy:
             return None
-        if self._log.pool is not None and self._log.pool.is_deficient:
+        if self._writer.is_deficient:
             size = self._config.transient_store_pool_size
             return Busy(
                 "pool_exhausted",
@@ -198,9 +198,9 @@ class MessageWriter:
         self._listeners_of: dict[
             str, list[ArrivalListener]
         ] = {}  # topic -> its own and those of every topic
-        pool = self._pool = commit_log.write_road == "pool"
+        self._later = commit_log.writer.later
+        pool = self._pool = commit_log.writer.stages
         self._parks = pool  # under ASYNC_FLUSH, units wait for something after the write
-        self._notes_writes = commit_log.write_road != "pwrite"
         self._flush = FlushService(env, commit_log, self._flushed)
         self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
         self._open: Callable[[], None] | None = None  # commits the batch that `begin` opened
@@ -208,7 +208,7 @@ class MessageWriter:
         self._slow = False  # batches leave the loop
         # None: the flush thread commits before each sync.
         self._commit: CommitService | None = None
-        if not (pool and self._sync):
+        if not self._flush.commits:
             self._commit = CommitService(env, commit_log, self._committed)
         self._group_commit = GroupCommitService(
             clock, config.sync_flush_timeout / 1000, env.stats, self._publish, self._tell_arrivals
@@ -381,12 +381,12 @@ class MessageWriter:
             stored: behind a gate alone, as `done`, but not waiting for the confirmation.
         """
         self._open = None
-        commit_log, batch, end_offset = self._log, self._log.batch, 0
+        batch, end_offset = self._log.batch, 0
         started = self._clock.monotonic()
-        leaves = self._slow or started > self._flush.slow_at_s or bool(commit_log.later)
+        leaves = self._slow or started > self._flush.slow_at_s or bool(self._later)
         if self.failure is None:  # else the next log file could not be made
             try:
-                end_offset = commit_log.write_later(started) if leaves else batch.write()
+                end_offset = batch.write(started if leaves else None)
             except OSError as error:
                 self._stats.write_errors += 1
                 self._fail(error)
@@ -401,11 +401,9 @@ class MessageWriter:
             self._slow = True
         stats.messages_appended += batch.count
         stats.bytes_appended += batch.size
-        if self._notes_writes:
-            commit_log.wrote()
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
-        if commit_log.later:
+        if self._later:
             self._park_unwritten(end_offset, batch.units, done, written or stored)
             return True
         if self._sync:
@@ -446,11 +444,11 @@ class MessageWriter:
             done = self.replicas.hold(end_offset, done)
         if self.published_offset >= end_offset or not self._group_commit.waiting:
             _tell(done, written, PutMessageStatus.PUT_OK)
-        elif self._log.later and not self.gated:
+        elif self._later and not self.gated:
             self._group_commit.park(end_offset, [], partial(_tell, done, written))
         elif self._sync or self.gated:
-            self._group_commit.park(end_offset, [], done, written if self._log.later else None)
-            if not self._log.later:
+            self._group_commit.park(end_offset, [], done, written if self._later else None)
+            if not self._later:
                 _tell(None, written, PutMessageStatus.PUT_OK)
             self._group_commit.committed(self._log.stored_offset)  # it may be there already
             if self._sync:
@@ -591,7 +589,7 @@ class MessageWriter:
             done = self.replicas.settle(done)
         if self.gated:
             self._settle_gated(done)
-        elif self._group_commit.waiting and (self._sync or self._log.later):
+        elif self._group_commit.waiting and (self._sync or self._later):
             self._group_commit.park(self._log.wrote_offset, [], done)
             self._flush.flush()
         else:
@@ -658,7 +656,7 @@ class MessageWriter:
         self._slow = took_s > SLOW_APPEND_S
         if not self._sync:
             self._group_commit.committed(offset)
-        if self._log.later and not self._pool and not self._slow and self.failure is None:
+        if self._later and not self._pool and not self._slow and self.failure is None:
             self._write_rest()
         self._ask_for_sync()
         if not self._sync:

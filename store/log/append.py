@@ -1,8 +1,8 @@
 """One batch of appends: the records of a turn of the loop are laid out and stored with one write.
 
     add, add, ...   take a queue offset and a place in the log, collect the record's parts
-    write           one write for each log file touched (more than one only at a roll), on the road
-                    of the file (`mapped_file.py`)
+    write           one write for each log file touched (more than one only at a roll), by the write
+                    mode (`log_writer.py`)
 
 The event loop is the put lock: one batch at a time is open, so offsets are dense and records lie in
 the order of the calls. Syncs and commits of what was written before may end while it is open, so
@@ -35,7 +35,8 @@ from skylarkmq.protocol.record import (
     PROPERTIES_SIZE,
     encode_blank,
 )
-from skylarkmq.store.log.mapped_file import MappedFile, Piece
+from skylarkmq.store.log.log_writer import LogWriter
+from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.results import MessageInner
 
 if TYPE_CHECKING:  # queues stand on the log
@@ -80,6 +81,7 @@ class AppendBatch:
         "_position",
         "_rolled",
         "_segments",
+        "_writer",
         "count",
         "size",
         "store_timestamp",
@@ -88,7 +90,12 @@ class AppendBatch:
     )
 
     def __init__(
-        self, file_size: int, next_file: NextFile, join: Callable[[], None], due_time: DueTime
+        self,
+        file_size: int,
+        writer: LogWriter,
+        next_file: NextFile,
+        join: Callable[[], None],
+        due_time: DueTime,
     ) -> None:
         """Make a batch; `begin` opens it.
 
@@ -96,6 +103,7 @@ class AppendBatch:
             join: called when what lies in the files from `next_file`, and before them, is written.
         """
         self._file_size = file_size
+        self._writer = writer
         self._next_file = next_file
         self._join = join
         self._due_time = due_time
@@ -246,43 +254,30 @@ class AppendBatch:
         if self._position + size + MIN_BLANK_SIZE > self._file_size:
             self._make_room(size)
 
-    def write(self) -> int:
+    def write(self, left_s: float | None = None) -> int:
         """Store the batch and return the end offset of the log. One blocking write a file.
+
+        Args:
+            left_s: when the batch left the loop, on the monotonic clock: a commit stores it. None:
+                it is stored here.
 
         Raises:
             OSError: the disk refused; the caller must end all writing.
         """
         self._close_segment()
         segments, self._segments = self._segments, []
-        file = self._file
+        file, writer = self._file, self._writer
         for mapped, parts in segments:
             data, at = b"".join(parts), mapped.start_offset + mapped.wrote_position
-            mapped.append(data)
-            self.written = at, data if len(data) <= KEPT_SIZE_MAX else b""
-            if mapped is not file:
-                mapped.fill()
-        self._end_roll()
-        return 0 if file is None else file.start_offset + file.wrote_position
-
-    def hand_in(self, since_s: float) -> list[Piece]:
-        """Let a thread store the batch; return what it has to write. Buffers are filled at once.
-
-        Args:
-            since_s: when, on the monotonic clock.
-        """
-        self._close_segment()
-        segments, self._segments = self._segments, []
-        pieces: list[Piece] = []
-        for mapped, parts in segments:
-            data, rolled = b"".join(parts), mapped is not self._file
-            if mapped.buffer is None:
-                pieces.append(mapped.hand_in(data, since_s, to_end=rolled))
+            if left_s is None:
+                writer.append(mapped, data, to_end=mapped is not file)
+                self.written = at, data if len(data) <= KEPT_SIZE_MAX else b""
             else:
-                mapped.append(data)
-                if rolled:
-                    mapped.fill()
-        self._end_roll()
-        return pieces
+                writer.leave(mapped, data, left_s, to_end=mapped is not file)
+        if self._rolled:
+            self._rolled = False
+            self._join()
+        return 0 if file is None else file.start_offset + file.wrote_position
 
     @property
     def is_empty(self) -> bool:
@@ -313,8 +308,3 @@ class AppendBatch:
         self._file_start = following.start_offset
         self._position = following.wrote_position  # 0, unless the first file could not be had
         self._rolled = True
-
-    def _end_roll(self) -> None:
-        if self._rolled:
-            self._rolled = False
-            self._join()

@@ -2,32 +2,16 @@
 
 Written once for each batch, read through mappings, synced on the flush thread. A reader
 sees what is committed; under SYNC_FLUSH the queues show a record only after it is synced
-(`message_writer.py`).
-
-    road     how a batch reaches the file                          committed
-    pwrite   one `pwrite` on the loop                              at once
-    mapped   one store into a mapping of the file                  at once
-    pool     one store into a locked buffer; a thread writes it    with the commit
-
-While the disk is slow, batches leave the loop: their bytes wait in `later` until a commit writes
-them, as it writes what lies in buffers (`message_writer.py`).
-
-    offset             end of what is
-    wrote_offset       handed in
-    max_offset         committed without a gap: readable, and what a flush syncs
-    flushed_offset     on the disk
-
-With the pool, a file that got no buffer works on the plain road; what is written to it counts as
-committed only when everything before it is.
-
-The configuration chooses the road:
+(`message_writer.py`). How a batch reaches its file is the write mode's (`log_writer.py`):
 
     transientStorePoolEnable            pool
     else commitLogWriteMode=mapped      mapped, warmed with warmMapedFileEnable
     else                                pwrite
 
-Unlike RocketMQ, whose pool works only with ASYNC_FLUSH, the pool works with SYNC_FLUSH too: each
-sync commits first.
+    offset             end of what is
+    wrote_offset       handed in
+    max_offset         committed without a gap: readable, and what a flush syncs
+    flushed_offset     on the disk
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java, MappedFileQueue.java,
 config/MessageStoreConfig.java
@@ -36,24 +20,24 @@ config/MessageStoreConfig.java
 from __future__ import annotations
 
 import logging
-from collections import deque
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from skylarkmq.protocol.record import RecordStatus, RecordView, read_record
-from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.environment import Environment
-from skylarkmq.store.errors import NoBufferError
 from skylarkmq.store.log.allocate_service import PATIENCE_S, AllocateService
 from skylarkmq.store.log.append import AppendBatch, DueTime
 from skylarkmq.store.log.clock_steps import BACK_MAX_MS, ClockSteps
 from skylarkmq.store.log.flushed_offset import FlushedOffset
-from skylarkmq.store.log.mapped_file import MappedFile, Piece
+from skylarkmq.store.log.log_writer import LogWriter, Piece
+from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
-from skylarkmq.store.log.memory import TransientStorePool, WarmUp
+from skylarkmq.store.log.mapped_writer import MappedWriter, WarmedWriter
+from skylarkmq.store.log.pool_writer import PoolWriter
+from skylarkmq.store.log.pwrite_writer import PwriteWriter
+from skylarkmq.store.log.transient_store_pool import TransientStorePool
 
 log = logging.getLogger(__name__)
 
-WriteRoad = Literal["pwrite", "mapped", "pool"]
 PAGE_SIZE = 4096  # what the keys that count dirty pages mean by one
 
 # Room that a new log file needs beside itself: queue units and index items of its messages.
@@ -102,26 +86,15 @@ class CommitLog:
         self._stats = env.stats
         self.file_size = file_size = config.mapped_file_size_commit_log
         self._syncs = config.flush_disk_type == "SYNC_FLUSH"
-        self.write_road = write_road(config)
-        self.pool: TransientStorePool | None = None
-        if self.write_road == "pool":
-            self.pool = TransientStorePool(file_size, config.transient_store_pool_size)
-        self._fail_without_buffer = config.fast_fail_if_no_buffer_in_store_pool
-        self._warm_up: WarmUp | None = None
-        if self.write_road == "mapped" and config.warm_maped_file_enable:
-            step_size = config.flush_least_pages_when_warm_maped_file * PAGE_SIZE
-            self._warm_up = WarmUp(env.workers.prepare, step_size)
+        writer = self.writer = log_writer(env)
         self.mapped_files = MappedFileQueue(env.files, env.paths.commit_log, file_size)
-        self._allocate = AllocateService(env, equip=self._equip, room=self._room)
-        self.batch = AppendBatch(file_size, self._next_file, self._join, due_time)
+        self._allocate = AllocateService(env, equip=writer.prepare, room=self._room)
+        self.batch = AppendBatch(file_size, writer, self._next_file, self._join, due_time)
         self._ahead: list[MappedFile] = []  # that the open batch rolled into, not of the log yet
         self._first_offset = 0  # where a log without files begins
         self.flushed_offset = 0
         self.store_timestamp = 0  # of the newest record
         self.clock_steps = ClockSteps()  # where it went back
-        # Batches that left the loop, in order; while there are any, what follows leaves it too.
-        self.later: deque[Piece] = deque()
-        self._committed_offset = 0  # pool road
         # Of the last record that is committed, or older; kept up to date by commits and syncs.
         self._committed_timestamp = 0
         self._flushed = FlushedOffset(env.files, env.paths.flushed_offset)
@@ -134,11 +107,12 @@ class CommitLog:
     @property
     def max_offset(self) -> int:
         """End of what is committed and readable."""
-        if self.pool is not None:
-            return self._committed_offset
-        if self.later:
-            return self.later[0].mapped.start_offset + self.later[0].position
-        return self.mapped_files.max_offset
+        return self.writer.committed_offset
+
+    @property
+    def pool(self) -> TransientStorePool | None:
+        """The buffers of write mode pool; None in the others."""
+        return self.writer.pool
 
     @property
     def no_room(self) -> str:
@@ -208,34 +182,31 @@ class CommitLog:
             StoreFullError, OSError: the file could not be made, or is not ready yet; ask again.
         """
         assert self.mapped_files.last is None and offset % self.file_size == 0
-        self._first_offset = self.flushed_offset = self._committed_offset = offset
+        self._first_offset = self.flushed_offset = offset
+        self.writer.rewind(offset)
         self._next_file()
         self._join()
 
     def _resume(self, mapped: MappedFile, patience_s: float | None) -> MappedFile:
         """Make the last file of an earlier run ready; a Java broker leaves it without blocks."""
         self._allocate.resume(mapped, patience_s)
-        if self.write_road == "mapped":
-            try:
-                mapped.map_for_stores()
-            except OSError as error:
-                raise self._allocate.refused(error) from error
-            if self._warm_up is not None:
-                self._warm_up.resume(mapped)
+        try:
+            self.writer.resume(mapped)
+        except OSError as error:
+            raise self._allocate.refused(error) from error
         self._unready = None
-        self._stage(mapped)
+        self.writer.enter(mapped)
         self._allocate.prepare(mapped.start_offset + self.file_size)
         return mapped
 
     def _next_file(self, patience_s: float | None = PATIENCE_S) -> MappedFile:
         if self._unready is not None:
             return self._resume(self._unready, patience_s)
-        if self._fail_without_buffer and self.pool is not None and not self.pool.available_count:
-            raise NoBufferError("create mapped file failed, server is busy or broken.")
+        self.writer.check_next()
         last = self._ahead[-1] if self._ahead else self.mapped_files.last
         start_offset = self._first_offset if last is None else last.start_offset + self.file_size
         mapped = self._allocate.take(start_offset, patience_s)
-        self._stage(mapped)
+        self.writer.enter(mapped)
         self._ahead.append(mapped)
         self._allocate.prepare(start_offset + self.file_size)
         return mapped
@@ -250,41 +221,11 @@ class CommitLog:
             self.mapped_files.add(mapped)
         self._ahead.clear()
 
-    def _equip(self, mapped: MappedFile) -> None:
-        """Make a new file ready for its road. Blocks; prepare thread."""
-        if self.write_road == "mapped":
-            mapped.map_for_stores()
-            if self._warm_up is not None:
-                self._warm_up.first_step(mapped)
-
-    def _stage(self, mapped: MappedFile) -> None:
-        buffer = self.pool.borrow() if self.pool is not None else None
-        if buffer is not None:
-            mapped.stage_in(buffer)
-
     def _room(self) -> int:
         """Return the bytes that must be free for a new file, its queue units and index items."""
         count = self._stats.messages_appended
         record_size = self._stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
         return self.file_size + self.file_size // record_size * _SIDE_BYTES_PER_MESSAGE
-
-    def write_later(self, since_s: float) -> int:
-        """Let a commit write the batch, and return the end offset of the log.
-
-        Args:
-            since_s: when, on the monotonic clock.
-        """
-        self.later += self.batch.hand_in(since_s)
-        return self.wrote_offset
-
-    def wrote(self) -> None:
-        """Note that a batch was written, or handed in: move the ends, warm the next pages."""
-        if self._warm_up is not None:
-            last = self.mapped_files.last
-            if last is not None:
-                self._warm_up.wrote(last)
-        if self.pool is not None:
-            self._advance()
 
     # Reading
 
@@ -352,43 +293,15 @@ class CommitLog:
                 due.
         """
         start_offset, end_offset = self.max_offset, self.wrote_offset
-        least_pages = 0 if self.later else least_pages
+        least_pages = 0 if self.writer.later else least_pages
         if not _is_due(start_offset, end_offset, least_pages, self.file_size):
             return None
-        pieces: list[Piece] = []
-        for mapped in self._files_from(start_offset) if self.pool is not None else ():
-            position = mapped.committed_position
-            if mapped.buffer is not None and mapped.wrote_position > position:
-                data = mapped.buffer[position : mapped.data_end]
-                pieces.append(Piece(mapped, data, position, mapped.wrote_position))
-        pieces += self.later
-        return CommitRequest(pieces, end_offset, self.store_timestamp) if pieces else None
+        return CommitRequest(self.writer.pieces(), end_offset, self.store_timestamp)
 
     def mark_committed(self, request: CommitRequest) -> None:
-        """Note that the request's bytes are in the files; give full buffers back to the pool."""
-        for piece in request.pieces:
-            mapped = piece.mapped
-            piece.data.release()
-            mapped.committed_position = piece.end
-            if self.later and self.later[0] is piece:
-                self.later.popleft()
-            buffer = mapped.unstage()
-            if buffer is not None and self.pool is not None:
-                self.pool.give_back(buffer)
+        """Note that the request's bytes are in the files."""
+        self.writer.committed(request.pieces)
         self._committed_timestamp = request.store_timestamp
-        if self.pool is not None:
-            self._advance()
-
-    def _advance(self) -> None:
-        """Move the committed end over everything that is committed without a gap."""
-        offset = self._committed_offset
-        while (mapped := self.mapped_files.find(offset)) is not None:
-            offset = mapped.start_offset + mapped.committed_position
-            if mapped.committed_position < mapped.size:
-                break
-        self._committed_offset = offset
-        if offset == self.wrote_offset:
-            self._committed_timestamp = self.store_timestamp
 
     def _files_from(self, offset: int) -> list[MappedFile]:
         first = self.mapped_files.find(offset)
@@ -403,12 +316,12 @@ class CommitLog:
         Args:
             commit: include what lies only in memory.
         """
-        request = self.commit_request() if commit and (self.pool or self.later) else None
+        request = self.commit_request() if commit else None
         if request is not None:
             end_offset, timestamp = request.end_offset, request.store_timestamp
         else:
             end_offset, timestamp = self.max_offset, self.store_timestamp
-            if self.pool is not None or self.later:
+            if end_offset < self.wrote_offset:
                 timestamp = self._committed_timestamp
         if not _is_due(self.flushed_offset, end_offset, least_pages, self.file_size):
             return None
@@ -443,7 +356,8 @@ class CommitLog:
     def rewind(self, end_offset: int, store_timestamp: int) -> None:
         """Take over the end of the log that recovery found; all below it is synced. Blocks."""
         self._flushed.open(end_offset)
-        self.flushed_offset = self._committed_offset = end_offset
+        self.flushed_offset = end_offset
+        self.writer.rewind(end_offset)
         self.store_timestamp = self._committed_timestamp = store_timestamp
 
     def unload(self) -> None:
@@ -463,13 +377,23 @@ class CommitLog:
         for mapped in self._ahead:
             mapped.close()
         self.mapped_files.close()
-        if self.pool is not None:
-            self.pool.close()
+        self.writer.close()
 
 
-def write_road(config: StoreConfig) -> WriteRoad:
-    """Return the road that the configuration asks for."""
-    return "pool" if config.transient_store_pool_enable else config.commit_log_write_mode
+def log_writer(env: Environment) -> LogWriter:
+    """Return the strategy of the write mode that the configuration asks for."""
+    config = env.config
+    if config.transient_store_pool_enable:
+        pool = TransientStorePool(
+            config.mapped_file_size_commit_log, config.transient_store_pool_size
+        )
+        return PoolWriter(pool, fails_without_buffer=config.fast_fail_if_no_buffer_in_store_pool)
+    if config.commit_log_write_mode == "pwrite":
+        return PwriteWriter()
+    if config.warm_maped_file_enable:
+        step_size = config.flush_least_pages_when_warm_maped_file * PAGE_SIZE
+        return WarmedWriter(env.workers.prepare, step_size)
+    return MappedWriter()
 
 
 def _is_due(start: int, end: int, least_pages: int, file_size: int) -> bool:

@@ -52,7 +52,7 @@ class FlushService:
         """
         config = env.config
         is_sync = config.flush_disk_type == "SYNC_FLUSH"
-        self._commits = is_sync and log.pool is not None  # syncs write the pool's buffers first
+        self.commits = is_sync and log.writer.stages  # syncs write what is staged first
         # Pages that a timed sync needs, unless the last thorough one was so many seconds ago.
         self._least_pages = 0 if is_sync else config.flush_commit_log_least_pages
         self._thorough_s = config.flush_commit_log_thorough_interval / 1000
@@ -99,7 +99,7 @@ class FlushService:
             return
         if self._ended:
             return
-        request = self._log.flush_request(least_pages, commit=self._commits)
+        request = self._log.flush_request(least_pages, commit=self.commits)
         if request is not None:
             self._running = True
             self._again = None
@@ -152,8 +152,8 @@ class CommitService:
         self._timer = IntervalTimer(env.clock, config.commit_interval_commit_log / 1000, self._tick)
 
     def start(self) -> None:
-        """Start the timed commits, which only the pool needs."""
-        if self._log.pool is not None:
+        """Start the timed commits, where every batch needs one."""
+        if self._log.writer.stages:
             self._thorough_at = self._clock.monotonic()
             self._timer.start()
 

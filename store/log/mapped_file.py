@@ -8,15 +8,7 @@
 Invariant: 0 <= flushed_position <= committed_position <= wrote_position <= size. The
 blocks of the whole file are allocated before the first byte is written.
 
-A record gets into the file on one of three roads; the bytes in it are the same:
-
-    road     target               committed
-    pwrite   None                 with the write
-    mapped   mapping of the file  with the store
-    pool     a borrowed buffer    when a commit has written [committed, data_end) to the file
-
-While the disk is slow, plain and mapped files get their bytes from a thread (`hand_in`), by
-`pwrite`.
+How bytes get into it is the write mode's (`log_writer.py`).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../MappedFile.java
 """
@@ -25,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from skylarkmq.common.files import Files, StoreFile
 
@@ -45,14 +37,12 @@ def is_file_name(name: str) -> bool:
 
 
 class MappedFile:
-    """An allocated log file, written on one of three roads and read through a mapping."""
+    """An allocated log file, read through a mapping."""
 
     __slots__ = (
         "_closing",
         "_holders",
-        "buffer",
         "committed_position",
-        "data_end",
         "file",
         "flushed_position",
         "size",
@@ -70,9 +60,7 @@ class MappedFile:
         self.wrote_position = 0
         self.committed_position = 0
         self.flushed_position = 0
-        self.target: memoryview | None = None  # where stores go instead of `pwrite`
-        self.buffer: memoryview | None = None  # the target, when it is borrowed from the pool
-        self.data_end = 0  # of the bytes in `buffer`; less than wrote_position once it is full
+        self.target: memoryview | None = None  # the mapping, where stores may go through it
         self._holders = 0
         self._closing: Callable[[Callable[[], None]], None] | None = None
 
@@ -99,62 +87,13 @@ class MappedFile:
             raise
 
     def map_for_stores(self) -> None:
-        """Store through a mapping from now on, and read through the same one.
+        """Let stores go through a mapping, and read through the same one.
 
         Raises:
             OSError: the system has no room for the mapping.
         """
         self.target = self.file.writable_view()
         self.view = self.target.toreadonly()
-
-    def stage_in(self, buffer: memoryview) -> None:
-        """Store into a buffer from now on; commits bring the bytes into the file."""
-        self.target = self.buffer = buffer
-        self.data_end = self.wrote_position
-
-    def append(self, data: bytes) -> None:
-        """Add bytes after the last ones.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        start = self.wrote_position
-        end = start + len(data)
-        if self.target is None:
-            self.file.pwrite(data, start)
-            self.committed_position = end
-        else:
-            self.target[start:end] = data
-            if self.buffer is None:
-                self.committed_position = end
-            else:
-                self.data_end = end
-        self.wrote_position = end
-
-    def hand_in(self, data: bytes, since_s: float, *, to_end: bool) -> Piece:
-        """Take bytes after the last ones; a thread brings them into the file.
-
-        Args:
-            since_s: when, on the monotonic clock.
-            to_end: they end with the blank record that reaches to the end of the file.
-        """
-        start = self.wrote_position
-        self.wrote_position = self.size if to_end else start + len(data)
-        return Piece(self, memoryview(data), start, self.wrote_position, since_s)
-
-    def fill(self) -> None:
-        """Note that the blank record after the last bytes reaches to the end of the file."""
-        self.wrote_position = self.size
-        if self.buffer is None:
-            self.committed_position = self.size
-
-    def unstage(self) -> memoryview | None:
-        """Give up the buffer of a file that is full and completely committed, None before."""
-        buffer = self.buffer
-        if buffer is None or self.committed_position < self.size:
-            return None
-        self.target = self.buffer = None
-        return buffer
 
     def rewind(self, position: int) -> None:
         """Set the end of the written bytes, all of them being on the disk."""
@@ -202,18 +141,8 @@ class MappedFile:
 
     def _drop(self) -> None:
         self.view = memoryview(b"")
-        self.target = self.buffer = None
+        self.target = None
         self.file.close()
-
-
-class Piece(NamedTuple):
-    """Bytes on their way into a file."""
-
-    mapped: MappedFile
-    data: memoryview
-    position: int
-    end: int  # committed_position once they are there
-    since_s: float = 0.0  # when they were handed in, on the monotonic clock
 
 
 def _at_once(drop: Callable[[], None]) -> None:

@@ -44,12 +44,6 @@ class MappedFileQueue:
         """Byte offset of the oldest file, 0 without files."""
         return self.mapped[0].start_offset if self.mapped else 0
 
-    @property
-    def max_offset(self) -> int:
-        """End of the bytes that readers may see."""
-        last = self.last
-        return last.start_offset + last.committed_position if last else 0
-
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds the byte at `offset`, None without one."""
         if not self.mapped:

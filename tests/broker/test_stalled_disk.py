@@ -147,7 +147,7 @@ async def test_a_write_that_stalls_holds_up_the_sends_alone(tmp_path: Path, road
         site.files.writing.clear()
         waiting = [site.client.send(SEND, send_fields("T"), b"later") for _ in range(3)]
         await site.check_others_go_on()
-        assert log.later
+        assert log.writer.later
         site.clock.advance(1.1)
         refused = await site.send(b"refused")
         assert refused.code == ResponseCode.SYSTEM_BUSY

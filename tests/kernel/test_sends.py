@@ -31,6 +31,7 @@ from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.log.append import AppendBatch
+from skylarkmq.store.log.pwrite_writer import PwriteWriter
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.timer.rules import TimerRules
 from tests.broker.group_rig import GroupRig
@@ -162,7 +163,9 @@ class Road:
         def no_next_file() -> Any:
             raise OSError("no room")
 
-        self.batch = AppendBatch(FILE_SIZE, no_next_file, lambda: None, lambda level, stored_ms: 0)
+        self.batch = AppendBatch(
+            FILE_SIZE, PwriteWriter(), no_next_file, lambda: None, lambda level, stored_ms: 0
+        )
         file: Any = SimpleNamespace(start_offset=FILE_SIZE, wrote_position=position, size=FILE_SIZE)
         self.batch.begin(file, STORED_MS)
         self.stats = BrokerStats()

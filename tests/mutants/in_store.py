@@ -28,8 +28,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store/log/append.py",
-        "            if mapped is not file:\n                mapped.fill()",
-        "            if mapped is file:\n                mapped.fill()",
+        "writer.append(mapped, data, to_end=mapped is not file)",
+        "writer.append(mapped, data, to_end=mapped is file)",
         "store/test_append.py store/test_commit_log.py",
     ),
     # Group commit

@@ -24,6 +24,7 @@ from skylarkmq.store.log import (
     log_walk,
     mapped_file,
     mapped_file_queue,
+    pool_writer,
 )
 from skylarkmq.store.queue import queue_files, queue_table, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
@@ -90,9 +91,9 @@ def rolled_file_joins_at_once(patch: Patch) -> None:
 def write_error_ignored(patch: Patch) -> None:
     write = append.AppendBatch.write
 
-    def broken(self: append.AppendBatch) -> int:
+    def broken(self: append.AppendBatch, left_s: float | None = None) -> int:
         try:
-            return write(self)
+            return write(self, left_s)
         except OSError:
             assert self._file is not None
             self._file.wrote_position = self._position
@@ -267,9 +268,9 @@ def pool_sync_without_commit(patch: Patch) -> None:
 def buffer_back_before_it_is_committed(patch: Patch) -> None:
     patch.setattr(store_shape, "SYNC_SHARE", 0)
     patch.setattr(
-        mapped_file.MappedFile,
-        "unstage",
-        lambda self: self.buffer if self.wrote_position == self.size else None,
+        pool_writer.PoolWriter,
+        "_is_over",
+        staticmethod(lambda mapped: mapped.wrote_position == mapped.size),
     )
     patch.setattr(store_shape, "DRAWN_ROADS", ("pool",))
 

@@ -46,7 +46,7 @@ def _with_unsynced_units(*, synced: int, more: int, queue_file_size: int) -> Sto
     """A log file that the checkpoint covers is the last; units behind it are only in the cache."""
     machine = _machine(queue_file_size=queue_file_size)
     _settled(machine, synced)
-    assert machine.store.commit_log.mapped_files.max_offset > 16384
+    assert machine.store.commit_log.max_offset > 16384
     machine.send("orders", 0, more, BODY)
     machine.workers.run_all()
     machine.clock.advance(1.5)

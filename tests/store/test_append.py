@@ -19,6 +19,7 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import NO_QUEUE, AppendBatch
 from skylarkmq.store.log.mapped_file import MappedFile
+from skylarkmq.store.log.pwrite_writer import PwriteWriter
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from tests.protocol.message_vectors import RECORDS, STORE, record_fields
 from tests.store.support import StoreRig
@@ -37,7 +38,9 @@ class LogRig:
         self.file_size = file_size
         self.files: list[MappedFile] = []
         self.ahead: list[MappedFile] = []
-        self.batch = AppendBatch(file_size, self.make_file, self.join, DelayLevels().due_time)
+        self.batch = AppendBatch(
+            file_size, PwriteWriter(), self.make_file, self.join, DelayLevels().due_time
+        )
         self.error: Exception | None = None
 
     def make_file(self) -> MappedFile:

@@ -135,11 +135,11 @@ def test_batches_that_left_the_loop_wait_for_their_write_and_the_confirmation(
     rig = GateRig(road, flush)
     rig.store.writer._slow = True
     ends = [rig.send(wait_store_ok=number != 1) for number in range(3)]
-    assert rig.store.commit_log.later
+    assert rig.store.commit_log.writer.later
     rig.store.confirm(ends[0])
     assert (rig.shown, rig.taken()) == (0, [])
     rig.make_durable()
-    assert not rig.store.commit_log.later
+    assert not rig.store.commit_log.writer.later
     assert (rig.shown, rig.taken()) == (1, [(0, OK), (1, OK)])
     rig.store.confirm(ends[2])
     assert (rig.shown, rig.taken()) == (3, [(2, OK)])
@@ -258,7 +258,7 @@ def test_so_does_what_is_stored_by_who_did_not_wait() -> None:
     rig = GateRig("pwrite")
     rig.store.writer._slow = True
     rig.store.put_message(inner(wait_store_ok=False), lambda _: rig.send() and None)
-    assert rig.store.commit_log.later
+    assert rig.store.commit_log.writer.later
     rig.workers.run_all()
     assert (rig.count, rig.taken()) == (1, [])
     rig.clock.advance(SLAVE_S)
@@ -529,7 +529,7 @@ class Model:
         rig.workers.prepare.run_all()
         end = rig.send(b"%d " % number + bytes(size), wait_store_ok=waits)
         self.sent.append((end, rig.clock.monotonic(), waits))
-        if waits or rig.store.commit_log.later:
+        if waits or rig.store.commit_log.writer.later:
             self.open[number] = waits
         else:
             self.expected.append((number, OK))

@@ -258,7 +258,7 @@ def test_a_file_without_buffer_on_the_pool_s_road() -> None:
         for number in range(6):
             rig.meet_slow_disk()
             rig.store.put_message(inner(body=bytes([number]) * 30_000), rig.results.append)
-        assert rig.store.commit_log.later
+        assert rig.store.commit_log.writer.later
         rig.workers.run_all()
         assert rig.bodies() == [bytes([number]) * 30_000 for number in range(6)]
         assert rig.answers() == [(OK, number) for number in range(6)]
