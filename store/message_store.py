@@ -59,7 +59,6 @@ from skylarkmq.store.folder import (
 )
 from skylarkmq.store.index.service import IndexService
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.message_writer import Busy, MessageWriter, PutDone
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
 from skylarkmq.store.queue.queue_table import QueueTable
@@ -67,7 +66,7 @@ from skylarkmq.store.queue.topic_removal import TopicRemoval
 from skylarkmq.store.read.cold_reads import ColdReads
 from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.received import ReceivedLog
-from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import Committed, MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.timer.rules import TimerRules
 from skylarkmq.store.upkeep.cleaning import CleanService

@@ -2,9 +2,11 @@
 
     begin, add, ..., commit   one batch, one write; then by flush type
     ASYNC_FLUSH               units are published and the waiter is answered in the same turn
-    ASYNC_FLUSH, pool road    the waiter is answered at once; units are published with the commit
-    SYNC_FLUSH                both wait for the sync that covers the batch (`group_commit.py`)
+    ASYNC_FLUSH, pool         the waiter is answered at once; units are published with the commit
+    SYNC_FLUSH                both wait for the sync that covers the batch
     behind a gate             both wait until the batch is confirmed, too (`gate`)
+
+What must wait does so in the release queue (`release_queue.py`).
 
 A disk that stalls must not hold the loop with its pulls, routes and heartbeats. So batches leave
 the loop after an append that took longer than SLOW_APPEND_S, and while a sync takes longer than
@@ -28,7 +30,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from skylarkmq.common.repeating import IntervalTimer
@@ -41,9 +42,15 @@ from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch, Unit
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.flush_service import CommitService, FlushService
-from skylarkmq.store.log.group_commit import Committed, GroupCommitService
 from skylarkmq.store.queue.queue_table import QueueTable
-from skylarkmq.store.results import STORED, MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.release_queue import Point, ReleaseQueue
+from skylarkmq.store.results import (
+    STORED,
+    Committed,
+    MessageInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
 
 log = logging.getLogger(__name__)
 LATER_MAX_SIZE: Final = 16 << 20
@@ -163,7 +170,6 @@ class MessageWriter:
             forgotten: who is up to date sets it, so that a batch costs one look when nobody waits.
         replicas: what commits wait for beside this broker; None: for nothing.
         confirmed: the newest that `confirm` was told.
-        gated: nothing above that is shown.
         deduplication: what is not stored a second time; `put_messages` asks it.
         failure: why nothing is written anymore.
         busy: tells when producers must wait.
@@ -193,26 +199,26 @@ class MessageWriter:
         self.on_stored: Callable[[int], None] | None = None
         self.replicas: Replicas | None = None
         self.confirmed = 0
-        self.gated = False
         self._listeners: list[ArrivalListener] = []  # of every topic
         self._listeners_of: dict[
             str, list[ArrivalListener]
         ] = {}  # topic -> its own and those of every topic
         self._later = commit_log.writer.later
-        pool = self._pool = commit_log.writer.stages
-        self._parks = pool  # under ASYNC_FLUSH, units wait for something after the write
-        self._flush = FlushService(env, commit_log, self._flushed)
-        self._syncs: list[tuple[int, Callable[[], object]]] = []  # (end offset, who waits)
         self._open: Callable[[], None] | None = None  # commits the batch that `begin` opened
-        self._flush_woken = not (self._sync or config.flush_commit_log_timed)
         self._slow = False  # batches leave the loop
+        flush = self._flush = FlushService(env, commit_log, self._flushed)
+        self.sync = flush.sync
+        self._flush_woken = not (self._sync or config.flush_commit_log_timed)
         # None: the flush thread commits before each sync.
         self._commit: CommitService | None = None
-        if not self._flush.commits:
+        if not flush.commits:
             self._commit = CommitService(env, commit_log, self._committed)
-        self._group_commit = GroupCommitService(
+        self._queue = ReleaseQueue(
             clock, config.sync_flush_timeout / 1000, env.stats, self._publish, self._tell_arrivals
         )
+        # What is committed by its write is shown and answered in the same turn, without waiting.
+        self._releases_at_once = not (self._sync or commit_log.writer.stages)
+        self._acknowledges = Point.STORED if self._sync else Point.WRITTEN
         self._flush_timer = IntervalTimer(
             clock, config.flush_interval_commit_log / 1000, self._flush.tick
         )
@@ -227,39 +233,45 @@ class MessageWriter:
     @property
     def waiting(self) -> int:
         """Commits that are not published yet."""
-        return self._group_commit.waiting
+        return self._queue.waiting
+
+    @property
+    def gated(self) -> bool:
+        """True when nothing above what `confirm` is told is shown."""
+        return self._queue.gated
 
     @property
     def shown_timestamp(self) -> int:
         """Store time up to which the log is on the disk and its units are in the queues, ms."""
         flushed = self.flushed_timestamp
-        oldest_ms = self._group_commit.oldest_ms if self.gated else None
+        oldest_ms = self._queue.oldest_ms if self.gated else None
         return flushed if oldest_ms is None else min(flushed, oldest_ms - 1)
 
     def recovered(self, end_offset: int, store_timestamp: int) -> None:
         """Note the log's end: recovery has synced and published everything below it."""
         self._flush.flushed_timestamp = store_timestamp
         self.published_offset = end_offset
-        self._group_commit.begin_at(end_offset)
+        self._queue.begin_at(end_offset)
 
     def gate(self) -> None:
         """Show and answer nothing above what `confirm` is told; before `start`.
 
         What recovery has found counts as shown.
         """
-        self.gated = self._parks = True
-        self._group_commit.gate(self.published_offset, self._config.slave_timeout / 1000)
+        self._releases_at_once = False
+        self._acknowledges = Point.CONFIRMED
+        self._queue.gate(self._config.slave_timeout / 1000)
 
     def confirm(self, offset: int) -> None:
         """Show and answer what is durable here and lies below `offset`: all in sync have it."""
         if offset > self.confirmed:
             self.confirmed = offset
-            self._group_commit.confirm(offset)
+            self._queue.confirm(offset)
 
     def give_up_waiting(self) -> None:
         """Answer who waits for a confirmation: none may come. Units are shown if one comes."""
         self.commit_open()
-        self._group_commit.give_up()
+        self._queue.give_up()
 
     def start(self) -> None:
         """Start the timed work."""
@@ -288,10 +300,10 @@ class MessageWriter:
             request.run()
             self._log.mark_flushed(request)
             self._flush.flushed_timestamp = request.store_timestamp
-        self._group_commit.flushed(self._log.flushed_offset)
+        self._queue.advance(self._log.written_offset, self._log.stored_offset)
         if self.gated:
-            self._group_commit.give_up()
-            self._group_commit.publish_rest()
+            self._queue.give_up()
+            self._queue.show_rest()
 
     def fail(self, error: BaseException) -> None:
         """Write and flush no more."""
@@ -304,8 +316,8 @@ class MessageWriter:
     def refuse_waiting(self) -> None:
         """Answer all that wait, after `fail`."""
         self.commit_open()
-        self._group_commit.failed()
-        self._tell_synced()
+        self._queue.fail()
+        self._flush.tell_synced()
 
     # Writing
 
@@ -403,27 +415,19 @@ class MessageWriter:
         stats.bytes_appended += batch.size
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
-        if self._later:
-            self._park_unwritten(end_offset, batch.units, done, written or stored)
+        if self._later or not self._releases_at_once:
+            self._wait(end_offset, batch.units, done, written, stored)
             return True
-        if self._sync:
-            self._group_commit.park(end_offset, batch.units, done, stored)
-            self._flush.flush()
-            done = None
-        elif self._parks:
-            self._park_written(end_offset, batch.units, done if self.gated else None, stored)
-            if self.gated:
-                done = None
-        else:
-            units = batch.units
-            if self.on_stored is not None:  # first: slaves work while the rest is done
-                self._tell_stored(end_offset)
-            if not self._publish(units, end_offset):
-                _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
-                return False
-            self._tell_arrivals([units])
-            if self._flush_woken:
-                self._flush.wake()
+        units = batch.units
+        self._queue.stored_offset = end_offset
+        if self.on_stored is not None:  # first: slaves work while the rest is done
+            self._tell_stored(end_offset)
+        if not self._publish(units, end_offset):
+            _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return False
+        self._tell_arrivals([units])
+        if self._flush_woken:
+            self._flush.wake()
         _tell(done, written, PutMessageStatus.PUT_OK)
         return True
 
@@ -442,55 +446,49 @@ class MessageWriter:
             return
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
-        if self.published_offset >= end_offset or not self._group_commit.waiting:
-            _tell(done, written, PutMessageStatus.PUT_OK)
-        elif self._later and not self.gated:
-            self._group_commit.park(end_offset, [], partial(_tell, done, written))
-        elif self._sync or self.gated:
-            self._group_commit.park(end_offset, [], done, written if self._later else None)
-            if not self._later:
-                _tell(None, written, PutMessageStatus.PUT_OK)
-            self._group_commit.committed(self._log.stored_offset)  # it may be there already
-            if self._sync:
-                self._flush.flush()
-        else:  # the pool's road: their senders were told so at once, too
-            _tell(done, written, PutMessageStatus.PUT_OK)
+        self._wait(end_offset, [], done, written)
 
-    def _park_written(
+    def settle(self, done: Committed) -> None:
+        """Call `done` once every message so far is answered."""
+        self.commit_open()
+        if self.replicas is not None:
+            done = self.replicas.settle(done)
+        if self._queue.is_awaited:
+            self._wait(self._log.wrote_offset, [], done)
+        else:
+            done(PutMessageStatus.PUT_OK)
+
+    def _wait(
         self,
         end_offset: int,
         units: list[Unit],
         done: Committed | None,
-        stored: Committed | None,
+        written: Committed | None = None,
+        stored: Committed | None = None,
     ) -> None:
-        """Let units wait under ASYNC_FLUSH: for the pool's commit, and the confirmation."""
-        self._group_commit.park(end_offset, units, done, stored)
-        if self._log.max_offset >= end_offset:  # always, unless the file has a buffer
-            self._group_commit.committed(end_offset)
-            if self._pool:
-                self._ask_for_sync()
-            elif self._flush_woken:
-                self._flush.wake()
-            self._tell_stored(self._log.stored_offset)
-        if self._pool and self._commit is not None:
+        """Let units and waiters wait for the log up to `end_offset`, and see that it gets there."""
+        queue = self._queue
+        queue.hold(end_offset, units)
+        if done is not None:
+            queue.wait(self._acknowledges, end_offset, done, len(units))
+        if written is not None:
+            queue.wait(Point.WRITTEN, end_offset, written)
+        if stored is not None:
+            queue.wait(Point.STORED, end_offset, stored)
+        if self._commit is not None and self._log.max_offset < end_offset:
             self._commit.appended()
-
-    def _park_unwritten(
-        self,
-        end_offset: int,
-        units: list[Unit],
-        done: Committed | None,
-        written: Committed | None,
-    ) -> None:
-        """Let waiters and units of a batch that left the loop wait for its write."""
-        if self.gated:
-            self._group_commit.park(end_offset, units, done, written)
-        else:
-            self._group_commit.park(end_offset, units, partial(_tell, done, written))
-        if self._commit is not None:
-            self._commit.appended()
-        else:
+        elif self._sync:
             self._flush.flush()
+        elif self._flush_woken:
+            self._flush.wake()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Show and answer what the log has passed; say so, if more of it is stored."""
+        before = self._queue.stored_offset
+        self._queue.advance(self._log.written_offset, self._log.stored_offset)
+        if self._log.stored_offset > before:
+            self._tell_stored(self._log.stored_offset)
 
     def put_messages(self, inners: Sequence[MessageInner], done: PutDone) -> None:
         """Store messages as one batch, in their order, up to the first that is refused.
@@ -552,58 +550,10 @@ class MessageWriter:
         else:
             self.commit(None, committed)
 
-    def sync(self, done: Callable[[], object], *, at_once: bool = True) -> None:
-        """Call `done` when everything written so far is on the disk, or the store has failed.
-
-        Args:
-            at_once: sync the log now, without waiting for its time.
-        """
-        end_offset = self._log.wrote_offset
-        if self.failure is not None or self._log.flushed_offset >= end_offset:
-            done()
-        else:
-            self._syncs.append((end_offset, done))
-            if at_once:
-                self._flush.flush()
-
     def _tell_stored(self, end_offset: int) -> None:
         on_stored, self.on_stored = self.on_stored, None
         if on_stored is not None:
             on_stored(end_offset)
-
-    def _tell_synced(self) -> None:
-        flushed = self._log.flushed_offset
-        over = [done for end, done in self._syncs if self.failure is not None or end <= flushed]
-        self._syncs = (
-            []
-            if self.failure is not None
-            else [entry for entry in self._syncs if entry[0] > flushed]
-        )
-        for done in over:
-            done()
-
-    def settle(self, done: Committed) -> None:
-        """Call `done` once every message so far is answered."""
-        self.commit_open()
-        if self.replicas is not None:
-            done = self.replicas.settle(done)
-        if self.gated:
-            self._settle_gated(done)
-        elif self._group_commit.waiting and (self._sync or self._later):
-            self._group_commit.park(self._log.wrote_offset, [], done)
-            self._flush.flush()
-        else:
-            done(PutMessageStatus.PUT_OK)
-
-    def _settle_gated(self, done: Committed) -> None:
-        """Come last among those who wait: for the sync, a confirmation, or the end of a time."""
-        if not self._group_commit.is_awaited:
-            done(PutMessageStatus.PUT_OK)
-            return
-        self._group_commit.park(self._log.wrote_offset, [], done)
-        self._group_commit.committed(self._log.stored_offset)  # it may be there already
-        if self._sync:
-            self._flush.flush()
 
     # Showing
 
@@ -651,20 +601,20 @@ class MessageWriter:
                         queue.queue_id,
                     )
 
-    def _committed(self, offset: int, took_s: float) -> None:
-        """Note that the commit thread has written what lies below `offset`."""
+    def _committed(self, took_s: float) -> None:
+        """Go on after the commit thread has written something."""
         self._slow = took_s > SLOW_APPEND_S
-        if not self._sync:
-            self._group_commit.committed(offset)
-        if self._later and not self._pool and not self._slow and self.failure is None:
+        self._advance()
+        if self._later and not self._log.writer.stages and not self._slow:
             self._write_rest()
-        self._ask_for_sync()
-        if not self._sync:
-            self._tell_stored(self._log.stored_offset)
+        if self._sync or self._flush.is_awaited:
+            self._flush.flush()
+        elif self._flush_woken:
+            self._flush.wake()
 
     def _write_rest(self) -> None:
         """Write what is left on the loop, because the disk is quick again."""
-        request = self._log.commit_request()
+        request = self._log.commit_request() if self.failure is None else None
         if request is None:
             return
         try:
@@ -674,23 +624,16 @@ class MessageWriter:
             self._fail(error)
             return
         self._log.mark_committed(request)
-        if not self._sync:
-            self._group_commit.committed(self._log.max_offset)
+        self._advance()
 
-    def _ask_for_sync(self) -> None:
-        if self._sync or self._syncs:
-            self._flush.flush()
-        elif self._flush_woken:
-            self._flush.wake()
-
-    def _flushed(self, offset: int) -> None:
+    def _flushed(self, _: int) -> None:
+        """Go on after the flush thread has synced something."""
         if self._commit is None:
             self._slow = False
+        before = self._queue.acknowledged
+        self._advance()
         if self._sync:
-            self._group_commit.flushed(offset)
-            self._tell_stored(self._log.stored_offset)
-        if self._syncs:
-            self._tell_synced()
+            self._stats.group_commit_size.observe(self._queue.acknowledged - before)
 
 
 def _tell(done: Committed | None, written: Committed | None, status: PutMessageStatus) -> None:

@@ -5,7 +5,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../PutMessageStatus.java, GetM
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -29,6 +29,9 @@ class PutMessageStatus(Enum):
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
 
+
+Committed = Callable[[PutMessageStatus], None]
+"""Told once what has come of a commit."""
 
 TAKEN = frozenset(
     {

@@ -29,8 +29,7 @@ from skylarkmq.protocol.command import CODECS, RemotingCommand, decode_command, 
 from skylarkmq.protocol.frame import FrameDecoder, SerializeType, encode_frame
 from skylarkmq.protocol.headers.send import UNCONFIRMED_FIELD
 from skylarkmq.remoting.connection import CODEC_FIELD, CODEC_OFFER
-from skylarkmq.store.log.group_commit import Committed
-from skylarkmq.store.results import TAKEN, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import TAKEN, Committed, PutMessageResult, PutMessageStatus
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,

@@ -10,6 +10,7 @@ sees what is committed; under SYNC_FLUSH the queues show a record only after it 
 
     offset             end of what is
     wrote_offset       handed in
+    written_offset     in its file, or in a buffer of the pool
     max_offset         committed without a gap: readable, and what a flush syncs
     flushed_offset     on the disk
 
@@ -124,6 +125,12 @@ class CommitLog:
         """End of what was handed in."""
         last = self.mapped_files.last
         return last.start_offset + last.wrote_position if last else 0
+
+    @property
+    def written_offset(self) -> int:
+        """End of what was handed in and did not leave the loop: in a file, or in a buffer."""
+        later = self.writer.later
+        return later[0].offset if later else self.wrote_offset
 
     def begin(self, newest_ms: int | None = None) -> AppendBatch:
         """Start a batch. The store time is taken here, once; see `clock_steps.py` if it goes back.

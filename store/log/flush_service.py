@@ -29,6 +29,7 @@ GroupCommitService, CommitRealTimeService)
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -67,6 +68,7 @@ class FlushService:
         self.slow_sync_s = SLOW_SYNC_S
         self.slow_at_s = math.inf  # from when on the sync under way is a slow one, monotonic
         self._again: int | None = None  # least pages of what was asked for meanwhile
+        self._waiting: deque[tuple[int, Callable[[], object]]] = deque()  # (end offset, who waits)
         self._ended = False
         self.flushed_timestamp = 0  # store time up to which the log is synced, ms
 
@@ -78,6 +80,31 @@ class FlushService:
     def end(self) -> None:
         """Start no more syncs."""
         self._ended = True
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while somebody waits for a sync; see `sync`."""
+        return bool(self._waiting)
+
+    def sync(self, done: Callable[[], object], *, at_once: bool = True) -> None:
+        """Call `done` when everything written so far is on the disk, or the store has failed.
+
+        Args:
+            at_once: sync the log now, without waiting for its time.
+        """
+        end_offset = self._log.wrote_offset
+        if self._ended or self._log.flushed_offset >= end_offset:
+            done()
+        else:
+            self._waiting.append((end_offset, done))
+            if at_once:
+                self.flush()
+
+    def tell_synced(self) -> None:
+        """Call those who wait for what is synced; after the end, all."""
+        waiting = self._waiting
+        while waiting and (self._ended or waiting[0][0] <= self._log.flushed_offset):
+            waiting.popleft()[1]()
 
     def tick(self) -> None:
         """Sync because it is time."""
@@ -121,6 +148,7 @@ class FlushService:
         self._log.mark_flushed(request)
         self.flushed_timestamp = request.store_timestamp
         self._on_flushed(request.end_offset)
+        self.tell_synced()
         if self._again is not None:
             self.flush(self._again)
 
@@ -129,12 +157,12 @@ class CommitService:
     """Moves the log's committed offset forward. Loop thread."""
 
     def __init__(
-        self, env: Environment, log: CommitLog, on_committed: Callable[[int, float], None]
+        self, env: Environment, log: CommitLog, on_committed: Callable[[float], None]
     ) -> None:
         """Make a service that waits to be asked.
 
         Args:
-            on_committed: called with the end of what is committed and what the write took, s.
+            on_committed: called after each commit with what the write took, s.
         """
         config = env.config
         self._log = log
@@ -203,7 +231,7 @@ class CommitService:
         self._stats.commit_duration.observe(took_s)
         self._log.mark_committed(request)
         # Nothing that is appended from within starts another: the writer may write it at once.
-        self._on_committed(self._log.max_offset, took_s)
+        self._on_committed(took_s)
         self._running = False
         if self._wanted:
             self._wanted = False

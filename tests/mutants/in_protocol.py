@@ -181,7 +181,7 @@ MUTANTS: Final = (
         "common/histogram.py",
         "self.counts[bisect_left(self.bounds, value)] += count",
         "self.counts[bisect_left(self.bounds, value)] += 1",
-        "store/test_stats.py store/test_group_commit.py",
+        "store/test_stats.py store/test_release_queue.py",
     ),
     # Remoting
     Mutant(

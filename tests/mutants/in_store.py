@@ -32,30 +32,36 @@ MUTANTS: Final = (
         "writer.append(mapped, data, to_end=mapped is file)",
         "store/test_append.py store/test_commit_log.py",
     ),
-    # Group commit
+    # The release queue
     Mutant(
-        "store/log/group_commit.py",
-        "while self._parked and self._parked[0].end_offset <= offset:",
-        "while self._parked and self._parked[0].end_offset < offset:",
-        "store/test_group_commit.py",
+        "store/release_queue.py",
+        "while self._held and self._held[0][0] <= limit:",
+        "while self._held and self._held[0][0] < limit:",
+        "store/test_release_queue.py",
     ),
     Mutant(
-        "store/log/group_commit.py",
-        "return min(self._stored_offset, self._limit)",
-        "return self._limit",
-        "store/test_gate.py",
+        "store/release_queue.py",
+        "while waiters and waiters[0].end_offset <= offset:",
+        "while waiters and waiters[0].end_offset < offset:",
+        "store/test_release_queue.py",
     ),
     Mutant(
-        "store/log/group_commit.py",
-        "            self._timer = self._clock.call_at(entries[0].since + self._timeout_s, "
+        "store/release_queue.py",
+        "limit = min(self.stored_offset, self._confirmed_offset)",
+        "limit = self._confirmed_offset",
+        "store/test_gate.py store/test_release_queue.py",
+    ),
+    Mutant(
+        "store/release_queue.py",
+        "            self._timer = self._clock.call_at(waiters[0].since_s + self.timeout_s, "
         "self._expire)",
         "            self._timer = None",
-        "store/test_group_commit.py",
+        "store/test_release_queue.py",
     ),
     Mutant(
-        "store/log/group_commit.py",
-        "if self._unconfirmed is not None and offset > self._limit:",
-        "if self._unconfirmed is not None:",
+        "store/release_queue.py",
+        "if self.gated and offset > self._confirmed_offset:",
+        "if self.gated:",
         "store/test_gate.py",
         "the writer passes on only what is above the last confirmation",
     ),

@@ -247,7 +247,7 @@ def pool_shown_before_the_commit(patch: Patch) -> None:
 
     def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
         stored = commit(self, done, written)
-        self._group_commit._release(self._log.wrote_offset)
+        self._queue.advance(self._log.wrote_offset, self._log.wrote_offset)
         return stored
 
     patch.setattr(message_writer.MessageWriter, "commit", broken)
@@ -276,13 +276,14 @@ def buffer_back_before_it_is_committed(patch: Patch) -> None:
 
 
 def told_before_the_write_off_the_loop(patch: Patch) -> None:
-    park = message_writer.MessageWriter._park_unwritten
+    wait = message_writer.MessageWriter._wait
 
-    def broken(self: Any, end_offset: int, units: Any, done: Any, written: Any) -> None:
-        message_writer._tell(done, written, PutMessageStatus.PUT_OK)
-        park(self, end_offset, units, None, None)
+    def broken(self: Any, end: int, units: Any, *waiters: Any) -> None:
+        for waiter in filter(None, waiters):
+            waiter(PutMessageStatus.PUT_OK)
+        wait(self, end, units, None)
 
-    patch.setattr(message_writer.MessageWriter, "_park_unwritten", broken)
+    patch.setattr(message_writer.MessageWriter, "_wait", broken)
     patch.setattr(message_writer, "SLOW_APPEND_S", -1.0)
     patch.setattr(store_shape, "DRAWN_ROADS", ("pwrite", "mapped"))
 

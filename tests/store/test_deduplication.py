@@ -12,8 +12,7 @@ import pytest
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.topic_attributes import DeduplicationWindow
 from skylarkmq.store.deduplication import Window, digest_of
-from skylarkmq.store.log.group_commit import Committed
-from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import Committed, MessageInner, PutMessageResult, PutMessageStatus
 from tests.store.support import StoreRig, inner
 from tests.store.test_gate import GateRig
 from tests.store.test_slow_disk import Rig as SlowRig

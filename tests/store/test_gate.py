@@ -555,9 +555,10 @@ class Model:
             self.answer(number, LATE)
 
     def go_on(self) -> None:
-        stored = self.rig.store.commit_log.stored_offset
+        log = self.rig.store.commit_log
+        confirmed = min(log.stored_offset, self.limit)
         for number in list(self.open):
-            limit = min(stored, self.limit) if self.open[number] else stored
+            limit = confirmed if self.open[number] else log.written_offset
             if self.sent[number][0] <= limit:
                 self.answer(number, OK)
 

@@ -19,9 +19,8 @@ from collections.abc import Callable
 
 from skylarkmq.broker.replication.ha.ha_server import HaServer
 from skylarkmq.common.clock import Clock, TimerHandle
-from skylarkmq.store.log.group_commit import Committed
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import STORED, PutMessageStatus
+from skylarkmq.store.results import STORED, Committed, PutMessageStatus
 
 
 class _Waiting:
