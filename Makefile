@@ -20,7 +20,7 @@
 #   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
 #                  be missing; needs root, or ARGS=--loopback
 #   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, Go, promtool
-#   make mutants   190 lines of the product are written wrong, one at a time: which does no test see?
+#   make mutants   192 lines of the product are written wrong, one at a time: which does no test see?
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
 #   make docs      the documentation with the API pages as one site, in ./var/docs
