@@ -95,15 +95,8 @@ async def serve_broker(
     Args:
         console: where a console is to listen that runs beside it; None: without.
     """
-    if with_namesrv and loaded.config.is_replica:
-        raise ConfigError(
-            "controllerEndpoints",
-            loaded.config.controller_endpoints,
-            "run `skylarkmq broker`, and name servers of their own (`skylarkmq namesrv`): they "
-            "must be there while a replica starts anew",
-        )
-    loop = asyncio.get_running_loop()
-    clock = SystemClock(loop)
+    _require_names_elsewhere(loaded.config, with_namesrv=with_namesrv)
+    clock = SystemClock(asyncio.get_running_loop())
     started_s = clock.monotonic()
     manager = service_manager(link)
     progress = StartProgress(sys.stderr, manager.starting)
@@ -115,19 +108,7 @@ async def serve_broker(
         )
     loaded = _leave_room_for_files(loaded, loaded.config.server_count(with_namesrv=with_namesrv))
     keep_freed_memory()
-
-    def make(config: BrokerConfig) -> BrokerController:
-        names: Literal["thread", False] = "thread" if with_namesrv else False
-        return BrokerController(config, with_namesrv=names, origin=origin, metrics=_pages(link))
-
-    controller = (
-        replica_broker.ReplicaBroker(loaded.config, make)
-        if loaded.config.is_replica
-        else make(loaded.config)
-    )
-    if link is not None:
-        link.on_page = controller.adopt_page
-        link.on_namesrv = partial(loop.call_soon_threadsafe, controller.register_again)
+    controller = _controller(loaded.config, origin, link, with_namesrv=with_namesrv)
     try:
         await controller.start(progress)
     except StartEnded:
@@ -147,12 +128,52 @@ async def serve_broker(
     fields = ready_fields(life, ready_s, loaded.without_effect)
     _tell_ready(fields, banner(life, ready_s, loaded.without_effect), log_format, link)
     manager.ready(f"{life.config.broker_name} at {life.advertised}", clock)
+    return await _serve_until(stop, controller, _console(console, life, clock), manager)
+
+
+def _require_names_elsewhere(config: BrokerConfig, *, with_namesrv: bool) -> None:
+    """Refuse a replica with a name server in its own process."""
+    if with_namesrv and config.is_replica:
+        raise ConfigError(
+            "controllerEndpoints",
+            config.controller_endpoints,
+            "run `skylarkmq broker`, and name servers of their own (`skylarkmq namesrv`): they "
+            "must be there while a replica starts anew",
+        )
+
+
+def _controller(
+    config: BrokerConfig, origin: ConfigOrigin, link: SupervisorLink | None, *, with_namesrv: bool
+) -> BrokerController | replica_broker.ReplicaBroker:
+    """Return the broker, with the supervisor's messages connected to it; nothing is opened yet."""
+    names: Literal["thread", False] = "thread" if with_namesrv else False
+    pages: MetricsPages = "listen" if link is None else "adopt"
+
+    def make(config: BrokerConfig) -> BrokerController:
+        return BrokerController(config, with_namesrv=names, origin=origin, metrics=pages)
+
+    # A replica makes a new controller whenever its role changes; any other broker has one.
+    controller = replica_broker.ReplicaBroker(config, make) if config.is_replica else make(config)
+    if link is not None:
+        link.on_page = controller.adopt_page
+        # The supervisor's messages arrive on a thread of their own.
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        link.on_namesrv = partial(call_soon, controller.register_again)
+    return controller
+
+
+async def _serve_until(
+    stop: asyncio.Event,
+    controller: BrokerController | replica_broker.ReplicaBroker,
+    beside: ConsoleProcess,
+    manager: ServiceManager,
+) -> int:
+    """Wait for the order to stop or for the broker's own end, stop, and return the exit code."""
     ended = controller.ended
     assert ended is not None
     ended.add_done_callback(lambda _: stop.set())
-    beside = _console(console, life, clock)
     await stop.wait()
-    await beside.stop()
+    await beside.stop()  # first: it asks this broker
     code = ended.result() if ended.done() else 0
     if not code:
         log.info("stopping")
@@ -160,10 +181,6 @@ async def serve_broker(
     await controller.stop()
     manager.close()
     return code or (EXIT_STORE_FAILED if controller.failed else 0)
-
-
-def _pages(link: SupervisorLink | None) -> MetricsPages:
-    return "listen" if link is None else "adopt"
 
 
 def _console(place: str | None, controller: BrokerController, clock: Clock) -> ConsoleProcess:
