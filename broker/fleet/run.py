@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -95,9 +95,7 @@ async def run_fleet(
     supervisor = Supervisor(clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    fleet_pages = FleetPages(supervisor, clock).pages()
-    methods = {drain_page.PATH: drain_page.METHODS}
-    pages = PageServer(fleet_pages, clock, config.tls, methods)
+    pages = _pages(supervisor, config, clock)
     limit_s = config.hung_process_timeout_seconds
     watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
     manager = ServiceManager(os.environ)
@@ -108,13 +106,9 @@ async def run_fleet(
     watching = asyncio.create_task(watch.run(), name="hang-watch")
     beside = ConsoleProcess(COMMAND, console or "", os.environ, clock)
     try:
-        namesrv: str | None = None
-        keys: dict[str, str] = {}
-        if with_namesrv:
-            report = await _start_namesrv(supervisor, config, line, clock)
-            if report is not None:
-                namesrv = found = str(report["namesrvAddr"])
-                keys = keys_for_namesrv(config, found)
+        # The brokers need to know where it listens, so it starts before them.
+        namesrv = await _start_namesrv(supervisor, config, line, clock) if with_namesrv else None
+        keys = {} if namesrv is None else keys_for_namesrv(config, namesrv)
         seats = [
             Seat(member.name, partial(_launch_broker, line, member, keys), clock)
             for member in members
@@ -137,9 +131,16 @@ async def run_fleet(
     return code
 
 
+def _pages(supervisor: Supervisor, config: BrokerConfig, clock: SystemClock) -> PageServer:
+    """Return what serves the pages of all processes on one port; it does not listen yet."""
+    pages = FleetPages(supervisor, clock).pages()
+    return PageServer(pages, clock, config.tls, {drain_page.PATH: drain_page.METHODS})
+
+
 async def _start_namesrv(
     supervisor: Supervisor, config: BrokerConfig, line: CommandLine, clock: SystemClock
-) -> Mapping[str, Any] | None:
+) -> str | None:
+    """Start the name server; return where brokers reach it, None when the fleet stops instead."""
     port = config.namesrv_listen_port
 
     async def launch() -> Child:
@@ -150,7 +151,7 @@ async def _start_namesrv(
     if report is None:
         return None
     port = int(report["namesrvAddr"].rpartition(":")[2])  # of a free one: the same ever after
-    return {**report, "namesrvAddr": reachable(config.bind_address, port)}
+    return reachable(config.bind_address, port)
 
 
 async def _launch_broker(line: CommandLine, member: Member, keys: Mapping[str, str]) -> Child:
