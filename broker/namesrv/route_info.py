@@ -163,31 +163,16 @@ class RouteInfoManager:
         if len(body.filter_server_list) > FILTER_SERVERS_MAX:
             raise _refused(f"a broker has at most {FILTER_SERVERS_MAX} filter servers")
         _check_words(*body.filter_server_list)
-        self._check_cluster(header)
-        holder = self._holder(header)
-        self._check_term(header, holder)
-        if connection is None:
-            for other in (known, holder):
-                if other is not None and not other.is_own:
-                    self.drop(other, "it was in the place of the broker in this process")
-            known = self._live.get(address)
-        elif holder is not None and holder.is_own and not self._is_elected_anew(header):
-            raise _own(holder)
-        if known is None and len(self._live) >= BROKERS_MAX:
-            raise _refused(f"there are {BROKERS_MAX} brokers")
-        if known is not None and known.name != name:
-            self._drop(address, "another broker took its address")
-            known = None
+        known = self._make_room(header, connection)
         wrapper = body.topic_config_serialize_wrapper
         addresses = self._addresses.setdefault(name, {})
         is_new = known is None or addresses.get(header.broker_id) != address
         if is_new:
             self._take_address(addresses, header)
         is_master = header.broker_id == MASTER_ID
-        if is_master and header.term is not None:
-            self._terms[name] = header.term
-        elif is_master:
-            self._terms.pop(name, None)
+        if is_master:
+            self._note_term(header)
+        # Slaves have their master's topics: theirs would only repeat them, and later.
         if is_master and (is_new or known is None or known.data_version != wrapper.data_version):
             self._take_topics(name, wrapper)
         if is_master or name not in self._clusters:
@@ -207,6 +192,39 @@ class RouteInfoManager:
         return RegisterBrokerResponseHeader(
             master_addr=addresses[MASTER_ID], ha_server_addr=master.ha_server_addr
         )
+
+    def _make_room(
+        self, header: RegisterBrokerRequestHeader, connection: BrokerConnection | None
+    ) -> BrokerLiveInfo | None:
+        """Drop the brokers whose place a registration takes; return what is known of its own.
+
+        Raises:
+            RemoteProtocolError: it may not take that place, or there is no room.
+        """
+        name, address = header.broker_name, header.broker_addr
+        self._check_cluster(header)
+        known, holder = self._live.get(address), self._holder(header)
+        self._check_term(header, holder)
+        if connection is None:
+            for other in (known, holder):
+                if other is not None and not other.is_own:
+                    self.drop(other, "it was in the place of the broker in this process")
+            known = self._live.get(address)
+        elif holder is not None and holder.is_own and not self._is_elected_anew(header):
+            raise _own(holder)
+        if known is None and len(self._live) >= BROKERS_MAX:
+            raise _refused(f"there are {BROKERS_MAX} brokers")
+        if known is not None and known.name != name:
+            self._drop(address, "another broker took its address")
+            known = None
+        return known
+
+    def _note_term(self, header: RegisterBrokerRequestHeader) -> None:
+        """Note the term of an elected master; any other has none, and ends that of one before."""
+        if header.term is None:
+            self._terms.pop(header.broker_name, None)
+        else:
+            self._terms[header.broker_name] = header.term
 
     def find_rival(
         self, header: RegisterBrokerRequestHeader, connection: BrokerConnection | None
