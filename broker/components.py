@@ -160,6 +160,24 @@ class BrokerParts:
         self.store = _store(config, files, clock, workers, memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
+        self.master = MasterAddress(config)
+        self.ha_client = self._ha_client()
+        # Each takes what those before it have made.
+        self._make_tables(files, writer, workers.timer, clock)
+        self._make_clients(clock)
+        self._make_views(clock)
+        self._make_admin(files, workers, clock)
+        self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+        self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
+        self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
+        self.leads = False  # what stores messages of its own runs
+        self.replica: Replicated | None = None  # among those that elect their master
+
+    def _make_tables(
+        self, files: Files, writer: TableWriter, timer_worker: Worker, clock: Clock
+    ) -> None:
+        """Make topics, groups and offsets, and the messages that wait for their time."""
+        config = self.config
         self.topics = TopicConfigManager(config, files, writer, clock)
         self.topics.add_deletion_listener(self.stats.forget_topic)
         self.deduplication = DeduplicationService(config, self.store, self.topics, clock)
@@ -167,7 +185,11 @@ class BrokerParts:
         self.offsets = ConsumerOffsetManager(config, files, writer, clock, self.store)
         self.delay_offsets = DelayOffsetTable(files, writer, clock, self.store)
         self.schedule = ScheduleMessageService(self.store, clock, self.delay_offsets)
-        self.timer = TimerMessageService(self.store, files, clock, workers.timer, writer)
+        self.timer = TimerMessageService(self.store, files, clock, timer_worker, writer)
+
+    def _make_clients(self, clock: Clock) -> None:
+        """Make what knows the clients, and what they wait for or hold."""
+        config, peers = self.config, self.peer_clock
         self.client_calls = ClientCalls(self._may_notify)
         self.consumers = ConsumerManager(peers, self.client_calls.notify_consumer_ids_changed)
         self.filters = ConsumerFilterManager(config, clock)
@@ -186,28 +208,29 @@ class BrokerParts:
         self.holding = PullRequestHoldService(
             self.store, peers, long_polling=config.long_polling_enable
         )
-        self.master = MasterAddress(config)
-        self.ha_client = self._ha_client()
-        self.live_config = LiveConfig(config, files, workers.tables, clock)
-        self.live_config.listeners += (self.topics.config_changed, self._levels_changed)
-        self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
+        self.earlier = EarlierLives(self.store, self.consumers, self.offsets, self.stats, peers)
+        self.topics.add_deletion_listener(self.earlier.forget_topic)
+
+    def _make_views(self, clock: Clock) -> None:
+        """Make what measures and describes this broker."""
+        config = self.config
         self.traffic = BrokerRates(self.stats, self.store.stats, clock)
         self.windows = StatsWindows(
             self.stats, self.store.stats, self.traffic, config.broker_cluster_name, clock
         )
         self.info = RuntimeInfo(config, self.store, self.schedule, self.traffic, clock)
-        self.earlier = EarlierLives(self.store, self.consumers, self.offsets, self.stats, peers)
-        self.topics.add_deletion_listener(self.earlier.forget_topic)
+
+    def _make_admin(self, files: Files, workers: StoreWorkers, clock: Clock) -> None:
+        """Make what answers requests over all of that, and changes it."""
+        self.live_config = LiveConfig(self.config, files, workers.tables, clock)
+        self.live_config.listeners += (self.topics.config_changed, self._levels_changed)
         self.context = self._context(clock)
-        self.pop = PopService(self.context, self._pop_journal(files, workers), peers, self.stats)
+        journal = self._pop_journal(files, workers)
+        self.pop = PopService(self.context, journal, self.peer_clock, self.stats)
         self.admin_broker = AdminBrokerProcessor(
             self.context, self.live_config, self.info, files, workers.tables
         )
         self.deletion = TopicDeletion(self.store, self.topics, self.offsets, self.holding, clock)
-        self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
-        self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
-        self.leads = False  # what stores messages of its own runs
-        self.replica: Replicated | None = None  # among those that elect their master
 
     def _context(self, clock: Clock) -> Context:
         return Context(

@@ -193,38 +193,16 @@ class BrokerController:
         self._lag = LoopLagService(
             self.peer_clock, self.parts.stats.loop_lag, self.parts.fast_failure.ticked
         )
-        config = self.config
-        self._contexts = server_contexts(config.tls, self.peer_clock)
-        self.tls = TlsGate(config.tls.tls_server_mode, self._contexts, self.peer_clock)
+        self._contexts = server_contexts(self.config.tls, self.peer_clock)
+        self.tls = TlsGate(self.config.tls.tls_server_mode, self._contexts, self.peer_clock)
         self.parts.tls_gates["broker"] = self.tls
         try:
             # First what can be refused without touching the store.
-            if config.grpc_listen_port is not None:
-                check_grpc(config)
-            if self.parts.access_files is not None:
-                self.parts.access_files.load()
-            if self.tls.mode != "disabled":
-                self._contexts.load()
-                self._contexts.start()
-            self._outgoing_tls: OutgoingTls | None = None
-            calls_others = config.namesrv_addr or config.grpc_listen_port is not None
-            if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
-                self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
+            self._load_access()
             self._bind()
-            bound = config.bind_address
-            if is_loopback(bound):
-                bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
-            self._host = advertised_address(config.broker_ip1, bound, interface_addresses())
-            if is_guessed(config.broker_ip1, bound) and in_container():
-                log.warning(
-                    "clients are told %s, the address of this container, which those outside its "
-                    "network cannot reach: set brokerIP1 to one that they can",
-                    self._host,
-                )
-            elif doubt := why_unreachable(self._host, bound, contained=in_container()):
-                log.warning("%s", doubt)
+            self._host = self._find_host()
             port = port_of(self._sockets[0])
-            self.listen_address = (config.bind_address, port)
+            self.listen_address = (self.config.bind_address, port)
             self.advertised = HostAddress(self._host, port)
             if self._metrics_pages != "none":  # before the store: probes are answered meanwhile
                 await self._start_metrics()
@@ -233,6 +211,41 @@ class BrokerController:
         except BaseException:
             await self.abandon()
             raise
+
+    def _load_access(self) -> None:
+        """Read the files of access control and of TLS.
+
+        Raises:
+            ConfigError: one of them cannot be used, or a package is not installed.
+        """
+        config = self.config
+        if config.grpc_listen_port is not None:
+            check_grpc(config)
+        if self.parts.access_files is not None:
+            self.parts.access_files.load()
+        if self.tls.mode != "disabled":
+            self._contexts.load()
+            self._contexts.start()
+        self._outgoing_tls: OutgoingTls | None = None
+        calls_others = config.namesrv_addr or config.grpc_listen_port is not None
+        if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
+            self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
+
+    def _find_host(self) -> str:
+        """Return the host that clients are told, and warn of one that they may not reach."""
+        config, bound = self.config, self.config.bind_address
+        if is_loopback(bound):
+            bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
+        host = advertised_address(config.broker_ip1, bound, interface_addresses())
+        if is_guessed(config.broker_ip1, bound) and in_container():
+            log.warning(
+                "clients are told %s, the address of this container, which those outside its "
+                "network cannot reach: set brokerIP1 to one that they can",
+                host,
+            )
+        elif doubt := why_unreachable(host, bound, contained=in_container()):
+            log.warning("%s", doubt)
+        return host
 
     def _bind(self) -> None:
         config, is_master = self.config, self.parts.ha_server is not None
