@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -107,19 +107,7 @@ def set_settings(
         raise click.UsageError("give one of --broker, --cluster, --all and --name-servers")
 
     async def work(admin: Admin) -> int:
-        before = await _settings(admin, where, name_servers)
-        servers = [*dict.fromkeys(row["of"] for row in before)]
-        old = {(row["of"], row["key"]): row["value"] for row in before}
-        rows: list[dict[str, Any]] = [
-            {
-                "of": server,
-                "key": key,
-                "before": old.get((server, key)),
-                "value": masked(key, value),
-            }
-            for server in servers
-            for key, value in wanted.items()
-        ]
+        rows = changes_of(await _settings(admin, where, name_servers), wanted)
         told = "; ".join(
             f"{row['key']} of {row['of']}: {row['before']} -> {row['value']}" for row in rows
         )
@@ -128,13 +116,7 @@ def set_settings(
         if name_servers:
             await admin.set_name_server_config(wanted)
         else:
-            for count, server in enumerate(servers):
-                try:
-                    await admin.set_broker_config(server, wanted)
-                except RocketMQError:
-                    changed = ", ".join(servers[:count]) or "none"
-                    click.echo(f"{server} failed; changed before it: {changed}", err=True)
-                    raise
+            await _set_on_brokers(admin, [*dict.fromkeys(row["of"] for row in rows)], wanted)
         after = {
             (row["of"], row["key"]): row["value"]
             for row in await _settings(admin, where, name_servers)
@@ -154,6 +136,36 @@ def set_settings(
         return 0
 
     session.administer(work)
+
+
+def changes_of(settings: Iterable[Row], wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a row for each wanted setting of each server, with its value before; secrets hidden.
+
+    Args:
+        settings: all settings of the servers.
+    """
+    old = {(row["of"], row["key"]): row["value"] for row in settings}
+    return [
+        {
+            "of": server,
+            "key": key,
+            "before": old.get((server, key)),
+            "value": masked(key, value),
+        }
+        for server in dict.fromkeys(server for server, _ in old)
+        for key, value in wanted.items()
+    ]
+
+
+async def _set_on_brokers(admin: Admin, servers: list[str], wanted: Mapping[str, str]) -> None:
+    """Change settings broker after broker; when one fails, tell which have changed before it."""
+    for count, server in enumerate(servers):
+        try:
+            await admin.set_broker_config(server, wanted)
+        except RocketMQError:
+            changed = ", ".join(servers[:count]) or "none"
+            click.echo(f"{server} failed; changed before it: {changed}", err=True)
+            raise
 
 
 def is_ignored(row: Row, after: str | None) -> bool:

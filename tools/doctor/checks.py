@@ -335,25 +335,7 @@ def disk_findings(subject: str, values: Mapping[str, str]) -> list[Finding]:
                 "messages early now, and refuses them when it is full",
                 "Give it a larger disk, or keep messages for a shorter time (fileReservedTime)",
             )
-    bins = {
-        name: int(count) for name, count in _BIN.findall(values.get("putMessageDistributeTime", ""))
-    }
-    count, slow = sum(bins.values()), sum(bins.get(name, 0) for name in _SLOW_BINS)
-    if count >= APPENDS_MIN and slow > count * SLOW_SHARE:
-        add(
-            "slow_disk",
-            "warning",
-            f"{slow} of {count} appends took {SLOW_MS} ms or longer",
-            "Look at the disk's own latency (iostat -x); other programs on it, or a network disk?",
-        )
-    locked_ms = _float(values.get("pageCacheLockTimeMills"))
-    if locked_ms > LOCK_MS_MAX:
-        add(
-            "slow_disk",
-            "warning",
-            f"one append has been under way for {locked_ms:.0f} ms",
-            "Look at the disk's own latency (iostat -x), and at free memory for the page cache",
-        )
+    found += _slow_disk_findings(subject, values)
     behind = size_of(values.get("remainHowManyDataToFlush", ""))
     if behind > BEHIND_MAX:
         add(
@@ -379,6 +361,38 @@ def disk_findings(subject: str, values: Mapping[str, str]) -> list[Finding]:
             "It has too much load, or its disk is slow",
         )
     return found  # fmt: skip
+
+
+def _slow_disk_findings(subject: str, values: Mapping[str, str]) -> list[Finding]:
+    """Return what a broker's counts of slow appends, and its append under way, say."""
+    found: list[Finding] = []
+    bins = {
+        name: int(count) for name, count in _BIN.findall(values.get("putMessageDistributeTime", ""))
+    }
+    count, slow = sum(bins.values()), sum(bins.get(name, 0) for name in _SLOW_BINS)
+    if count >= APPENDS_MIN and slow > count * SLOW_SHARE:
+        found.append(
+            Finding(
+                "slow_disk",
+                "warning",
+                subject,
+                f"{slow} of {count} appends took {SLOW_MS} ms or longer",
+                "Look at the disk's own latency (iostat -x); other programs on it, or a network "
+                "disk?",
+            )
+        )
+    locked_ms = _float(values.get("pageCacheLockTimeMills"))
+    if locked_ms > LOCK_MS_MAX:
+        found.append(
+            Finding(
+                "slow_disk",
+                "warning",
+                subject,
+                f"one append has been under way for {locked_ms:.0f} ms",
+                "Look at the disk's own latency (iostat -x), and at free memory for the page cache",
+            )
+        )
+    return found
 
 
 def topic_findings(topic: str, settings: tuple[TopicSettings, ...]) -> list[Finding]:
