@@ -106,33 +106,13 @@ class OffsetAdmin(GroupAdmin):
                 alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
                 brokers do not move members. Nothing has changed then.
         """
-        if (when is None) == (offset is None):
-            raise ValueError("one of when and offset is wanted")
-        if when not in (None, "begin", "end") and not hasattr(when, "tzinfo"):
-            raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
+        _require_one(when, offset)
         place = await self._place(self._topic(topic))
         await self._require_group(group)
         if isinstance(offset, Mapping):
             offset = {self._namespace.wrap_queue(queue): at for queue, at in offset.items()}
         wish = _Wish(self._group(group), place.topic, when, offset)
-        queues = _queues_of(place, offset)
-        ways = {
-            broker: await self._way(wish, place.masters[broker])
-            for broker in dict.fromkeys(queue.broker_name for queue in queues)
-        }
-        writes = {data.broker_name: data.write_queue_nums for data in place.data.queue_datas}
-
-        async def plan(queue: MessageQueue) -> QueueReset:
-            address, way = place.masters[queue.broker_name], ways[queue.broker_name]
-            how = way.how
-            if queue.queue_id >= writes.get(queue.broker_name, 0):
-                how = _how_unwritten(address, queue, way)
-            before = await self._services.consumer_api.query_offset(
-                address, wish.group, queue, self._timeout_s
-            )
-            return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
-
-        plans = await each(plan, queues)
+        plans = await self._plan(wish, place)
         if not dry_run:
             plans = await self._carry_out(wish, place, plans)
         rows = [replace(one, queue=self._namespace.unwrap_queue(one.queue)) for one in plans]
@@ -172,6 +152,32 @@ class OffsetAdmin(GroupAdmin):
         await each(lambda address: self._api.call(address, code, header), masters.values())
 
     # Inside: offsets
+
+    async def _plan(self, wish: _Wish, place: TopicPlace) -> list[QueueReset]:
+        """Return from where to where each queue is to go, and how; nothing is changed.
+
+        Raises:
+            As `reset_offset`.
+        """
+        queues = _queues_of(place, wish.offset)
+        ways = {
+            broker: await self._way(wish, place.masters[broker])
+            for broker in dict.fromkeys(queue.broker_name for queue in queues)
+        }
+        writes = {data.broker_name: data.write_queue_nums for data in place.data.queue_datas}
+
+        async def plan(queue: MessageQueue) -> QueueReset:
+            address, way = place.masters[queue.broker_name], ways[queue.broker_name]
+            how = way.how
+            # A broker tells members of the queues that are written to, and of no other.
+            if queue.queue_id >= writes.get(queue.broker_name, 0):
+                how = _how_unwritten(address, queue, way)
+            before = await self._services.consumer_api.query_offset(
+                address, wish.group, queue, self._timeout_s
+            )
+            return QueueReset(queue, before, await self._target(wish, address, queue, how), how)
+
+        return await each(plan, queues)
 
     async def _way(self, wish: _Wish, address: str) -> _Way:
         """Return how a broker's queues are moved.
@@ -278,6 +284,13 @@ class OffsetAdmin(GroupAdmin):
             MessageQueue(queue.topic, queue.broker_name, queue.queue_id): at
             for queue, at in body.offset_table
         }
+
+
+def _require_one(when: object, offset: object) -> None:
+    if (when is None) == (offset is None):
+        raise ValueError("one of when and offset is wanted")
+    if when not in (None, "begin", "end") and not hasattr(when, "tzinfo"):
+        raise ValueError(f'when is a datetime, "begin" or "end", not {when!r}')
 
 
 def _how_unwritten(address: str, queue: MessageQueue, way: _Way) -> How:
