@@ -25,7 +25,7 @@ from faststream.specification.schema import BrokerSpec
 from skylarkmq.client import Admin, Client, Consumer, Credentials, Producer, SendResult
 from skylarkmq.client.config import default_namesrv_addr
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.integrations.faststream.config import BrokerSettings, logger_state
+from skylarkmq.integrations.faststream.config import BrokerSettings, logger_state, require_known
 from skylarkmq.integrations.faststream.message import RocketMQMessage
 from skylarkmq.integrations.faststream.producer import RocketMQProducer
 from skylarkmq.integrations.faststream.registrator import RocketMQRegistrator
@@ -80,6 +80,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
             producer: settings of `skylarkmq.client.Producer`, as `{"send_timeout": 10}`.
             security: `BaseSecurity` for TLS, `SASLPlaintext` for an account of access control.
         """
+        require_known("RocketMQBroker", options, BrokerOptions)
         take: Any = options.get
         parser, decoder = take("parser"), take("decoder")
         super().__init__(
@@ -110,18 +111,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
                 extra_context={"broker": self},
                 underlying_driver_annotations=take("underlying_driver_annotations") or {},
             ),
-            specification=BrokerSpec(
-                url=[take("specification_url") or namesrv_addr or default_namesrv_addr()],
-                protocol=take("protocol") or "rocketmq",
-                protocol_version=take("protocol_version") or "4.9",
-                description=take("description"),
-                tags=take("tags", ()),
-                security=security,
-            ),
+            specification=_specification(namesrv_addr, security, options),
         )
         self._sender: Producer | None = None
-        if unknown := options.keys() - BrokerOptions.__annotations__:
-            raise TypeError(f"RocketMQBroker has no option {', '.join(sorted(unknown))}")
 
     async def _connect(self) -> Client:
         """Connect to the name servers; called once."""
@@ -256,6 +248,20 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
         )
         reply: RocketMQMessage = await self._basic_request(command, producer=self.config.producer)
         return reply
+
+
+def _specification(
+    namesrv_addr: str | None, security: BaseSecurity | None, options: BrokerOptions
+) -> BrokerSpec:
+    """Return what AsyncAPI says of the broker."""
+    return BrokerSpec(
+        url=[options.get("specification_url") or namesrv_addr or default_namesrv_addr()],
+        protocol=options.get("protocol") or "rocketmq",
+        protocol_version=options.get("protocol_version") or "4.9",
+        description=options.get("description"),
+        tags=options.get("tags", ()),
+        security=security,
+    )
 
 
 def _secured(security: BaseSecurity | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -107,6 +107,16 @@ class PublisherDocs(PublisherSpecificationConfig):
     """What AsyncAPI says of a publisher."""
 
     topic: str
+
+
+def require_known(name: str, given: Iterable[str], options: type) -> None:
+    """Refuse options that a table of them does not have, as Python refuses unknown arguments.
+
+    Raises:
+        TypeError: there is such an option.
+    """
+    if unknown := {*given} - options.__annotations__.keys():
+        raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}")
 
 
 def require_topic(topic: str) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
@@ -21,6 +21,7 @@ from skylarkmq.integrations.faststream.config import (
     PublisherDocs,
     SubscriberConfig,
     SubscriberDocs,
+    require_known,
     require_topic,
     selector_of,
 )
@@ -29,6 +30,23 @@ from skylarkmq.integrations.faststream.response import MessageOptions
 from skylarkmq.integrations.faststream.subscriber import RocketMQSubscriber, SubscriberChannel
 
 MAX_BATCH: Final = 32
+
+
+class SubscriberOptions(TypedDict, total=False):
+    """FastStream's own options of a subscriber; its documentation says what each does."""
+
+    ack_policy: AckPolicy
+    """What becomes of a message; default NACK_ON_ERROR."""
+    no_reply: bool
+    """Send no answer to those who ask for one."""
+    dependencies: Sequence[Any]
+    parser: Any
+    decoder: Any
+    codec: Any
+    persistent: bool
+    title: str | None
+    description: str | None
+    include_in_schema: bool
 
 
 class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
@@ -48,16 +66,7 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
         max_workers: int = 1,
         max_reconsume: int | None = None,
         consumer: Mapping[str, Any] | None = None,
-        ack_policy: AckPolicy = EMPTY,
-        no_reply: bool = False,
-        dependencies: Sequence[Any] = (),
-        parser: Any = None,
-        decoder: Any = None,
-        codec: Any = None,
-        persistent: bool = True,
-        title: str | None = None,
-        description: str | None = None,
-        include_in_schema: bool = True,
+        **options: Unpack[SubscriberOptions],
     ) -> RocketMQSubscriber:
         """Let a handler have the messages of a topic.
 
@@ -71,9 +80,9 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
             max_workers: how many handlers run at the same time.
             max_reconsume: retries before a message is a dead letter; default 16, orderly no end.
             consumer: further settings of `skylarkmq.client.Consumer`, as `{"prefetch": 100}`.
-            ack_policy: what becomes of a message; default NACK_ON_ERROR.
-            no_reply: send no answer to those who ask for one.
+            options: FastStream's own, see `SubscriberOptions`.
         """
+        require_known("subscriber", options, SubscriberOptions)
         settings = {
             "start_from": start_from,
             "orderly": orderly,
@@ -85,8 +94,8 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
         outer: Any = self.config
         config = SubscriberConfig(
             _outer_config=outer,
-            _ack_policy=ack_policy,
-            no_reply=no_reply,
+            _ack_policy=options.get("ack_policy", EMPTY),
+            no_reply=options.get("no_reply", False),
             listening=Listening(
                 topic=topic,
                 group=group,
@@ -99,14 +108,17 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
         )
         docs = SubscriberDocs(
             topic=topic,
-            title_=title,
-            description_=description,
-            include_in_schema=include_in_schema,
+            title_=options.get("title"),
+            description_=options.get("description"),
+            include_in_schema=options.get("include_in_schema", True),
         )
         made = RocketMQSubscriber(config, SubscriberChannel(outer, docs, calls), calls)
-        super().subscriber(made, persistent=persistent)
+        super().subscriber(made, persistent=options.get("persistent", True))
         return made.add_call(
-            parser_=parser, decoder_=decoder, codec_=codec, dependencies_=dependencies
+            parser_=options.get("parser"),
+            decoder_=options.get("decoder"),
+            codec_=options.get("codec"),
+            dependencies_=options.get("dependencies", ()),
         )
 
     def publisher(  # type: ignore[override]

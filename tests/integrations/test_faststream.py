@@ -443,6 +443,7 @@ def test_a_subscriber_without_a_group_says_what_to_write() -> None:
     [
         {"consumer": {"prefetsch": 1}},
         {"consumer": {"ack": "auto"}},
+        {"no_replay": True},
         {"max_workers": 0},
         {"max_reconsume": -1},
         {"group": "a b"},
