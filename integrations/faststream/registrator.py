@@ -90,29 +90,16 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
             "max_reconsume": max_reconsume,
             **(consumer or {}),
         }
-        calls: CallsCollection[Any] = CallsCollection()
-        outer: Any = self.config
-        config = SubscriberConfig(
-            _outer_config=outer,
-            _ack_policy=options.get("ack_policy", EMPTY),
-            no_reply=options.get("no_reply", False),
-            listening=Listening(
-                topic=topic,
-                group=group,
-                selector=selector_of(selector),
-                batch=batch,
-                max_batch=max_batch,
-                max_workers=max_workers,
-                consumer=settings,
-            ),
-        )
-        docs = SubscriberDocs(
+        listening = Listening(
             topic=topic,
-            title_=options.get("title"),
-            description_=options.get("description"),
-            include_in_schema=options.get("include_in_schema", True),
+            group=group,
+            selector=selector_of(selector),
+            batch=batch,
+            max_batch=max_batch,
+            max_workers=max_workers,
+            consumer=settings,
         )
-        made = RocketMQSubscriber(config, SubscriberChannel(outer, docs, calls), calls)
+        made = _subscriber(self.config, listening, options)
         super().subscriber(made, persistent=options.get("persistent", True))
         return made.add_call(
             parser_=options.get("parser"),
@@ -154,6 +141,28 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
         made = TopicPublisher(config, PublisherChannel(outer, docs))
         super().publisher(made, persistent=persistent)
         return made
+
+
+def _subscriber(outer: Any, listening: Listening, options: SubscriberOptions) -> RocketMQSubscriber:
+    """Return a subscriber without a handler.
+
+    Args:
+        outer: the configuration of the broker or router.
+    """
+    calls: CallsCollection[Any] = CallsCollection()
+    config = SubscriberConfig(
+        _outer_config=outer,
+        _ack_policy=options.get("ack_policy", EMPTY),
+        no_reply=options.get("no_reply", False),
+        listening=listening,
+    )
+    docs = SubscriberDocs(
+        topic=listening.topic,
+        title_=options.get("title"),
+        description_=options.get("description"),
+        include_in_schema=options.get("include_in_schema", True),
+    )
+    return RocketMQSubscriber(config, SubscriberChannel(outer, docs, calls), calls)
 
 
 class RocketMQPublisher(ArgsContainer):
