@@ -128,7 +128,10 @@ def _as_it_is(topic: TopicConfig) -> TopicConfig:
 
 
 class BrokerParts:
-    """The store, tables, clients and services of one broker, whatever its address is."""
+    """The store, tables, clients and services of one broker, whatever its address is.
+
+    Its size is one idea: an attribute is one part, and who needs another is made after it.
+    """
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
     as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(_as_it_is)  # to clients

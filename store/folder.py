@@ -46,7 +46,10 @@ log = logging.getLogger(__name__)
 
 
 class StorePaths:
-    """Paths under one root; the commit log may lie elsewhere. No name leads out of its folder."""
+    """Paths under one root; the commit log may lie elsewhere. No name leads out of its folder.
+
+    Its size is one idea: an attribute is one path of the folder's layout.
+    """
 
     def __init__(self, root: Path, commit_log: Path | None = None) -> None:
         self.root = root

@@ -72,7 +72,10 @@ CONFIG_SIZE_MAX: Final = 64 << 10
 
 
 class NamesrvProcessor(Handlers):
-    """Answers from the tables of a name server. Loop thread."""
+    """Answers from the tables of a name server. Loop thread.
+
+    Its size is one idea: a method answers one request code.
+    """
 
     def __init__(
         self,

@@ -105,7 +105,10 @@ class BrokerLiveInfo:
 
 
 class RouteInfoManager:
-    """The tables of a name server. Loop thread."""
+    """The tables of a name server. Loop thread.
+
+    Its size is one idea: these tables change together, by invariants that go from one to another.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -155,6 +155,8 @@ class Peer(Protocol):
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """Stands between a socket's transport and a protocol until the first byte decides. Loop thread.
 
+    Its size is one idea: it has all methods of asyncio's transports, and all of its protocols.
+
     It looks like a transport from the first moment; without TLS it passes everything on.
     """
 

@@ -52,7 +52,10 @@ TAIL_KEEP_SIZE = 4096
 
 
 class ConsumeQueue:
-    """State of one topic queue. Loop thread; reading old units is in `queue_files.py`."""
+    """State of one topic queue. Loop thread; reading old units is in `queue_files.py`.
+
+    Its size is one idea: an attribute is one fact about the queue.
+    """
 
     __slots__ = (
         "dirty",

@@ -70,7 +70,10 @@ class QueueFolder:
 
 
 class StoppedStore:
-    """Reads one store. Blocks; any one thread."""
+    """Reads one store. Blocks; any one thread.
+
+    Its size is one idea: a method is one thing to read of a store, and hardly anything is kept.
+    """
 
     def __init__(
         self,

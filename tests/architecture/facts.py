@@ -7,8 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.architecture.sources import ROOTS_FOLDER, tree_of
+
+
+class ClassSize(NamedTuple):
+    """How large a class is: its own methods, and the attributes that these set on `self`."""
+
+    name: str
+    methods: int
+    attributes: int
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class Facts:
     """Name, line, how many lines."""
     constructors: list[tuple[str, int]] = field(default_factory=list)
     """Class, how many arguments."""
+    classes: list[ClassSize] = field(default_factory=list)
 
 
 @cache
@@ -51,6 +62,7 @@ def facts_of(path: Path) -> Facts:
                 facts.needed_at_run.extend(loaded_by(node))
         elif isinstance(node, ast.ClassDef):
             facts.constructors.extend(constructors_of(node))
+            facts.classes.append(size_of_class(node))
     facts.functions.extend(sizes_in(tree.body))
     for statement in tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -124,3 +136,18 @@ def constructors_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
             arguments = method.args
             count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
             yield node.name, count - 1  # itself aside
+
+
+def size_of_class(node: ast.ClassDef) -> ClassSize:
+    """Return how large a class is, with its docstring."""
+    attributes: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            attributes.update(
+                target.attr
+                for target in targets
+                if isinstance(target, ast.Attribute) and shown(target.value) == "self"
+            )
+    methods = sum(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in node.body)
+    return ClassSize(node.name, methods, len(attributes), ast.get_docstring(node) or "")

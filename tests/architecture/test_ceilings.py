@@ -9,11 +9,72 @@ from tests.architecture.facts import facts_of, function_sizes
 from tests.architecture.sources import ROOMS, files_of, product_files, test_files, text_of
 
 LINES_MAX = 800
-FUNCTION_LINES_MAX = 80
+FUNCTION_LINES_MAX = 60
+LONG_FUNCTION_LINES_MAX = 80  # of tests, and of those below
 COLUMNS_MAX = 100
 DEPTH_MAX = 2  # folders below a package
 FOLDER_FILES_MAX = 25
 CONSTRUCTOR_ARGUMENTS_MAX = 8
+METHODS_MAX = 25
+ATTRIBUTES_MAX = 15
+SIZE_REASON = "Its size is one idea:"
+"""What the docstring of a larger class says, with that idea."""
+
+# Functions that have more lines; one leaves this list, none enters it.
+LONG_FUNCTIONS = {
+    "broker/processor/send.py::_plain",  # runs for each message: one more call would be felt
+    "spark/columns/gathered.py::gather",  # the same
+    "store/log/append.py::add",  # the same
+    "store/message_store.py::__init__",
+}
+# Classes that have more methods or attributes, and no reason in their docstrings; one leaves this
+# list, none enters it.
+LARGE_CLASSES = {
+    "broker/controller.py::BrokerController",
+    "broker/fleet/supervisor.py::Seat",
+    "broker/forwarding/grpc_client.py::GrpcClient",
+    "broker/grpc/connection.py::GrpcConnection",
+    "broker/grpc/connection.py::GrpcStream",
+    "broker/grpc/endpoint.py::GrpcEndpoint",
+    "broker/net/connection.py::Connection",
+    "broker/net/peer_connection.py::PeerConnection",
+    "broker/net/router.py::Router",
+    "broker/pop/journal.py::PopJournal",
+    "broker/pop/registry.py::PopRegistry",
+    "broker/pop/service.py::PopService",
+    "broker/pop/taking.py::Taker",
+    "broker/processor/send.py::SendProcessor",
+    "broker/registration.py::NamesrvLink",
+    "broker/registration.py::RegistrationService",
+    "broker/replica_broker.py::ReplicaBroker",
+    "broker/replication/failover/engine_side.py::EngineSide",
+    "broker/replication/failover/metadata_log.py::MetadataLog",
+    "broker/replication/failover/replica_driver.py::ReplicaDriver",
+    "broker/replication/failover/replica_links.py::ReplicaLinks",
+    "broker/replication/failover/replica_state.py::ReplicaState",
+    "broker/replication/ha/ha_client.py::HaClient",
+    "broker/replication/ha/ha_server.py::HaServer",
+    "broker/timer/service.py::TimerMessageService",
+    "broker/transaction/ledger.py::TransactionLedger",
+    "client/consumer/consumer.py::Consumer",
+    "client/consumer/membership.py::Membership",
+    "client/consumer/rebalance.py::Rebalance",
+    "client/consumer/simple_consumer.py::SimpleConsumer",
+    "client/producer/send_pipeline.py::SendPipeline",
+    "client/producer/waiting_sends.py::WaitingSends",
+    "client/services.py::Services",
+    "store/index/follower.py::IndexFollower",
+    "store/index/service.py::IndexService",
+    "store/log/append.py::AppendBatch",
+    "store/log/commit_log.py::CommitLog",
+    "store/log/flush_service.py::FlushService",
+    "store/message_store.py::MessageStore",
+    "store/message_writer.py::MessageWriter",
+    "store/queue/queue_table.py::QueueTable",
+    "store/timer/index.py::TimerIndex",
+    "store/upkeep/cleaning.py::CleanService",
+}
+SIZED_ROOMS = ("broker", "client", "store")
 
 # Whose constructors take more; a class leaves this list, none enters it.
 LONG_CONSTRUCTORS = {
@@ -83,25 +144,55 @@ def test_lines_and_columns(files: object) -> None:
 
 @by_room
 def test_functions(room: str) -> None:
-    faults = [
-        f"{path}:{line}: {name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+    found = {
+        f"{path}::{name}": size
         for path in files_of(room)
-        for name, line, size in facts_of(path).functions
+        for name, _, size in facts_of(path).functions
         if size > FUNCTION_LINES_MAX
+    }
+    faults = [
+        f"{name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+        for name, size in found.items()
+        if name not in LONG_FUNCTIONS or size > LONG_FUNCTION_LINES_MAX
     ]
     assert not faults, shown(faults)
+    known = {name for name in LONG_FUNCTIONS if name.startswith(f"{room}/")}
+    assert not known - found.keys(), "these may leave the list"
 
 
 @pytest.mark.parametrize("folder", TEST_FOLDERS, ids="/".join)
 def test_functions_of_tests(folder: tuple[str, ...]) -> None:
     files = [path for path in test_files() if path.parts[1:-1][:2] == folder]
     faults = [
-        f"{path}:{line}: {name} has {size} lines, at most {FUNCTION_LINES_MAX}"
+        f"{path}:{line}: {name} has {size} lines, at most {LONG_FUNCTION_LINES_MAX}"
         for path in files
         for name, line, size in function_sizes(path)
-        if size > FUNCTION_LINES_MAX
+        if size > LONG_FUNCTION_LINES_MAX
     ]
     assert not faults, shown(faults)
+
+
+@pytest.mark.parametrize("room", SIZED_ROOMS)
+def test_classes(room: str) -> None:
+    """A large class says which idea needs that size, or waits for a cut."""
+    found = {
+        f"{path}::{size.name}": size
+        for path in files_of(room)
+        for size in facts_of(path).classes
+        if size.methods > METHODS_MAX or size.attributes > ATTRIBUTES_MAX
+    }
+    without_reason = {
+        name: size for name, size in found.items() if SIZE_REASON not in size.description
+    }
+    faults = [
+        f"{name} has {size.methods} methods and {size.attributes} attributes, at most "
+        f"{METHODS_MAX} and {ATTRIBUTES_MAX}, or {SIZE_REASON!r} in its docstring"
+        for name, size in without_reason.items()
+        if name not in LARGE_CLASSES
+    ]
+    assert not faults, shown(faults)
+    known = {name for name in LARGE_CLASSES if name.startswith(f"{room}/")}
+    assert not known - without_reason.keys(), "these may leave the list"
 
 
 @by_room
