@@ -218,8 +218,14 @@ class SendProcessor:
         if not header.startswith(begins[0]):
             return 0
         command = _DECODE[kind](header)
-        if command is None or not self._plain(connection, kind, command, body):
+        try:
+            if command is None or not self._plain(connection, kind, command, body):
+                return 0
+        except OSError as error:
+            self._store.fail(error)
             return 0
+        except (RemoteProtocolError, StoreFullError):
+            return 0  # the full road meets the same and words the refusal
         traffic = self._stats.frames_in[kind]
         traffic.count += 1
         traffic.bytes += len(header) + len(body) + PREFIX_SIZE
@@ -268,7 +274,11 @@ class SendProcessor:
             self._taking_single = False
 
     def _plain(self, connection: Connection, kind: int, command: PlainCommand, body: bytes) -> bool:
-        """Store a send in which everything is usual; False, and nothing done, otherwise."""
+        """Store a send in which everything is usual; False, and nothing done, otherwise.
+
+        Raises:
+            RemoteProtocolError, StoreFullError, OSError: a wrong field, or no place; nothing done.
+        """
         fields = command.ext_fields
         topic, batch, text = fields.topic, fields.batch, fields.properties or ""
         if (
@@ -283,39 +293,32 @@ class SendProcessor:
         if len(properties) > MAX_PROPERTIES_SIZE:
             return False
         tags = find_property(properties, TAGS_AND_SEPARATOR)
-        try:
-            sys_flag = java_int(fields.sys_flag, "sysFlag")
-            if sys_flag & _LOOKED_AT and (
-                transaction_type(sys_flag) or not looks_compressed(body, sys_flag)
-            ):
-                return False
-            born_timestamp = java_long(fields.born_timestamp, "bornTimestamp")
-            flag = java_int(fields.flag, "flag")
-            java_int(fields.default_topic_queue_nums, "defaultTopicQueueNums")
-            _int_or_0(fields.max_reconsume_times, "maxReconsumeTimes")
-            reconsume_times = _int_or_0(fields.reconsume_times, "reconsumeTimes")
-            key = topic, fields.queue_id
-            lane = self._lanes.get(key) or self._window_lanes.get(key) or self._open(*key)
-            if lane is None:
-                return False
-            queue, counter = lane
-            records, mark = self._batch, None
-            self._skips_kernel = topic in self._windows
-            if self._skips_kernel:
-                mark = self._deduplication.mark(topic, properties)
-                if mark is not None and (first := mark.look(records.store_timestamp)) is not None:
-                    self._answer_known(connection, kind, command, first, wait)
-                    return True
-            size_before = records.size
-            physical_offset = records.add(
-                queue, body, properties, born_timestamp, connection.host_bytes, self.store_host,
-                0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
-            )  # fmt: skip
-        except OSError as error:
-            self._store.fail(error)
+        sys_flag = java_int(fields.sys_flag, "sysFlag")
+        if sys_flag & _LOOKED_AT and (
+            transaction_type(sys_flag) or not looks_compressed(body, sys_flag)
+        ):
             return False
-        except (RemoteProtocolError, StoreFullError):
-            return False  # the full road meets the same and words the refusal
+        born_timestamp = java_long(fields.born_timestamp, "bornTimestamp")
+        flag = java_int(fields.flag, "flag")
+        java_int(fields.default_topic_queue_nums, "defaultTopicQueueNums")
+        _int_or_0(fields.max_reconsume_times, "maxReconsumeTimes")
+        reconsume_times = _int_or_0(fields.reconsume_times, "reconsumeTimes")
+        key = topic, fields.queue_id
+        lane = self._lanes.get(key) or self._window_lanes.get(key) or self._open(*key)
+        if lane is None:
+            return False
+        queue, counter = lane
+        records = self._batch
+        self._skips_kernel = topic in self._windows  # which the kernel cannot look into
+        mark = self._deduplication.mark(topic, properties) if self._skips_kernel else None
+        if mark is not None and (first := mark.look(records.store_timestamp)) is not None:
+            self._answer_known(connection, kind, command, first, wait)
+            return True
+        size_before = records.size
+        physical_offset = records.add(
+            queue, body, properties, born_timestamp, connection.host_bytes, self.store_host,
+            0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
+        )  # fmt: skip
         # As `TrafficIn.add`, whose call would cost more than what it does.
         size = records.size - size_before
         counter.count += 1
