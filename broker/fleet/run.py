@@ -113,6 +113,7 @@ async def run_fleet(
             Seat(member.name, partial(_launch_broker, line, member, keys), clock)
             for member in members
         ]
+        # A signal may have come while the name server started.
         if not supervisor.stopping.is_set() and await supervisor.start_brokers(seats):
             ready_s = clock.monotonic() - started_s
             _tell_ready(supervisor, loaded, line.log_format, namesrv, address, ready_s)
@@ -126,7 +127,7 @@ async def run_fleet(
         watching.cancel()
         await beside.stop()
         code = await supervisor.drain()
-        pages.close()
+        pages.close()  # after that: probes are answered while brokers drain
         manager.close()
     return code
 

@@ -178,6 +178,7 @@ class RouteInfoManager:
         # Slaves have their master's topics: theirs would only repeat them, and later.
         if is_master and (is_new or known is None or known.data_version != wrapper.data_version):
             self._take_topics(name, wrapper)
+        # A slave may come before its master: what it says of the cluster holds until then.
         if is_master or name not in self._clusters:
             self._clusters[name] = header.cluster_name
         if known is None:
