@@ -341,7 +341,7 @@ class BrokerParts:
     async def stop_master_services(self) -> None:
         """End what stores messages of its own; those that have not started are none the wiser."""
         self.leads = False
-        self.pop.end_polls()
+        self.pop.receiver.end_polls()
         if self.grpc is not None and not self.grpc.hands_on:
             await self.grpc.stop()
         self.deduplication.stop()

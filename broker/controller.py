@@ -365,7 +365,7 @@ class BrokerController:
                 parts.offsets,
                 parts.consumers,
                 parts.holding,
-                parts.pop,
+                parts.pop.receiver,
                 parts.stats,
                 lambda: parts.replica,
             )
@@ -497,7 +497,7 @@ class BrokerController:
             await self._settled()
             await parts.topics.flush()  # acknowledgements of new topics wait for it
             parts.holding.stop()
-            parts.pop.end_polls()
+            parts.pop.receiver.end_polls()
             if self.router is not None:
                 await self.router.stop()
             if parts.grpc is not None:

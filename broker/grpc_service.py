@@ -157,7 +157,7 @@ def make_endpoint(
         config.broker_name,
     )
     # Nothing is prolonged any more for a client that has gone.
-    sessions.release = parts.pop.release_client
+    sessions.release = parts.pop.settlement.release_client
     hands_on = config.grpc_proxy_mode == "CLUSTER"
     endpoints = OwnEndpoints(own, config.grpc_advertised_address, hands_on=hands_on)
     parts.info.grpc = GrpcPlaces(endpoints.address, own)

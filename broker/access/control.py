@@ -294,7 +294,7 @@ def ensure_account(account: Account, kind: Kind, name: str, right: int) -> None:
 def ensure_origins(account: Account, topic: str, origins: Origins) -> None:
     """Refuse a topic of retries to who lacks the right to a topic of what is in it.
 
-    It may be another group's as well: `broker/pop/taking.py` says how. One with a `+` names it.
+    It may be another group's as well: `broker/pop/delivering.py` says how. One with a `+` names it.
 
     Raises:
         AccessDenied: the account lacks it.

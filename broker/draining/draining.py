@@ -42,7 +42,7 @@ from skylarkmq.broker.groups.consumer_manager import (
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.handles import PLUS_RETRY, RETRY
-from skylarkmq.broker.pop.service import PopService
+from skylarkmq.broker.pop.receiving import Receiver
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
 from skylarkmq.broker.replication.failover.replica_events import State
 from skylarkmq.broker.replication.failover.replica_status import Replicated
@@ -139,7 +139,7 @@ class DrainSources(NamedTuple):
     offsets: ConsumerOffsetManager
     consumers: ConsumerManager
     holding: PullRequestHoldService
-    pop: PopService
+    pop: Receiver
     stats: BrokerStats
     replica: Callable[[], Replicated | None]
 

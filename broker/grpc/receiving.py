@@ -142,13 +142,13 @@ class Receiving(RpcHandlers):
     async def receive_message(self, call: Call, request: ReceiveMessageRequest, send: Send) -> None:
         """Send messages when there are some."""
         wanted = self._wanted(call, request)
-        popped = await self._pop.receive(wanted, call.source)
+        popped = await self._pop.receiver.receive(wanted, call.source)
         try:
             await self._send(wanted, request.message_queue.topic.resource_namespace, popped, send)
         except BaseException:
             if popped:
                 receipts = [receipt for receipt, _, _ in popped]
-                self._pop.give_back(wanted.group, wanted.topic, receipts)
+                self._pop.settlement.give_back(wanted.group, wanted.topic, receipts)
             raise
 
     async def _send(
@@ -272,7 +272,7 @@ class Receiving(RpcHandlers):
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = _invisible_ms(request.invisible_duration, 0)
         receipt = self._receipt(request.receipt_handle)
-        changed = await self._pop.change_invisible(
+        changed = await self._pop.settlement.change_invisible(
             group, topic, receipt, invisible_ms, suspends=_suspends(request)
         )
         if changed is None:
@@ -292,7 +292,7 @@ class Receiving(RpcHandlers):
         """Move a message to the group's dead letters."""
         group, topic = group_of(request.group), topic_of(request.topic)
         receipt = self._receipt(request.receipt_handle)
-        is_moved = await self._pop.forward_to_dlq(group, topic, receipt)
+        is_moved = await self._pop.settlement.forward_to_dlq(group, topic, receipt)
         if not is_moved:
             raise _ended()
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
@@ -315,7 +315,7 @@ class Receiving(RpcHandlers):
     ) -> list[Status]:
         known = [receipt for receipt in receipts if receipt is not None]
         try:
-            results = iter(await self._pop.ack_all(group, topic, known))
+            results = iter(await self._pop.settlement.ack_all(group, topic, known))
         except RemoteProtocolError as error:
             failed = failure(error, "AckMessage", call)
             return [_ENDED if receipt is None else failed for receipt in receipts]

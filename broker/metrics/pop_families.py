@@ -36,7 +36,7 @@ def pop_families(pop: PopService, limit: int, ours: FamilyMaker) -> Iterator[Met
         "skylarkmq_pop_ready_messages",
         "Messages that a receive may get: of the topic, and of its retries.",
         LABELS,
-        [(labels, pop.ready_of(each)) for labels, each in named],
+        [(labels, pop.receiver.ready_of(each)) for labels, each in named],
     )
     yield ours.gauges(
         "skylarkmq_pop_waiting_receives",

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from skylarkmq.broker.pop.deliveries import NOBODY, Delivery, PopQueue
+from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY, PLUS_RETRY, RETRY, Receipt
 from skylarkmq.broker.pop.requests import PopRequest
 from skylarkmq.protocol.flags import retry_topic as old_retry_topic
@@ -28,8 +29,6 @@ from skylarkmq.protocol.flags import validate_topic
 
 ENDED_MAX: Final = 256
 """Acknowledged receipts that are remembered, so that a repeated acknowledgement is no error."""
-RETRY_FIRST_EVERY: Final = 5
-"""One of so many receives looks at the retries first, the others last."""
 
 
 class Source:
@@ -173,6 +172,29 @@ class Consumption:
         queues = self.main.queues
         return request.queue_id < len(queues) and queues[request.queue_id].is_listed
 
+    def open_batch(self, queue: PopQueue, attempt_id: str) -> None:
+        """Note whose attempt has an ordered queue's messages in hand, in place of another's."""
+        self.close_batch(queue)
+        queue.attempt_id = attempt_id
+        if attempt_id:
+            self.attempts.setdefault(attempt_id, []).append(queue)
+
+    def close_batch(self, queue: PopQueue) -> None:
+        """Forget whose attempt has a queue's messages."""
+        queues = self.attempts.get(queue.attempt_id)
+        if queues is not None:
+            if queue in queues:
+                queues.remove(queue)
+            if not queues:
+                del self.attempts[queue.attempt_id]
+        queue.attempt_id = ""
+
+    def take_back(self, delivery: Delivery) -> None:
+        """Let an acknowledgement count no more: a message before it comes again."""
+        kind, queue_id = delivery.queue.source.kind, delivery.queue.queue_id
+        with suppress(ValueError):
+            self.ended.remove(Receipt(kind, queue_id, delivery.offset, delivery.serial))
+
     @property
     def in_flight(self) -> int:
         """How many messages are not done, of the topic and of its retries."""
@@ -314,12 +336,3 @@ class WaitingLine:
 def pop_retry_topic(group: str, topic: str, kind: int = RETRY) -> str:
     """Return where a group's messages of a topic wait for another try, as RocketMQ 5 names it."""
     return f"{old_retry_topic(group)}{'+' if kind == PLUS_RETRY else '_'}{topic}"
-
-
-def let_go(delivery: Delivery) -> None:
-    """Have nobody hold a message: no handle ends it, no client has it."""
-    delivery.serial = NOBODY
-    delivery.renewals = -1
-    if delivery.client_id:
-        delivery.queue.source.group.let_go(delivery)
-        delivery.client_id = ""

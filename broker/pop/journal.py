@@ -48,15 +48,7 @@ from skylarkmq.store.pop.journal_file import (
     file_path,
     load_state,
 )
-from skylarkmq.store.pop.journal_records import (
-    Clean,
-    Key,
-    KeyState,
-    PopState,
-    Record,
-    State,
-    Whole,
-)
+from skylarkmq.store.pop.journal_records import Clean, Key, KeyState, PopState, Record, State, Whole
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from skylarkmq.broker.base.waiting import put, records, result_of, synced
 from skylarkmq.broker.config.settings import READ_WRITE
@@ -35,9 +35,12 @@ from skylarkmq.broker.delay.delayed_message import NO_RECORD, Parked, ParkedRead
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery
 from skylarkmq.broker.pop.handles import RETRY
+from skylarkmq.broker.pop.in_flight import InFlight
+from skylarkmq.broker.pop.registry import PopRegistry
+from skylarkmq.broker.pop.states import MOVING
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.tables.persist import durable
-from skylarkmq.broker.topics.topic_config import TopicConfigManager
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.clock import TimerHandle
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import dlq_topic
@@ -50,13 +53,7 @@ from skylarkmq.protocol.properties import (
     without_property,
 )
 from skylarkmq.protocol.record import HEAD
-from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.results import (
-    TAKEN,
-    MessageInner,
-    PutMessageResult,
-    PutMessageStatus,
-)
+from skylarkmq.store.results import TAKEN, MessageInner, PutMessageResult, PutMessageStatus
 
 log = logging.getLogger(__name__)
 
@@ -78,35 +75,15 @@ _ILLEGAL: Final = frozenset(
 Told = Callable[[bool], None]
 
 
-class Owner(Protocol):
-    """Whose messages they are. Loop thread."""
-
-    def prepare(self, topic: str, group: str) -> None:
-        """Read what is stored in a topic of retries from now on."""
-
-    def left(self, delivery: Delivery, copy_physical: int) -> None:
-        """Note where a copy lies that a power cut may still take."""
-
-    def moved(self, delivery: Delivery) -> None:
-        """Note that a message is done: its copy is on the disk, or it cannot be read any more."""
-
-    def stays(self, delivery: Delivery) -> None:
-        """Let a message come again in place: there is no topic of retries for it."""
-
-
 class _Move(NamedTuple):
     delivery: Delivery
-    life: int  # of its queue, when it was handed over
     told: Told | None
     target: str  # the topic of the copy
 
     @property
     def is_current(self) -> bool:
-        """False when its queue was reset meanwhile."""
-        queue = self.delivery.queue
-        return (
-            queue.life == self.life and queue.in_flight.get(self.delivery.offset) is self.delivery
-        )
+        """False when something else has ended it meanwhile."""
+        return self.delivery.state is MOVING
 
     def tell(self, is_kept: bool) -> None:
         """Tell who waits for the outcome."""
@@ -119,10 +96,9 @@ class Moves:
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        clock: Clock,
-        owner: Owner,
+        context: Context,
+        registry: PopRegistry,
+        in_flight: InFlight,
         retries: int,
     ) -> None:
         """Begin with nothing to copy.
@@ -131,16 +107,17 @@ class Moves:
             retries: the kind of the topics of retries that copies go to.
         """
         self._retries = retries
-        self._store = store
-        self._topics = topics
-        self._clock = clock
-        self._owner = owner
+        self._store = context.store
+        self._topics = context.topics
+        self._clock = context.clock
+        self._registry = registry
+        self._in_flight = in_flight
         self._waiting: deque[_Move] = deque()
         self._task: asyncio.Task[None] | None = None
         self._timer: TimerHandle | None = None
         self._is_failing = False  # which was logged
         self._is_stopped = False
-        self._syncs = store.config.flush_disk_type == "SYNC_FLUSH"
+        self._syncs = context.store.config.flush_disk_type == "SYNC_FLUSH"
         self._leaving = 0  # batches that wait for the log's sync
 
     @property
@@ -149,7 +126,7 @@ class Moves:
         return len(self._waiting)
 
     def add(self, delivery: Delivery, told: Told | None = None) -> None:
-        """Copy a message that nobody has in hand.
+        """Copy a message, which is in the state MOVING.
 
         Args:
             told: called with whether a dead letter was stored, at the first attempt; None: it is
@@ -159,7 +136,7 @@ class Moves:
         target = dlq_topic(group)
         if not delivery.to_dead_letters:
             target = pop_retry_topic(group, delivery.topic, self._retries)
-        self._waiting.append(_Move(delivery, delivery.queue.life, told, target))
+        self._waiting.append(_Move(delivery, told, target))
         self._begin()
 
     async def stop(self) -> None:
@@ -258,11 +235,18 @@ class Moves:
                 is_fresh = True
                 log.info("topic %s made", target)
             if not delivery.to_dead_letters:
-                self._owner.prepare(delivery.topic, delivery.queue.source.group.name)
+                self._read_retries(delivery)
             found.append(move)
         if is_fresh:
             await durable(self._topics)
         return found
+
+    def _read_retries(self, delivery: Delivery) -> None:
+        """Have what is stored in a message's topic of retries read from now on."""
+        group = delivery.queue.source.group.name
+        consumption = self._registry.find(group, delivery.topic)
+        if consumption is not None and self._retries not in consumption.retries:
+            self._registry.extend(consumption)
 
     def _without_topic(self, move: _Move, error: RemoteProtocolError) -> None:
         if not self._is_failing:
@@ -270,7 +254,7 @@ class Moves:
             log.error("no topic %s: %s; messages come again in place", move.target, error.remark)
         move.tell(False)
         if move.told is None:
-            self._owner.stays(move.delivery)
+            self._in_flight.retry_in_place(move.delivery)
 
     async def _copies(self, moves: list[_Move]) -> list[tuple[_Move, MessageInner]]:
         """Return the copies; a message that cannot be read is logged, and done."""
@@ -309,7 +293,7 @@ class Moves:
             if copy is not None:
                 copies.append((move, copy))
             elif move.is_current:  # what was read may have taken a while
-                self._owner.stays(delivery)
+                self._in_flight.retry_in_place(delivery)
         return copies
 
     def _read(self, delivery: Delivery, found: dict[int, bytes | None]) -> Parked:
@@ -355,7 +339,7 @@ class Moves:
                 self._end(move)
                 continue
             if move.is_current:
-                self._owner.left(move.delivery, result.physical_offset)
+                self._in_flight.copied(move.delivery, result.physical_offset)
                 leaving.append(move)
             move.tell(True)
         if leaving:
@@ -368,11 +352,11 @@ class Moves:
         if error is None:
             for move in moves:
                 if move.is_current:
-                    self._owner.moved(move.delivery)
+                    self._in_flight.moved(move.delivery)
 
     def _end(self, move: _Move) -> None:
         if move.is_current:
-            self._owner.moved(move.delivery)
+            self._in_flight.moved(move.delivery)
         move.tell(True)
 
     def _refused(self, move: _Move, why: PutMessageResult) -> None:
@@ -381,9 +365,9 @@ class Moves:
         move.tell(False)
         if move.told is None and move.is_current:
             if move.delivery.to_dead_letters:
-                self._owner.moved(move.delivery)
+                self._in_flight.moved(move.delivery)
             else:
-                self._owner.stays(move.delivery)
+                self._in_flight.retry_in_place(move.delivery)
 
     def _tell_refused(self, why: PutMessageResult) -> None:
         if not self._is_failing:

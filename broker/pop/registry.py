@@ -15,12 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from skylarkmq.broker.net.handlers import refused
-from skylarkmq.broker.pop.consumption import (
-    Consumption,
-    PopGroup,
-    Source,
-    pop_retry_topic,
-)
+from skylarkmq.broker.pop.consumption import Consumption, PopGroup, Source, pop_retry_topic
 from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.broker.pop.handles import OLD_RETRY, PLUS_RETRY, RETRY
 from skylarkmq.broker.pop.requests import PopRequest
@@ -57,7 +52,7 @@ class PopRegistry:
         self.by_topic: dict[str, dict[str, Source]] = {}
         self._consumptions: dict[tuple[str, str], Consumption] = {}
         self._queue_count = 0
-        self._told: set[str] = set()  # names that several have
+        self._warned: set[str] = set()  # names that several have
 
     def find(self, group: str, topic: str) -> Consumption | None:
         """Return a group in a topic, as far as it pops."""
@@ -148,8 +143,8 @@ class PopRegistry:
         return group in self._groups.table or len(self.by_topic.get(source.topic, ())) > 1
 
     def _warn_of_shared(self, source: Source) -> None:
-        if self.is_shared(source) and source.topic not in self._told:
-            self._told.add(source.topic)
+        if self.is_shared(source) and source.topic not in self._warned:
+            self._warned.add(source.topic)
             log.warning(
                 "%s is the topic of retries of group %s in %s and of another group: consumers that "
                 "pull from it get messages of both; set enableRetryTopicV2=true, or rename a group",
@@ -279,10 +274,3 @@ class PopRegistry:
             group = consumption.group
             if consumption.is_idle and (len(group.consumptions) > 1 or not group.in_flight):
                 self.forget(consumption)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.groups.clear()
-        self.by_topic.clear()
-        self._consumptions.clear()
-        self._queue_count = 0

@@ -79,7 +79,7 @@ class PopRequest(msgspec.Struct, frozen=True, gc=False):
     """One receive.
 
     Attributes:
-        client_id: whose deliveries they are, see `PopService.release_client`; "": nobody's.
+        client_id: whose deliveries they are, see `Settlement.release_client`; "": nobody's.
         count: messages at most; more than COUNT_MAX is taken for that.
         invisible_ms: how long nobody else gets them; the caller has checked its limits.
         until_s: end of the long poll on the broker's peer clock; not later than now: do not wait.
@@ -87,7 +87,7 @@ class PopRequest(msgspec.Struct, frozen=True, gc=False):
             are in hand; "": none.
         queue_id: the only queue of the topic to take from; -1: all.
         is_fifo: the group consumes in order, one batch of a queue at a time.
-        is_renewed: the deliveries do not lapse at their time, but are prolonged in place (for
+        is_renewed: the deliveries do not end at their time, but are prolonged in place (for
             1, 3, 5, 10, 30 minutes, then an hour each) while the client is there, for 3 hours; then
             once more, for the group's wait after that attempt.
         from_min: a group without an offset begins with the queues' first messages.

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from skylarkmq.broker.groups.consumer_offset import ConsumerOffsetManager
 from skylarkmq.broker.pop.consumption import pop_retry_topic
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import MAIN, OLD_RETRY
+from skylarkmq.broker.pop.in_flight import InFlight
+from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.protocol.flags import retry_topic
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.pop.journal_records import (
-    ACKNOWLEDGED,
-    UNKNOWN,
-    Key,
-    KeyState,
-    PopState,
-    Row,
-)
-
-if TYPE_CHECKING:
-    from skylarkmq.broker.pop.registry import PopRegistry
-    from skylarkmq.broker.pop.taking import Taker
+from skylarkmq.store.pop.journal_records import ACKNOWLEDGED as NEVER_VISIBLE
+from skylarkmq.store.pop.journal_records import UNKNOWN, Key, KeyState, PopState, Row
 
 
 def source_topic(key: Key) -> str:
@@ -64,15 +54,15 @@ class StoredQueues:
 class LiveState:
     """What is in memory, for a new file of the journal (`journal.Live`). Loop thread."""
 
-    def __init__(self, registry: PopRegistry, taker: Taker, store: MessageStore) -> None:
+    def __init__(self, registry: PopRegistry, in_flight: InFlight, store: MessageStore) -> None:
         self._registry = registry
-        self._taker = taker
+        self._in_flight = in_flight
         self._store = store
 
     @property
     def last_serial(self) -> int:
         """The greatest serial that a delivery ever had."""
-        return self._taker.last_serial
+        return self._in_flight.last_serial
 
     def keys(self) -> list[Key]:
         """Return the queues that there are."""
@@ -83,51 +73,37 @@ class LiveState:
         queue = self._registry.queue_of(key)
         if queue is None:
             return None
-        now_ms = self._taker.wall_minus_monotonic_ms()
         rows = {
-            delivery.offset: Row(
-                delivery.offset,
-                delivery.physical_offset,
-                delivery.serial,
-                _visible_ms(delivery, now_ms),
-                delivery.attempt,
-                delivery.copy_physical,
-            )
+            delivery.offset: delivery.row(self._in_flight.visible_ms(delivery))
             for delivery in queue.in_flight.values()
         }
-        end_physical = UNKNOWN
-        if queue.next_offset > 0:
-            units = self._store.queue_units(
-                queue.source.topic, queue.queue_id, queue.next_offset - 1, 1
-            )
-            end_physical = units[0].commit_offset if units else UNKNOWN
+        end_physical = end_of(self._store, queue) if queue.next_offset > 0 else UNKNOWN
         return KeyState(queue.next_offset, end_physical, rows, queue.attempt_id)
 
 
-def _visible_ms(delivery: Delivery, now_ms: int) -> int:
-    """Return when a delivery comes again, as a row says it; `now_ms` makes it a time of day."""
-    if delivery.is_acked:
-        return ACKNOWLEDGED
-    return delivery.due_ms + now_ms if delivery.due_ms >= 0 else 0
+def end_of(store: MessageStore, queue: PopQueue) -> int:
+    """Return where the last message that was looked at lies in the log."""
+    units = store.queue_units(queue.source.topic, queue.queue_id, queue.next_offset - 1, 1)
+    return units[0].commit_offset if units else UNKNOWN
 
 
-def restore(state: PopState, registry: PopRegistry, taker: Taker) -> PopState:
+def restore(state: PopState, registry: PopRegistry, in_flight: InFlight) -> PopState:
     """Put what the journal says into memory; return that without what is no more.
 
     Handles from before go on to say what they said. What has no topic or group any more is left
     out.
     """
-    taker.last_serial = max(taker.last_serial, state.last_serial)
+    in_flight.last_serial = max(in_flight.last_serial, state.last_serial)
     kept = PopState({}, state.last_serial, state.is_clean)
     for key, found in state.keys.items():
         queue = registry.revive(key)
         if queue is not None:
             kept.keys[key] = found
-            _fill(queue, found, registry, taker)
+            _fill(queue, found, registry, in_flight)
     return kept
 
 
-def _fill(queue: PopQueue, found: KeyState, registry: PopRegistry, taker: Taker) -> None:
+def _fill(queue: PopQueue, found: KeyState, registry: PopRegistry, in_flight: InFlight) -> None:
     group = queue.source.group
     queue.reset(found.next_offset)
     queue.is_fifo = bool(found.attempt_id) or registry.is_ordered(group.name)
@@ -141,14 +117,14 @@ def _fill(queue: PopQueue, found: KeyState, registry: PopRegistry, taker: Taker)
             queue, queue.source.asked_topic, row.offset, row.physical_offset, row.attempt
         )
         queue.add(delivery)
-        taker.revive(delivery, row.serial, row.visible_ms)
-    taker.settle(queue)
+        in_flight.revive(delivery, row.serial, row.visible_ms)
+    in_flight.publish_mark(queue)
 
 
 def _end_acknowledged(rows: dict[int, Row], *, is_fifo: bool) -> None:
     """Take out what is acknowledged and need not wait for a message before it any more."""
     for offset, row in sorted(rows.items()):
-        if row.visible_ms == ACKNOWLEDGED and row.serial:
+        if row.visible_ms == NEVER_VISIBLE and row.serial:
             del rows[offset]
         elif is_fifo:
             break

@@ -127,7 +127,7 @@ class PopMessageProcessor(Processor):
         )
         try:
             with _AsLongAsConnected(connection):
-                popped = await self._pop.receive(request, connection.remote_address)
+                popped = await self._pop.receiver.receive(request, connection.remote_address)
         except RemoteProtocolError as error:
             if error.response_code != ResponseCode.SYSTEM_BUSY:
                 raise
@@ -140,7 +140,7 @@ class PopMessageProcessor(Processor):
             return Answer(header=said, remark=NOTHING, code=POLLING_TIMEOUT)
         if connection.closed:
             receipts = [each.receipt for each in popped]
-            self._pop.give_back(request.group, request.topic, receipts)
+            self._pop.settlement.give_back(request.group, request.topic, receipts)
             return UNANSWERED
         said = self._said(popped, request)
         return Answer(b"".join(map(_record, popped)), said, FOUND)
@@ -155,7 +155,7 @@ class PopMessageProcessor(Processor):
         topic, receipt = self._named(
             header.consumer_group, header.topic, header.queue_id, header.extra_info, header.offset
         )
-        if not await self._pop.ack(header.consumer_group, topic, receipt):
+        if not await self._pop.settlement.ack(header.consumer_group, topic, receipt):
             raise refused(OVER, ResponseCode.NO_MESSAGE)
         return Answer()
 
@@ -174,7 +174,7 @@ class PopMessageProcessor(Processor):
                 raise _invalid(f"more than {ACKS_MAX} messages are acknowledged at once")
             receipts[ack.consumer_group, ack.topic] += _receipts(ack, offsets)
         known = [
-            await self._pop.ack_all(group, topic, those)
+            await self._pop.settlement.ack_all(group, topic, those)
             for (group, topic), those in receipts.items()
         ]
         if not any(map(any, known)):
@@ -193,7 +193,9 @@ class PopMessageProcessor(Processor):
         topic, receipt = self._named(
             group, header.topic, header.queue_id, header.extra_info, header.offset
         )
-        changed = await self._pop.change_invisible(group, topic, receipt, header.invisible_time)
+        changed = await self._pop.settlement.change_invisible(
+            group, topic, receipt, header.invisible_time
+        )
         if changed is None:
             raise refused(OVER, ResponseCode.NO_MESSAGE)
         return Answer(
@@ -213,7 +215,7 @@ class PopMessageProcessor(Processor):
         request = self._request(connection, call.header)
         try:
             with _AsLongAsConnected(connection):
-                has_msg = await self._pop.wait_ready(request, connection.remote_address)
+                has_msg = await self._pop.receiver.wait_ready(request, connection.remote_address)
         except RemoteProtocolError as error:
             if error.response_code != ResponseCode.SYSTEM_BUSY:
                 raise
@@ -226,7 +228,7 @@ class PopMessageProcessor(Processor):
         header = call.header
         check_group(header.consumer_group)
         self._find_topic(header.topic)
-        count = self._pop.waiting(header.consumer_group, header.topic)
+        count = self._pop.receiver.waiting(header.consumer_group, header.topic)
         return Answer(header=PollingInfoResponseHeader(polling_num=count))
 
     @handles(RequestCode.PEEK_MESSAGE, PeekMessageRequestHeader)

@@ -245,13 +245,13 @@ MUTANTS: Final = (
     ),
     # Messages in flight
     Mutant(
-        "broker/pop/taking.py",
-        "            limits.per_group - queue.source.group.in_flight,\n",
+        "broker/pop/in_flight.py",
+        "            self._per_group - queue.source.group.in_flight,\n",
         "",
         "broker/pop/test_limits.py",
     ),
     Mutant(
-        "broker/pop/taking.py",
+        "broker/pop/delivering.py",
         "elif attempt > take.attempts_max:",
         "elif attempt >= take.attempts_max:",
         "broker/pop/test_service.py",

@@ -129,9 +129,7 @@ def originals_end_with_their_copies_on_the_way(patch: Patch) -> None:
     add = moves.Moves.add
 
     def broken(self: moves.Moves, delivery: Any, told: Any = None) -> None:
-        service_of = self._owner
-        assert isinstance(service_of, service.PopService)
-        service_of.journal.note(Done(delivery.queue.key, delivery.offset))
+        self._in_flight.journal.note(Done(delivery.queue.key, delivery.offset))
         add(self, delivery, told)
 
     patch.setattr(moves.Moves, "add", broken)

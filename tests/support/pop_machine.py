@@ -148,7 +148,7 @@ class PopMachine(BrokerMachine):
         self._begin(self._pop, request)
 
     async def _pop(self, request: PopRequest) -> None:
-        for popped in await self.parts.pop.receive(request):
+        for popped in await self.parts.pop.receiver.receive(request):
             self._handed(request, popped)
 
     def _handed(self, request: PopRequest, popped: Popped) -> None:
@@ -168,24 +168,24 @@ class PopMachine(BrokerMachine):
         """A message is consumed; the handle may be an old one."""
         held = self._some()
         if held is not None:
-            self._begin(self._end, held, self.parts.pop.ack)
+            self._begin(self._end, held, self.parts.pop.settlement.ack)
 
     def ack_all(self) -> None:
         """All messages in hand are."""
         for held in self.hands:
-            self._begin(self._end, held, self.parts.pop.ack)
+            self._begin(self._end, held, self.parts.pop.settlement.ack)
         self.hands.clear()
 
     def forward(self) -> None:
         """A message is given up."""
         held = self._some()
         if held is not None:
-            self._begin(self._end, held, self.parts.pop.forward_to_dlq)
+            self._begin(self._end, held, self.parts.pop.settlement.forward_to_dlq)
 
     async def _end(self, held: Held, end: Callable[[str, str, Receipt], Awaitable[bool]]) -> None:
         what, asked = Consumed(held.group, held.number), self.pops.in_order()
         self.pops.asked[what] += 1
-        if end == self.parts.pop.forward_to_dlq:
+        if end == self.parts.pop.settlement.forward_to_dlq:
             self.pops.forwarded.add(what)
         if await end(held.group, TOPIC, held.receipt):
             if not self.pops.is_taken_back(held.group, held.place, asked):
@@ -201,7 +201,7 @@ class PopMachine(BrokerMachine):
             self._begin(self._change, held, self.rng.choice((0, 500, 4000)))
 
     async def _change(self, held: Held, invisible_ms: int) -> None:
-        receipt = await self.parts.pop.change_invisible(
+        receipt = await self.parts.pop.settlement.change_invisible(
             held.group, TOPIC, held.receipt, invisible_ms
         )
         if receipt is not None:
@@ -212,11 +212,11 @@ class PopMachine(BrokerMachine):
         """An answer could not be handed over."""
         held = self._some()
         if held is not None:
-            self.parts.pop.give_back(held.group, TOPIC, [held.receipt])
+            self.parts.pop.settlement.give_back(held.group, TOPIC, [held.receipt])
 
     def release(self) -> None:
         """A client is gone."""
-        self.parts.pop.release_client(self.rng.choice(CLIENTS), self.rng.choice(GROUPS))
+        self.parts.pop.settlement.release_client(self.rng.choice(CLIENTS), self.rng.choice(GROUPS))
 
     def delete_topic(self) -> None:
         """The topic goes; the next message makes it anew."""

@@ -115,7 +115,7 @@ async def test_it_ends_with_the_account_or_its_right(
     assert peer.connection.close_reason == "revoked" and peer.transport.ended == "close"
     answer = await answered(lives, other, others)
     assert answer is not None and answer.code == ResponseCode.SUCCESS
-    assert not lives.life.parts.holding.count and not lives.life.parts.pop.waiting_count
+    assert not lives.life.parts.holding.count and not lives.life.parts.pop.receiver.waiting_count
 
 
 async def test_a_membership_ends(lives: BrokerLives) -> None:

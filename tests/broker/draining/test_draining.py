@@ -472,7 +472,7 @@ async def test_who_pops_and_has_not_heard_of_it_is_waited_for(tmp_path: Path) ->
         receiving = asyncio.create_task(here.receive())
         async with SimpleConsumer("orders", group="h", client=slow, await_duration=LIMIT_S) as late:
             waiting = asyncio.create_task(late.receive())
-            await until(lambda: second.parts.pop.waiting_count == 2)
+            await until(lambda: second.parts.pop.receiver.waiting_count == 2)
             await page(second, "POST", "/drainz?refresh=0.5")
 
             async def waits_for_one() -> bool:
@@ -487,7 +487,7 @@ async def test_who_pops_and_has_not_heard_of_it_is_waited_for(tmp_path: Path) ->
             return (await page(second, "GET", "/drainz"))[0] == 200
 
         await until(is_drained)
-        assert second.parts.pop.waiting_count == 0
+        assert second.parts.pop.receiver.waiting_count == 0
         await second.stop()
         async with Producer(client=client) as producer:
             await producer.send(Message("orders", b"x"))

@@ -139,7 +139,7 @@ class Cluster:
 
     def waiting(self, number: int) -> int:
         """Return the polls that wait at one broker."""
-        return self.brokers[number].parts.pop.waiting(GROUP, TOPIC)
+        return self.brokers[number].parts.pop.receiver.waiting(GROUP, TOPIC)
 
     def handed_on(self) -> dict[tuple[str, int], int]:
         """Return what the first endpoint has handed on."""

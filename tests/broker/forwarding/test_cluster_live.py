@@ -213,7 +213,7 @@ async def test_a_poll_at_another_broker_is_answered_when_this_endpoint_stops(
     async with open_cluster(tmp_path, "CLUSTER", "LOCAL") as cluster, cluster.client() as client:
         polls = [asyncio.ensure_future(all_of(client.begin(name))) for name in NAMES[:2]]
         await until(lambda: cluster.waiting(0) == cluster.waiting(1) == 1)
-        cluster.brokers[0].parts.pop.end_polls()
+        cluster.brokers[0].parts.pop.receiver.end_polls()
         first = cluster.brokers[0].parts.grpc
         assert first is not None
         await first.stop()

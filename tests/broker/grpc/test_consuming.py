@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed
 
 from skylarkmq.broker.grpc.calls import Call, RpcRefused, failure
 from skylarkmq.broker.grpc.receiving import Receiving
-from skylarkmq.broker.pop.service import WAITING_MAX
+from skylarkmq.broker.pop.receiving import WAITING_MAX
 from skylarkmq.protocol.bodies.group import (
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
@@ -385,7 +385,7 @@ async def test_what_a_lost_push_consumer_has_comes_again_soon() -> None:
     rig.send_all(2)
     await rig.take(auto_renew=True, batch_size=1)
     await rig.take(auto_renew=True, batch_size=1, client="other")
-    rig.pop.release_client(CLIENT, GROUP)
+    rig.pop.settlement.release_client(CLIENT, GROUP)
     await rig.advance(0.5)
     assert not (await rig.take()).messages
     await rig.advance(1)
@@ -397,7 +397,7 @@ async def test_what_a_simple_consumer_has_stays_its_own() -> None:
     rig = ConsumerRig().start()
     rig.send_all(1)
     (handle,) = (await rig.take(invisible_duration={"seconds": 60})).handles
-    rig.pop.release_client(CLIENT, GROUP)
+    rig.pop.settlement.release_client(CLIENT, GROUP)
     await rig.advance(30)
     assert await rig.done(handle) == Code.OK
 
@@ -441,7 +441,7 @@ async def test_so_many_polls_wait_and_no_more() -> None:
     hour = {"seconds": 3600}
     polls = [rig.begin_receive(deadline_s=23, invisible_duration=hour) for _ in range(WAITING_MAX)]
     await rig.rest()
-    assert rig.pop.waiting(GROUP, TOPIC) == WAITING_MAX
+    assert rig.pop.receiver.waiting(GROUP, TOPIC) == WAITING_MAX
     refused = rig.begin_receive()
     await rig.rest()
     assert refused.code == Code.TOO_MANY_REQUESTS
@@ -451,7 +451,7 @@ async def test_so_many_polls_wait_and_no_more() -> None:
     assert sum(len(poll.messages) for poll in polls) == 1
     await rig.advance(21)
     assert all(poll.task.done() for poll in polls)
-    assert rig.pop.waiting(GROUP, TOPIC) == 0
+    assert rig.pop.receiver.waiting(GROUP, TOPIC) == 0
     assert [poll.code for poll in polls].count(Code.MESSAGE_NOT_FOUND) == WAITING_MAX - 1
 
 
@@ -476,5 +476,5 @@ async def test_polls_that_come_and_go_leave_nothing() -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 200_000  # of 1,000 polls
-    assert rig.pop.waiting(GROUP, TOPIC) == 0
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting(GROUP, TOPIC) == 0
+    assert rig.pop.receiver.waiting_count == 0

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.pop.service import WAITING_MAX
+from skylarkmq.broker.pop.receiving import WAITING_MAX
 from skylarkmq.client import Producer
 from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.v5 import schema_pb2 as v5
@@ -70,7 +70,7 @@ class Rig:
     @property
     def waiting(self) -> int:
         """Polls that wait in the broker."""
-        return self.broker.parts.pop.waiting(GROUP, TOPIC)
+        return self.broker.parts.pop.receiver.waiting(GROUP, TOPIC)
 
     @property
     def mark(self) -> int:

@@ -49,6 +49,7 @@ class ScriptedPop:
         self.known: set[Receipt] = set(RECEIPTS)
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
+        self.receiver = self.settlement = self
 
     async def receive(self, request: PopRequest, remote_address: str) -> list[Popped]:
         self.requests.append(request)

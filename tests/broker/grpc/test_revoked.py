@@ -53,9 +53,9 @@ class Waiting:
         self.stream = self.client.telemetry()
         await self.stream.write(v5.TelemetryCommand(settings=subscription(TOPIC, group=GROUP)))
         assert (await self.stream.read()).status.code == Code.OK
-        waiting = self._broker.parts.pop.waiting_count
+        waiting = self._broker.parts.pop.receiver.waiting_count
         self.receive = asyncio.ensure_future(self.take())
-        await until(lambda: self._broker.parts.pop.waiting_count > waiting, "the receive")
+        await until(lambda: self._broker.parts.pop.receiver.waiting_count > waiting, "the receive")
 
     async def take(self) -> list[v5.ReceiveMessageResponse]:
         request = v5.ReceiveMessageRequest(group=resource(GROUP), batch_size=4, auto_renew=True)
@@ -110,7 +110,9 @@ async def test_its_receive_its_stream_and_its_membership_end(
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await goes.receive
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert parts.pop.waiting_count == bool(name), "the other one waits on, by the same socket"
+        assert parts.pop.receiver.waiting_count == bool(name), (
+            "the other one waits on, by the same socket"
+        )
         await until(goes.stream.done, "the end of its stream")
         ids = {each.client_id for each in parts.consumers.clients(GROUP).values()}
         assert ids == ({"client-of-reader-two"} if name else set())

@@ -56,7 +56,7 @@ class Client:
     async def step(self) -> None:
         """Do one thing."""
         steps = [self.send, self.receive, self.receive, self.receive, self.ack, self.ack,
-                 self.ack_stale, self.change, self.renew, self.give_back, self.wait,
+                 self.ack_stale, self.change, self.give_back, self.wait,
                  self.restart]  # fmt: skip
         await self.rng.choice(steps)()
         self.check_marks()
@@ -150,27 +150,20 @@ class Client:
         if known is None or known.receipt is None:
             return
         may_be_over, seconds = self.is_over(known), self.rng.choice([0, 2, 30])
-        changed = await self.rig.pop.change_invisible(GROUP, TOPIC, known.receipt, seconds * 1000)
+        changed = await self.rig.pop.settlement.change_invisible(
+            GROUP, TOPIC, known.receipt, seconds * 1000
+        )
         assert changed is not None or may_be_over, "a handle ends before its time"
         if changed is not None:
             self.stale.append(known.receipt)
             known.receipt = changed
             known.until_s = self.rig.clock.monotonic() + seconds
 
-    async def renew(self) -> None:
-        known = self.in_hand()
-        if known is not None and known.receipt is not None:
-            may_be_over = self.is_over(known)
-            is_renewed = self.rig.pop.renew(GROUP, TOPIC, known.receipt, INVISIBLE_S * 1000)
-            assert is_renewed or may_be_over, "a handle ends before its time"
-            if is_renewed:
-                known.until_s = self.rig.clock.monotonic() + INVISIBLE_S
-
     async def give_back(self) -> None:
         known = self.in_hand()
         if known is None or known.receipt is None or self.is_over(known):
             return
-        self.rig.pop.give_back(GROUP, TOPIC, [known.receipt])
+        self.rig.pop.settlement.give_back(GROUP, TOPIC, [known.receipt])
         self.stale.append(known.receipt)
         known.is_in_hand = False
         known.deliveries -= 1
@@ -207,7 +200,7 @@ class Client:
                 break
         lost = [body for body, known in self.known.items() if not known.is_done]
         assert not lost, "messages are lost"
-        assert self.rig.pop.taker.in_flight == 0
+        assert self.rig.pop.in_flight.room.count == 0
         for queue_id in range(QUEUES):
             assert self.rig.mark(queue_id) in (-1, self.rig.store.max_offset(TOPIC, queue_id))
         state: Any = self.rig.journal.state()

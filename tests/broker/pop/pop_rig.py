@@ -84,7 +84,7 @@ class PopRig(GroupRig):
 
     def __init__(self, files: CrashDisk | None = None, **config: Any) -> None:
         super().__init__(files, **config)
-        self.journal = MemoryJournal()
+        self.journal: Any = MemoryJournal()
         self.stats = BrokerStats()
         self.pop = PopService(self.context, self.journal, self.clock, self.stats)
 
@@ -104,8 +104,9 @@ class PopRig(GroupRig):
 
     def restart(self) -> None:
         """Begin anew with what the journal and the tables say."""
-        self.pop.lapses.stop()
-        self.pop.registry.clear()
+        self.pop.in_flight.timeouts.stop()
+        self.pop.registry.groups.clear()
+        self.pop.registry.by_topic.clear()
         self.pop = PopService(self.context, self.journal, self.clock, self.stats)
         self.pop.load()
         self.pop.start()
@@ -146,7 +147,9 @@ class PopRig(GroupRig):
         self, count: int = 32, wait_s: float = 20, **changes: Any
     ) -> asyncio.Task[list[Popped]]:
         """Begin a receive, which may wait."""
-        return asyncio.create_task(self.pop.receive(self.request(count, wait_s, **changes)))
+        return asyncio.create_task(
+            self.pop.receiver.receive(self.request(count, wait_s, **changes))
+        )
 
     async def bodies(self, count: int = 32, **changes: Any) -> list[bytes]:
         """Receive, and return the bodies."""
@@ -154,7 +157,7 @@ class PopRig(GroupRig):
 
     async def ack(self, receipt: Receipt, group: str = GROUP, topic: str = TOPIC) -> bool:
         """Acknowledge."""
-        return await self.pop.ack(group, topic, receipt)
+        return await self.pop.settlement.ack(group, topic, receipt)
 
     async def rest(self) -> None:
         """Let tasks and workers do all that they can do now."""

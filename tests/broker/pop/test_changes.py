@@ -34,7 +34,8 @@ async def test_a_reset_wins_and_ends_what_is_in_hand(target: int) -> None:
     assert await rig.ack(popped[0].receipt)
     assert rig.offsets.commit("admin", GROUP, TOPIC, 0, target)
     assert not await rig.ack(popped[1].receipt)
-    assert not rig.pop.renew(GROUP, TOPIC, popped[2].receipt, 1000)
+    change = rig.pop.settlement.change_invisible
+    assert await change(GROUP, TOPIC, popped[2].receipt, 1000) is None
     assert rig.mark() == target
     assert await rig.bodies() == [b"%d" % number for number in range(target, 5)]
     await rig.advance(20)
@@ -92,7 +93,7 @@ async def test_a_deleted_topic_takes_what_is_in_hand_with_it() -> None:
     assert not await rig.ack(last.receipt)
     await rig.advance(60)
     assert RETRY not in rig.topics.table
-    assert rig.pop.taker.in_flight == 0
+    assert rig.pop.in_flight.room.count == 0
     assert not rig.journal.state().keys
 
 
@@ -190,6 +191,21 @@ async def test_what_4x_consumers_gave_back_comes_by_its_own_topic() -> None:
     assert rig.mark(topic="%RETRY%G") == 3
 
 
+async def test_an_old_retry_that_waits_for_its_topic_comes_once_after_a_stop() -> None:
+    rig = PopRig().start()
+    rig.topic("U", 1)
+    rig.topic("%RETRY%G", 1)
+    given_back(rig, b"U1", "U")
+    assert await rig.receive() == []
+    stopping = asyncio.create_task(rig.pop.stop())
+    await rig.rest()
+    assert stopping.done()
+    rig.pop.start()
+    await rig.advance(1)
+    assert [message_of(one).body for one in await rig.receive(topic="U")] == [b"U1"]
+    assert await rig.receive(topic="U") == []
+
+
 async def test_an_old_retry_that_lapses_goes_to_the_new_topic_of_retries() -> None:
     rig = PopRig().start()
     rig.topic("%RETRY%G", 1)
@@ -246,7 +262,7 @@ async def test_handles_outlast_a_restart_and_what_was_acknowledged_stays_away() 
     popped = await rig.receive(invisible_ms=30_000)
     (by_body) = {message_of(one).body: one.receipt for one in popped}
     assert await rig.ack(by_body[b"1"])
-    changed = await rig.pop.change_invisible(GROUP, TOPIC, by_body[b"2"], 60_000)
+    changed = await rig.pop.settlement.change_invisible(GROUP, TOPIC, by_body[b"2"], 60_000)
     assert changed is not None
     await rig.pop.stop()
     rig.restart()
@@ -283,7 +299,7 @@ async def test_what_was_given_back_comes_again_after_a_restart_not_counted() -> 
     rig = PopRig().start()
     rig.send_all(2)
     popped = await rig.receive()
-    rig.pop.give_back(GROUP, TOPIC, [popped[0].receipt])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [popped[0].receipt])
     await rig.ack(popped[1].receipt)
     rig.restart()
     assert [one.attempt for one in await rig.receive()] == [1]
@@ -432,7 +448,7 @@ async def test_a_reset_while_such_a_retry_is_read_wins(monkeypatch: pytest.Monke
     await rig.advance(11)
     assert await rig.receive() == []
     assert rig.mark() == 1
-    assert rig.pop.taker.in_flight == 0
+    assert rig.pop.in_flight.room.count == 0
 
 
 async def test_topics_of_retries_that_have_one_name_do_not_mix() -> None:

@@ -65,9 +65,9 @@ async def test_an_acknowledgement_after_one_that_is_still_out_does_not_count_yet
         assert await rig.ack(one.receipt)
         assert await rig.ack(one.receipt), "once more is no error"
     assert rig.mark() == 0
-    changed = await rig.pop.change_invisible(GROUP, TOPIC, popped[1].receipt, 60_000)
+    changed = await rig.pop.settlement.change_invisible(GROUP, TOPIC, popped[1].receipt, 60_000)
     assert changed is None, "it is acknowledged"
-    rig.pop.give_back(GROUP, TOPIC, [popped[1].receipt])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [popped[1].receipt])
     assert await receive(rig) == []
     await rig.advance(10.2)
     again = await receive(rig, count=3)
@@ -86,7 +86,9 @@ async def test_a_changed_time_brings_what_was_acknowledged_after_it_again() -> N
     rig.send_all(4)
     popped = await receive(rig, count=3, invisible_ms=60_000)
     assert await rig.ack(popped[0].receipt)
-    assert await rig.pop.change_invisible(GROUP, TOPIC, popped[1].receipt, 2000) is not None
+    assert (
+        await rig.pop.settlement.change_invisible(GROUP, TOPIC, popped[1].receipt, 2000) is not None
+    )
     assert await rig.ack(popped[2].receipt)
     assert rig.mark() == 1
     task = rig.begin(is_fifo=True)
@@ -141,7 +143,7 @@ async def test_the_same_attempt_gets_nothing_acknowledged_without_one_before_it(
     rig.send_all(3)
     first = await receive(rig, "a", invisible_ms=60_000)
     assert await rig.ack(first[1].receipt)
-    rig.pop.give_back(GROUP, TOPIC, [first[0].receipt])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [first[0].receipt])
     second = await receive(rig, "a", invisible_ms=60_000)
     assert bodies(second) == [b"2"]
     assert await rig.ack(first[1].receipt), "it counts as before"
@@ -159,7 +161,7 @@ async def test_an_acknowledged_message_is_no_dead_letter_for_one_before_it() -> 
     assert (first.attempt, others[0].attempt) == (2, 2)  # the last one
     for one in others:
         assert await rig.ack(one.receipt)
-    rig.pop.give_back(GROUP, TOPIC, [first.receipt])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [first.receipt])
     await rig.advance(1.2)
     again = await receive(rig, invisible_ms=10_000)
     assert bodies(again) == [b"0", b"1", b"2"]
@@ -201,7 +203,7 @@ async def test_after_a_restart_of_an_unordered_group_acknowledged_is_done() -> N
     rig.restart()
     assert await rig.ack(popped[0].receipt)
     assert rig.mark() == 2
-    assert rig.pop.taker.in_flight == 0
+    assert rig.pop.in_flight.room.count == 0
     assert not any(found.rows for found in rig.journal.state().keys.values())
 
 
@@ -234,7 +236,7 @@ async def test_a_changed_invisible_time_blocks_the_queue_so_long() -> None:
     rig = PopRig().start()
     rig.send_all(2)
     popped = await receive(rig, "a", invisible_ms=10_000)
-    changed = await rig.pop.change_invisible(GROUP, TOPIC, popped[0].receipt, 30_000)
+    changed = await rig.pop.settlement.change_invisible(GROUP, TOPIC, popped[0].receipt, 30_000)
     assert changed is not None
     task = rig.begin(attempt_id="b", is_fifo=True, wait_s=60)
     await rig.advance(11)
@@ -248,7 +250,7 @@ async def test_an_undelivered_batch_comes_again_in_order_not_counted() -> None:
     rig = PopRig().start()
     rig.send_all(3)
     popped = await receive(rig, "a")
-    rig.pop.give_back(GROUP, TOPIC, [one.receipt for one in reversed(popped)])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [one.receipt for one in reversed(popped)])
     assert await receive(rig, "b") == []
     await rig.advance(1.2)
     again = await receive(rig, "b")
@@ -279,7 +281,9 @@ async def test_a_forwarded_message_frees_its_queue() -> None:
     rig.send_all(2)
     popped = await receive(rig, "a", count=1)
     task = rig.begin(attempt_id="b", is_fifo=True)
-    forwarding = asyncio.create_task(rig.pop.forward_to_dlq(GROUP, TOPIC, popped[0].receipt))
+    forwarding = asyncio.create_task(
+        rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, popped[0].receipt)
+    )
     await rig.rest()
     assert forwarding.result()
     assert bodies(task.result()) == [b"1"]

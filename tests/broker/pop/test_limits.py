@@ -9,7 +9,7 @@ import pytest
 
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.metrics.pop_families import pop_families
-from skylarkmq.broker.pop import moves, service, taking
+from skylarkmq.broker.pop import delivering, moves, receiving, taking
 from skylarkmq.broker.pop.consumption import PopGroup, Source
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.handles import Receipt, parse
@@ -78,7 +78,7 @@ async def test_a_reset_makes_room() -> None:
 
 
 async def test_too_many_waiting_receives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "WAITING_MAX", 3)
+    monkeypatch.setattr(receiving, "WAITING_MAX", 3)
     rig = PopRig().start()
     tasks = [rig.begin() for _ in range(4)]
     await rig.rest()
@@ -90,7 +90,7 @@ async def test_too_many_waiting_receives_are_refused(monkeypatch: pytest.MonkeyP
     for task in tasks[:3]:
         task.cancel()
     await rig.rest()
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting_count == 0
     assert rig.clock.pending_count <= 10
 
 
@@ -98,12 +98,12 @@ async def test_past_the_bound_the_address_with_most_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By whichever protocol it came, and whatever group it is of."""
-    monkeypatch.setattr(service, "WAITING_IN_ALL_MAX", 10)
+    monkeypatch.setattr(receiving, "WAITING_IN_ALL_MAX", 10)
     rig = PopRig().start()
 
     def begin(address: str, group: str = GROUP) -> asyncio.Task[list[Popped]]:
         request = rig.request(wait_s=20, group=group)
-        return asyncio.create_task(rig.pop.receive(request, f"{address}:4711"))
+        return asyncio.create_task(rig.pop.receiver.receive(request, f"{address}:4711"))
 
     async def is_waiting(task: asyncio.Task[list[Popped]]) -> bool:
         await rig.rest()
@@ -122,14 +122,16 @@ async def test_past_the_bound_the_address_with_most_makes_room(
     over = [number for number, task in enumerate(strangers) if task.done()]
     assert over == [0, 1, 3], "the oldest of 7"
     assert [strangers[number].result() for number in over] == [[], [], []]
-    assert rig.pop.waiting_count == 10
-    looking = asyncio.create_task(rig.pop.wait_ready(rig.request(wait_s=20), "192.0.2.8:1"))
+    assert rig.pop.receiver.waiting_count == 10
+    looking = asyncio.create_task(
+        rig.pop.receiver.wait_ready(rig.request(wait_s=20), "192.0.2.8:1")
+    )
     await rig.rest()
     assert strangers[4].done()
     for task in (*strangers, *honest, looking):
         task.cancel()
     await rig.rest()
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting_count == 0
 
 
 async def test_too_many_queues_make_room_of_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +149,7 @@ async def test_too_many_queues_make_room_of_idle_ones(monkeypatch: pytest.Monkey
         rig.send(b"y", topic=name)
         held += [one.receipt for one in await rig.receive(topic=name)]
     with pytest.raises(RemoteProtocolError) as caught:
-        await rig.pop.receive(rig.request(1, 0, topic="C"))
+        await rig.pop.receiver.receive(rig.request(1, 0, topic="C"))
     assert caught.value.response_code == ResponseCode.SYSTEM_BUSY
     assert await rig.ack(held[0], topic="A")
 
@@ -158,7 +160,7 @@ async def test_a_full_disk_refuses_receives_alone() -> None:
     (one,) = await rig.receive(count=1)
     rig.journal.why = "the disk is full"
     with pytest.raises(RemoteProtocolError) as caught:
-        await rig.pop.receive(rig.request())
+        await rig.pop.receiver.receive(rig.request())
     assert caught.value.response_code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert await rig.ack(one.receipt)
 
@@ -207,7 +209,7 @@ async def test_one_queue_alone_may_be_asked_for() -> None:
 
 
 async def test_a_receive_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking, "SIZE_MAX", 10_000)
+    monkeypatch.setattr(delivering, "SIZE_MAX", 10_000)
     rig = PopRig().start(queues=4)
     for queue_id in range(4):
         rig.send(bytes(8000), queue_id=queue_id, properties=b"")
@@ -275,12 +277,12 @@ async def test_a_dead_letter_that_is_refused_leaves_the_handle_as_it_was(
     rig.send(b"x")
     (one,) = await rig.receive()
     monkeypatch.setattr(rig.store.cleaning, "refusal", lambda: "the disk is full")
-    task = asyncio.create_task(rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt))
+    task = asyncio.create_task(rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, one.receipt))
     await rig.rest()
     with pytest.raises(RemoteProtocolError):
         task.result()
     monkeypatch.undo()
-    task = asyncio.create_task(rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt))
+    task = asyncio.create_task(rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, one.receipt))
     await rig.rest()
     assert task.result()
     assert len(rig.stored(DEAD)) == 1
@@ -328,6 +330,24 @@ async def test_a_receive_that_is_cancelled_while_it_reads_has_nothing() -> None:
     assert await rig.bodies() == [b"0", b"1", b"2"]
 
 
+async def test_a_dead_letter_that_a_cancelled_receive_has_found_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = PopRig().start(queues=2)
+    assert await rig.receive() == []
+    rig.send(b"dead", queue_id=0, reconsume_times=17)
+    rig.send(b"cold", queue_id=1)
+    monkeypatch.setattr(rig.store, "is_cold", lambda _topic, queue_id, _offset: queue_id == 1)
+    task = rig.begin()
+    await asyncio.sleep(0)
+    task.cancel()
+    await rig.rest()
+    assert task.cancelled()
+    assert [message.body for message in rig.stored(DEAD)] == [b"dead"]
+    await rig.advance(1)
+    assert rig.mark() == 1
+
+
 @pytest.mark.usefixtures("_cold")
 async def test_a_receive_that_is_to_wait_no_more_while_it_reads_ends_with_the_read() -> None:
     rig = PopRig().start()
@@ -337,7 +357,7 @@ async def test_a_receive_that_is_to_wait_no_more_while_it_reads_ends_with_the_re
     await settle(3)
     (queue,) = rig.pop.registry.queues()
     assert queue.is_reading
-    assert rig.pop.end_polls_of({TOPIC}) == 1
+    assert rig.pop.receiver.end_polls_of({TOPIC}) == 1
     await rig.rest()
     assert task.result() == []
 
@@ -345,33 +365,33 @@ async def test_a_receive_that_is_to_wait_no_more_while_it_reads_ends_with_the_re
 async def test_wait_ready_takes_nothing() -> None:
     rig = PopRig().start()
     request = rig.request(1, 20)
-    task = asyncio.create_task(rig.pop.wait_ready(request))
+    task = asyncio.create_task(rig.pop.receiver.wait_ready(request))
     await rig.rest()
-    assert rig.pop.waiting(GROUP, TOPIC) == 1
+    assert rig.pop.receiver.waiting(GROUP, TOPIC) == 1
     rig.send(b"x")
     await rig.rest()
     assert task.result()
-    assert await rig.pop.wait_ready(rig.request())
+    assert await rig.pop.receiver.wait_ready(rig.request())
     assert await rig.bodies() == [b"x"]
-    task = asyncio.create_task(rig.pop.wait_ready(rig.request(1, 2)))
+    task = asyncio.create_task(rig.pop.receiver.wait_ready(rig.request(1, 2)))
     await rig.advance(2.1)
     assert not task.result()
 
 
 async def test_receives_that_wait_for_a_topic_are_answered_when_that_is_to_move() -> None:
     rig = PopRig().start()
-    looks = asyncio.create_task(rig.pop.wait_ready(rig.request(1, 20)))
+    looks = asyncio.create_task(rig.pop.receiver.wait_ready(rig.request(1, 20)))
     tasks = [rig.begin(), rig.begin()]
     await rig.rest()
-    assert rig.pop.end_polls_of({"other"}) == 0
-    assert rig.pop.end_polls_of({TOPIC}) == 3
+    assert rig.pop.receiver.end_polls_of({"other"}) == 0
+    assert rig.pop.receiver.end_polls_of({TOPIC}) == 3
     await rig.rest()
     assert not looks.result()
     assert [task.result() for task in tasks] == [[], []]
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting_count == 0
     again = rig.begin()
     await rig.rest()
-    assert rig.pop.waiting_count == 1, "who comes again waits as ever"
+    assert rig.pop.receiver.waiting_count == 1, "who comes again waits as ever"
     rig.send(b"x")
     await rig.rest()
     assert len(again.result()) == 1
@@ -379,7 +399,7 @@ async def test_receives_that_wait_for_a_topic_are_answered_when_that_is_to_move(
 
 async def test_a_wait_that_takes_nothing_does_not_keep_others_from_it() -> None:
     rig = PopRig().start()
-    looks = asyncio.create_task(rig.pop.wait_ready(rig.request(1, 20)))
+    looks = asyncio.create_task(rig.pop.receiver.wait_ready(rig.request(1, 20)))
     await rig.rest()
     task = rig.begin()
     await rig.rest()
@@ -548,12 +568,12 @@ async def test_the_figures_of_a_group() -> None:
     }
     waits.cancel()
     await rig.advance(11)
-    assert rig.pop.ready(GROUP, TOPIC) == 4
-    await rig.receive()
     (main, _) = rig.pop.registry.all()
-    assert (main.in_flight, main.redelivered, rig.pop.ready(GROUP, TOPIC)) == (4, 2, 0)
+    assert rig.pop.receiver.ready_of(main) == 4
+    await rig.receive()
+    assert (main.in_flight, main.redelivered, rig.pop.receiver.ready_of(main)) == (4, 2, 0)
     assert rig.stats.pulled_by(TOPIC, GROUP) == {0: 5}
-    assert rig.pop.ready("none", TOPIC) == rig.pop.waiting("none", TOPIC) == 0
+    assert rig.pop.receiver.waiting("none", TOPIC) == 0
 
 
 async def test_long_ids_are_refused_and_places_below_zero_are_none() -> None:
@@ -561,7 +581,7 @@ async def test_long_ids_are_refused_and_places_below_zero_are_none() -> None:
     rig.send(b"x")
     for changes in ({"attempt_id": "a" * 256}, {"client_id": "a" * 256}):
         with pytest.raises(RemoteProtocolError) as caught:
-            await rig.pop.receive(rig.request(1, 0, **changes))
+            await rig.pop.receiver.receive(rig.request(1, 0, **changes))
         assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
     (one,) = await rig.receive()
     assert not await rig.ack(one.receipt._replace(queue_id=-1))
@@ -579,7 +599,7 @@ async def test_a_thousand_waiting_receives_cost_an_arrival_one_look(
     looks = 0
     take = taking.Taker.take
 
-    def counted(taker: taking.Taker, one: taking.Take) -> None:
+    def counted(taker: taking.Taker, one: delivering.Take) -> None:
         nonlocal looks
         looks += 1
         take(taker, one)
@@ -592,4 +612,4 @@ async def test_a_thousand_waiting_receives_cost_an_arrival_one_look(
     for task in tasks:
         task.cancel()
     await rig.rest()
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting_count == 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from skylarkmq.broker.pop import consumption as consumptions
-from skylarkmq.broker.pop import service as services
-from skylarkmq.broker.pop import taking
+from skylarkmq.broker.pop import settlement
 from skylarkmq.broker.pop.consumption import Consumption
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
+from skylarkmq.broker.pop.delivering import Deliverer
 from skylarkmq.broker.pop.handles import Receipt
-from skylarkmq.broker.pop.service import PopService
+from skylarkmq.broker.pop.in_flight import InFlight
+from skylarkmq.broker.pop.settlement import Settlement
+from skylarkmq.broker.pop.states import ACKNOWLEDGED, ACQUIRED, RELEASED
 from skylarkmq.broker.pop.taking import Taker
 from tests.broker.pop.model import run
 
@@ -34,40 +36,47 @@ def _mark_ahead(patch: pytest.MonkeyPatch) -> None:
 def _any_serial(patch: pytest.MonkeyPatch) -> None:
     def find(consumption: Consumption, receipt: Receipt) -> Delivery | None:
         queue = consumption.queue_of(receipt.kind, receipt.queue_id)
-        return None if queue is None else queue.in_flight.get(receipt.offset)
+        delivery = None if queue is None else queue.in_flight.get(receipt.offset)
+        return delivery if delivery is not None and delivery.state is ACQUIRED else None
 
-    patch.setattr(services, "_find", find)
+    patch.setattr(settlement, "_find", find)
 
 
 def _not_noted(patch: pytest.MonkeyPatch) -> None:
-    def done(pop: Any, _: object, delivery: Delivery) -> None:
-        pop.taker.end(delivery)
+    end = InFlight._end
 
-    patch.setattr(PopService, "_done", done)
+    def unnoted(it: Any, delivery: Delivery) -> None:
+        journal = it.journal
+        it.journal = SimpleNamespace(note=lambda _: None)
+        end(it, delivery)
+        it.journal = journal
+
+    patch.setattr(InFlight, "_end", unnoted)
 
 
 def _given_back_counts(patch: pytest.MonkeyPatch) -> None:
-    def rest(pop: Any, delivery: Delivery) -> None:
-        consumptions.let_go(delivery)
-        delivery.attempt += 1
-        pop._hold(delivery, 1000)
+    rest = InFlight.rest
 
-    patch.setattr(PopService, "_rest", rest)
+    def counted(it: InFlight, delivery: Delivery) -> None:
+        delivery.attempt += 1
+        rest(it, delivery)
+
+    patch.setattr(InFlight, "rest", counted)
 
 
 def _lapsed_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def lapse(pop: Any, delivery: Delivery) -> None:
-        pop._done(None, delivery)
+    def expire(it: Any, delivery: Delivery) -> None:
+        it._in_flight.drop(delivery)
 
-    patch.setattr(PopService, "_lapse", lapse)
+    patch.setattr(Settlement, "_expire", expire)
 
 
 def _not_counted(patch: pytest.MonkeyPatch) -> None:
-    def lapse(pop: Any, delivery: Delivery) -> None:
-        consumptions.let_go(delivery)
-        pop._come_again(delivery)
+    def expire(it: Any, delivery: Delivery) -> None:
+        delivery.let_go(RELEASED)
+        it._in_flight.come_again(delivery)
 
-    patch.setattr(PopService, "_lapse", lapse)
+    patch.setattr(Settlement, "_expire", expire)
 
 
 def _never_blocked(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +84,11 @@ def _never_blocked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PopService, "_acknowledge", PopService._done)
+    def acknowledge(it: Any, consumption: Consumption, delivery: Delivery) -> None:
+        delivery.move_to(ACKNOWLEDGED)
+        it._done(consumption, delivery)
+
+    patch.setattr(InFlight, "acknowledge", acknowledge)
 
 
 def _acknowledged_stays(patch: pytest.MonkeyPatch) -> None:
@@ -84,19 +97,24 @@ def _acknowledged_stays(patch: pytest.MonkeyPatch) -> None:
 
 def _acknowledged_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """At a start."""
-    patch.setattr(taking, "ACKNOWLEDGED", None)
+    revive = InFlight.revive
+
+    def forgotten(it: InFlight, delivery: Delivery, serial: int, _: int) -> None:
+        revive(it, delivery, serial, 0)
+
+    patch.setattr(InFlight, "revive", forgotten)
 
 
 def _taken_twice(patch: pytest.MonkeyPatch) -> None:
-    use = Taker.use
+    deliver = Deliverer.deliver_new
 
-    def use_again(taker: Taker, queue: PopQueue, *args: Any) -> None:
+    def deliver_twice(it: Deliverer, queue: PopQueue, *args: Any) -> None:
         before = queue.next_offset
-        use(taker, queue, *args)
+        deliver(it, queue, *args)
         if queue.next_offset > before + 1 and not queue.is_fifo:
             queue.next_offset -= 1
 
-    patch.setattr(Taker, "use", use_again)
+    patch.setattr(Deliverer, "deliver_new", deliver_twice)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ async def test_a_receive_ends_with_its_time() -> None:
     assert not task.done()
     await rig.advance(0.2)
     assert task.result() == []
-    assert rig.pop.waiting_count == 0
+    assert rig.pop.receiver.waiting_count == 0
 
 
 async def test_those_who_wait_are_served_in_their_order() -> None:
@@ -144,14 +144,14 @@ async def test_change_gives_a_new_handle_and_ends_the_old_one() -> None:
     rig = PopRig().start()
     rig.send(b"x")
     (one,) = await rig.receive(invisible_ms=10_000)
-    changed = await rig.pop.change_invisible(GROUP, TOPIC, one.receipt, 30_000)
+    changed = await rig.pop.settlement.change_invisible(GROUP, TOPIC, one.receipt, 30_000)
     assert changed is not None
     assert changed.serial > one.receipt.serial
     assert not await rig.ack(one.receipt)
     await rig.advance(20)
     assert await rig.receive() == []
     assert await rig.ack(changed)
-    assert await rig.pop.change_invisible(GROUP, TOPIC, changed, 0) is None
+    assert await rig.pop.settlement.change_invisible(GROUP, TOPIC, changed, 0) is None
     await rig.advance(20)
     assert await rig.receive() == []
 
@@ -160,7 +160,7 @@ async def test_change_to_nothing_brings_it_at_once() -> None:
     rig = PopRig().start()
     rig.send(b"x")
     (one,) = await rig.receive()
-    assert await rig.pop.change_invisible(GROUP, TOPIC, one.receipt, 0) is not None
+    assert await rig.pop.settlement.change_invisible(GROUP, TOPIC, one.receipt, 0) is not None
     task = rig.begin(wait_s=5)
     await rig.advance(0.2)
     assert task.result()[0].attempt == 2
@@ -172,7 +172,9 @@ async def test_a_suspended_delivery_does_not_count() -> None:
     for _ in range(20):  # of more than its group has attempts
         (one,) = await rig.receive(invisible_ms=60_000)
         assert one.attempt == 1
-        changed = await rig.pop.change_invisible(GROUP, TOPIC, one.receipt, 5000, suspends=True)
+        changed = await rig.pop.settlement.change_invisible(
+            GROUP, TOPIC, one.receipt, 5000, suspends=True
+        )
         assert changed is not None
         assert not await rig.ack(changed), "nobody has it"
         await rig.advance(4.8)
@@ -180,18 +182,6 @@ async def test_a_suspended_delivery_does_not_count() -> None:
         await rig.advance(0.4)
     (one,) = await rig.receive()
     assert await rig.ack(one.receipt)
-
-
-async def test_a_renewed_handle_stays_what_it_is() -> None:
-    rig = PopRig().start()
-    rig.send(b"x")
-    (one,) = await rig.receive(invisible_ms=10_000)
-    await rig.advance(9)
-    assert rig.pop.renew(GROUP, TOPIC, one.receipt, 10_000)
-    await rig.advance(9)
-    assert await rig.receive() == []
-    assert await rig.ack(one.receipt)
-    assert not rig.pop.renew(GROUP, TOPIC, one.receipt, 10_000)
 
 
 async def test_a_repeated_acknowledgement_is_no_error() -> None:
@@ -210,7 +200,7 @@ async def test_what_was_not_handed_over_comes_again_after_a_second_and_is_not_co
     rig = PopRig().start()
     rig.send_all(2)
     popped = await rig.receive()
-    rig.pop.give_back(GROUP, TOPIC, [one.receipt for one in popped])
+    rig.pop.settlement.give_back(GROUP, TOPIC, [one.receipt for one in popped])
     assert not await rig.ack(popped[0].receipt)
     assert await rig.receive() == []
     task = rig.begin(wait_s=5)
@@ -227,7 +217,7 @@ async def test_what_a_client_has_in_hand_comes_again_when_it_is_gone() -> None:
     rig.send_all(2)
     await rig.receive(count=1, client_id="a", is_renewed=True)
     await rig.receive(count=1, client_id="b", is_renewed=True)
-    rig.pop.release_client("a", GROUP)
+    rig.pop.settlement.release_client("a", GROUP)
     await rig.advance(1.2)
     assert await rig.bodies() == [b"0"]
 
@@ -236,7 +226,7 @@ async def test_what_has_a_time_of_its_own_keeps_it_when_its_client_is_gone() -> 
     rig = PopRig().start()
     rig.send(b"x")
     (one,) = await rig.receive(client_id="a", invisible_ms=30_000)
-    rig.pop.release_client("a", GROUP)
+    rig.pop.settlement.release_client("a", GROUP)
     await rig.advance(20)
     assert await rig.receive() == []
     assert await rig.ack(one.receipt)
@@ -245,11 +235,10 @@ async def test_what_has_a_time_of_its_own_keeps_it_when_its_client_is_gone() -> 
 async def test_renewed_deliveries_are_prolonged_while_the_client_is_there() -> None:
     rig = PopRig(**RARE_TIMERS).start()
     rig.send(b"long")
-    (one,) = await rig.receive(client_id="a", invisible_ms=60_000, is_renewed=True)
+    await rig.receive(client_id="a", invisible_ms=60_000, is_renewed=True)
     await rig.advance(3600)
     assert await rig.receive() == []
-    assert rig.pop.renew(GROUP, TOPIC, one.receipt, 60_000)
-    rig.pop.release_client("a", GROUP)
+    rig.pop.settlement.release_client("a", GROUP)
     await rig.advance(1.2)
     assert [again.attempt for again in await rig.receive()] == [2]
 
@@ -270,11 +259,12 @@ async def test_a_message_is_forwarded_to_the_dead_letters_once() -> None:
     rig.send(b"bad")
     (one,) = await rig.receive()
     tasks = [
-        asyncio.create_task(rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt)) for _ in range(2)
+        asyncio.create_task(rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, one.receipt))
+        for _ in range(2)
     ]
     await rig.rest()
     assert [task.result() for task in tasks] == [True, True]
-    assert await rig.pop.forward_to_dlq(GROUP, TOPIC, one.receipt)
+    assert await rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, one.receipt)
     assert [message.body for message in rig.stored(DEAD)] == [b"bad"]
     await rig.advance(0.5)
     assert rig.mark() == 1
@@ -360,6 +350,6 @@ async def test_refusals(changes: dict[str, str], code: int) -> None:
     rig.group("off", consume_enable=False)
     rig.topic("closed", perm=2)
     with pytest.raises(RemoteProtocolError) as caught:
-        await rig.pop.receive(rig.request(1, 0, **changes))
+        await rig.pop.receiver.receive(rig.request(1, 0, **changes))
     assert caught.value.response_code == code
     assert not list(rig.pop.registry.all())

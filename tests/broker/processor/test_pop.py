@@ -215,8 +215,8 @@ async def test_all_topics_of_retries_in_one_answer(
         done.append(receipt)
         return True
 
-    monkeypatch.setattr(rig.pop, "receive", receive)
-    monkeypatch.setattr(rig.pop, "ack", ack)
+    monkeypatch.setattr(rig.pop.receiver, "receive", receive)
+    monkeypatch.setattr(rig.pop.settlement, "ack", ack)
     taken = await rig.take()
     assert [message.reconsume_times for message, _ in taken] == [2, 2, 2, 2]
     assert [handle.queue_id for _, handle in taken] == [0, OLD_RETRY_QUEUE, 0, 0]
@@ -234,7 +234,7 @@ async def test_all_topics_of_retries_in_one_answer(
         assert (group, topic, those) == (GROUP, TOPIC, receipts)
         return [True]
 
-    monkeypatch.setattr(rig.pop, "ack_all", ack_all)
+    monkeypatch.setattr(rig.pop.settlement, "ack_all", ack_all)
     assert (await rig.ask(BATCH, encode_body(BatchAckMessageRequestBody(acks=acks)))).code == 0
 
 
@@ -307,7 +307,7 @@ async def test_what_finds_its_client_gone_is_given_back(
 ) -> None:
     rig.send(b"body")
     peer = FakeConnection("192.0.2.9:9")
-    receive = rig.pop.receive
+    receive = rig.pop.receiver.receive
 
     async def slow(*args: Any) -> Any:
         found = await receive(*args)
@@ -315,7 +315,7 @@ async def test_what_finds_its_client_gone_is_given_back(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.pop, "receive", slow)
+        patch.setattr(rig.pop.receiver, "receive", slow)
         await rig.ask(POP, peer=peer, **rig.pop_fields())
     await rig.advance(1.1)
     ((message, _),) = await rig.take()
@@ -347,7 +347,7 @@ async def test_a_broker_that_stops_answers_who_waits_and_takes_what_is_done(rig:
         NOTIFY, consumerGroup=GROUP, topic=TOPIC, queueId=-1, pollTime=15_000, bornTime=0
     )
     await rig.rest()
-    rig.pop.end_polls()
+    rig.pop.receiver.end_polls()
     assert (await rig.wait(waiting)).code == 210
     assert (await rig.wait(told)).ext_fields["hasMsg"] == "false"
     assert (await rig.ask(POP, **rig.pop_fields(pollTime=15_000))).code == 210
@@ -355,7 +355,7 @@ async def test_a_broker_that_stops_answers_who_waits_and_takes_what_is_done(rig:
 
 
 async def test_too_many_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skylarkmq.broker.pop.service.WAITING_MAX", 1)
+    monkeypatch.setattr("skylarkmq.broker.pop.receiving.WAITING_MAX", 1)
     waiting = rig.begin_ask(POP, **rig.pop_fields(pollTime=15_000))
     await rig.rest()
     answer = await rig.ask(POP, **rig.pop_fields(pollTime=15_000))

@@ -7,16 +7,13 @@ nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
 
 from skylarkmq.broker.base.waiting import result_of
-from skylarkmq.broker.pop.consumption import Consumption, let_go
-from skylarkmq.broker.pop.deliveries import Lapses, PopQueue
-from skylarkmq.broker.pop.handles import OLD_RETRY
+from skylarkmq.broker.pop.consumption import Consumption
+from skylarkmq.broker.pop.in_flight import InFlight
 from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.registry import PopRegistry
-from skylarkmq.broker.pop.taking import Taker
+from skylarkmq.broker.pop.states import MOVING
 from skylarkmq.broker.requests.processor import Context
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
@@ -25,37 +22,20 @@ from skylarkmq.store.pop.journal_records import Forgot, Moved
 log = logging.getLogger(__name__)
 
 
-class Journal(Protocol):
-    """Where a change is written down; see `PopJournal`."""
-
-    def note(self, record: Forgot | Moved) -> None: ...
-
-    def after(
-        self, done: Callable[[BaseException | None], None], *, is_synced: bool = False
-    ) -> None: ...
-
-
-class Pop(Protocol):
-    """What is changed; see `PopService`."""
-
-    registry: PopRegistry
-    lapses: Lapses
-    taker: Taker
-    moves: Moves
-
-    @property
-    def journal(self) -> Journal: ...
-
-    def relist(self, queue: PopQueue) -> None: ...
-
-    def unblock(self, queue: PopQueue) -> None: ...
-
-
-class Outside:
+class AdminChanges:
     """Follows the tables of topics, groups and offsets. Loop thread."""
 
-    def __init__(self, context: Context, pop: Pop) -> None:
-        self._pop = pop
+    def __init__(
+        self,
+        context: Context,
+        registry: PopRegistry,
+        in_flight: InFlight,
+        moves: Moves,
+    ) -> None:
+        self._journal = in_flight.journal
+        self._registry = registry
+        self._in_flight = in_flight
+        self._moves = moves
         self._has_reset = False  # and the journal may not have it yet
         context.topics.add_change_listener(self._topic_changed)
         context.topics.add_deletion_listener(self._topic_deleted)
@@ -66,17 +46,17 @@ class Outside:
     def _topic_changed(self, config: TopicConfig) -> None:
         """Read new queues, and a topic of retries that 4.x consumers have had made."""
         topic = config.topic_name
-        group = self._pop.registry.groups.get(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
-        grown = {source.group for source in self._pop.registry.by_topic.get(topic, {}).values()}
+        group = self._registry.groups.get(topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
+        grown = {source.group for source in self._registry.by_topic.get(topic, {}).values()}
         if group is not None and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             grown.add(group)
         for found in grown:
             for consumption in found.consumptions.values():
-                self._pop.registry.extend(consumption)
+                self._registry.extend(consumption)
 
     def _offset_set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Follow an administrator, or whoever else, who moves a group."""
-        source = self._pop.registry.by_topic.get(topic, {}).get(group)
+        source = self._registry.by_topic.get(topic, {}).get(group)
         if source is None or queue_id >= len(source.queues):
             return
         queue = source.queues[queue_id]
@@ -91,11 +71,11 @@ class Outside:
             topic,
             len(queue.in_flight),
         )
-        self._drop(queue)
+        self._in_flight.drop_all(queue)
         queue.reset(offset)
-        self._pop.journal.note(Moved(queue.key, offset))
+        self._journal.note(Moved(queue.key, offset))
         self._has_reset = True
-        self._pop.relist(queue)
+        self._in_flight.arrivals.relist(queue)
 
     async def _resets_kept(self) -> None:
         """Return when the journal has all resets on the disk, before the table of offsets has.
@@ -107,56 +87,42 @@ class Outside:
         """
         if not self._has_reset:
             return
-        self._has_reset, after = False, self._pop.journal.after
+        self._has_reset, after = False, self._journal.after
         try:
             await result_of(lambda done: after(lambda error: done(None, error), is_synced=True))
         except Exception:
             self._has_reset = True
             raise
 
-    def _drop(self, queue: PopQueue) -> None:
-        """Forget what is in flight of a queue."""
-        group = queue.source.group
-        for delivery in queue.in_flight.values():
-            self._pop.lapses.release(delivery)
-            let_go(delivery)
-        group.in_flight -= len(queue.in_flight)
-        self._pop.taker.in_flight -= len(queue.in_flight)
-        self._pop.taker.full.discard(queue)
-        queue.reset(queue.next_offset)
-        if queue.source.kind == OLD_RETRY:
-            group.unpark(queue)
-        for full in list(self._pop.taker.full):
-            self._pop.unblock(full)
-
     def _group_deleted(self, name: str) -> None:
-        group = self._pop.registry.groups.get(name)
+        group = self._registry.groups.get(name)
         if group is None:
             return
         for consumption in list(group.consumptions.values()):
             self._forget(consumption)
-        self._pop.journal.note(Forgot(name, None))
+        self._journal.note(Forgot(name, None))
 
     def _topic_deleted(self, topic: str) -> None:
-        for group in self._pop.registry.groups.values():
+        for group in self._registry.groups.values():
             for delivery in group.parked.pop(topic, ()):
+                delivery.move_to(MOVING)
                 delivery.to_dead_letters = True
-                self._pop.moves.add(delivery)
-        for source in list(self._pop.registry.by_topic.get(topic, {}).values()):
+                self._moves.add(delivery)
+        for source in list(self._registry.by_topic.get(topic, {}).values()):
             group = source.group
             if source.asked_topic == topic:
                 self._forget(group.consumptions[topic])
-                self._pop.journal.note(Forgot(group.name, topic))
+                self._journal.note(Forgot(group.name, topic))
                 continue
             for queue in source.queues:
-                self._drop(queue)
-                self._pop.journal.note(Moved(queue.key, 0))
-            self._pop.registry.forget_source(source)
+                self._in_flight.drop_all(queue)
+                self._journal.note(Moved(queue.key, 0))
+            self._registry.forget_source(source)
 
     def _forget(self, consumption: Consumption) -> None:
         for source in consumption.sources():
             if source.asked_topic or len(consumption.group.consumptions) == 1:
                 for queue in source.queues:
-                    self._drop(queue)
-        self._pop.registry.forget(consumption)
+                    self._in_flight.drop_all(queue)
+        self._registry.forget(consumption)
         consumption.line.wake_all()
