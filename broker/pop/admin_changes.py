@@ -26,11 +26,7 @@ class AdminChanges:
     """Follows the tables of topics, groups and offsets. Loop thread."""
 
     def __init__(
-        self,
-        context: Context,
-        registry: PopRegistry,
-        in_flight: InFlight,
-        moves: Moves,
+        self, context: Context, registry: PopRegistry, in_flight: InFlight, moves: Moves
     ) -> None:
         self._journal = in_flight.journal
         self._registry = registry

@@ -175,8 +175,6 @@ class Deliverer:
             take.looks -= 1
             take.is_unfinished = take.looks <= 0
             self._in_flight.drop(delivery)
-        elif delivery.attempt > take.attempts_max:
-            self._bury(delivery)
         else:
             self._hand_out_again(delivery, record, take)
 
@@ -189,8 +187,6 @@ class Deliverer:
         record = _record_at(result, delivery.offset)
         if record is None or not take.request.matches.accepts(record):
             self._in_flight.drop(delivery)
-        elif delivery.attempt > take.attempts_max:
-            self._bury(delivery)
         else:
             self._hand_out_again(delivery, record, take)
 
@@ -234,6 +230,9 @@ class Deliverer:
         take.size += len(record)
 
     def _hand_out_again(self, delivery: Delivery, record: bytes | memoryview, take: Take) -> None:
+        if delivery.attempt > take.attempts_max:
+            self._bury(delivery)
+            return
         queue = delivery.queue
         self._hand_out(delivery, record, take)
         rows = (delivery.row(take.visible_ms),)
@@ -284,8 +283,6 @@ class Deliverer:
             self._in_flight.drop(delivery)
         elif delivery.topic != take.consumption.topic:
             self._park(delivery)
-        elif delivery.attempt > take.attempts_max:
-            self._bury(delivery)
         else:
             self._hand_out_again(delivery, record, take)
 
@@ -307,9 +304,7 @@ def _origin(record: bytes | memoryview) -> str | None:
     return None if origin is None else origin.decode("utf-8", "replace")
 
 
-def _records(
-    view: memoryview | bytes,
-) -> Iterator[tuple[memoryview | bytes, int, int, int]]:
+def _records(view: memoryview | bytes) -> Iterator[tuple[memoryview | bytes, int, int, int]]:
     """Yield the records of a run: bytes, queue offset, physical offset, number of this delivery."""
     position, end = 0, len(view)
     while position < end:

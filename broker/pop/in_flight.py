@@ -236,15 +236,8 @@ class InFlight:
 
     def note_change(self, delivery: Delivery, visible_ms: int) -> None:
         """Note handle, time and attempt of a delivery as they are now."""
-        self.journal.note(
-            Changed(
-                delivery.queue.key,
-                delivery.offset,
-                delivery.serial,
-                visible_ms,
-                delivery.attempt,
-            )
-        )
+        key, offset = delivery.queue.key, delivery.offset
+        self.journal.note(Changed(key, offset, delivery.serial, visible_ms, delivery.attempt))
 
     def _done(self, consumption: Consumption | None, delivery: Delivery) -> None:
         """End a delivery, and those acknowledged after it; go on with what waited for that."""

@@ -1,7 +1,7 @@
 """The journal of pop consumption: `<root>/skylarkmq/pop/`; its bytes: `store/pop/journal_file.py`.
 
-    noted --end of the turn--> in a frame --> written --> told          ASYNC_FLUSH
-                                          --> written, synced --> told  SYNC_FLUSH
+    noted --end of the turn--> in a frame --> written --> answered          ASYNC_FLUSH
+                                          --> written, synced --> answered  SYNC_FLUSH
 
 All that a turn of the loop notes is one frame. Under SYNC_FLUSH the worker writes and syncs it;
 what is noted meanwhile shares the next frame. Under ASYNC_FLUSH the loop writes it, so that a
@@ -18,7 +18,7 @@ the start has dropped cannot come back.
 
 **A full disk.** Blocks are allocated ahead, so neither a write nor a sync finds the disk full.
 While the next ones cannot be had, `refusal` says why, and receives take nothing more; what remains
-is for acknowledgements. When that is used up, too, who waits is told the error, and what was noted
+is for acknowledgements. When that is used up, too, who waits gets the error, and what was noted
 stands in memory alone, until there is room for a new file that says all in one frame.
 
 Nothing is on the disk before the first record. Loop thread, but for `load` and `begin`.
@@ -29,44 +29,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from skylarkmq.broker.base.waiting import result_of
+from skylarkmq.broker.pop.journal_folder import JournalFolder, OpenFile, Written
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import Files, StoreFile
+from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Worker
-from skylarkmq.store.pop.journal_file import (
-    FrameWriter,
-    file_head,
-    file_numbers,
-    file_path,
-    load_state,
-)
+from skylarkmq.store.pop.journal_file import FrameWriter
 from skylarkmq.store.pop.journal_records import Clean, Key, KeyState, PopState, Record, State, Whole
 
 log = logging.getLogger(__name__)
 
-ALLOCATION: Final = 1 << 20
-"""Bytes of a file that are allocated at a time."""
-RESERVE: Final = ALLOCATION // 2
-"""Allocated and not written yet; with less, more is allocated, and without receives end."""
-CHANGE_SIZE: Final = 8 << 20
-"""A file that is smaller than that is not followed by another one."""
-CHANGE_TIMES: Final = 4
-"""Nor one that is smaller than so many times its own snapshot."""
 SLICE_ROWS: Final = 1000
 """Messages in flight, of whole queues, that a turn of the loop says anew at least."""
 SLOW_JOB_S: Final = 0.2
 """With a job that takes longer the disk stalls, and a write on the loop may stall, too."""
 
 T = TypeVar("T")
-Told = Callable[[BaseException | None], None]
+Callback = Callable[[BaseException | None], None]
 
 
 class Live(Protocol):
@@ -86,6 +72,64 @@ class Live(Protocol):
         ...
 
 
+class Snapshot:
+    """The state in memory, said anew: at once, or a few queues in each turn.
+
+    Attributes:
+        live: None before the journal has begun.
+    """
+
+    def __init__(self) -> None:
+        self.live: Live | None = None
+        self._keys: Iterator[Key] | None = None  # queues that are still to be said
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while there is more to say."""
+        return self._keys is not None
+
+    def begin(self) -> None:
+        """Say all, with `next`."""
+        assert self.live is not None
+        self._keys = iter(self.live.keys())
+
+    def end(self) -> None:
+        """Say no more."""
+        self._keys = None
+
+    def next(self) -> tuple[list[Record], bool]:
+        """Return some more queues, and True when those were the last ones."""
+        if self._keys is None:
+            return [], False
+        said: list[Record] = []
+        row_count = 0
+        for state in self._states_of(self._keys):
+            said.append(state)
+            row_count += 1 + len(state.state.rows)
+            if row_count >= SLICE_ROWS:
+                return said, False
+        self._keys = None
+        said.append(self.mark())
+        return said, True
+
+    def states(self) -> Iterator[State]:
+        """Yield the states of all queues."""
+        assert self.live is not None
+        return self._states_of(iter(self.live.keys()))
+
+    def _states_of(self, keys: Iterator[Key]) -> Iterator[State]:
+        assert self.live is not None
+        for key in keys:
+            state = self.live.state_of(key)
+            if state is not None:
+                yield State(key, state)
+
+    def mark(self) -> Whole:
+        """Return what follows the last queue."""
+        assert self.live is not None
+        return Whole(self.live.last_serial)
+
+
 @dataclass(frozen=True, slots=True)
 class JournalMode:
     """When what is noted counts as kept."""
@@ -94,57 +138,11 @@ class JournalMode:
     interval_s: float  # otherwise it is synced so often
 
 
-class _Written(NamedTuple):
-    """What a job has done to a file."""
-
-    allocated: int  # end of its blocks
-    no_space: OSError | None  # why it has no more of them
-    is_written: bool  # False: there was no room
-
-
-class _Open:
-    """The file that is written to."""
-
-    def __init__(self, file: StoreFile, frames: FrameWriter, position: int, allocated: int) -> None:
-        self.file = file
-        self.frames = frames
-        # Invariant: synced <= position <= allocated.
-        self.position = position
-        self.synced = position
-        self.allocated = allocated
-        self.change_size = 0  # from this size on another file follows
-        self.note_snapshot(position)
-
-    def note_snapshot(self, size: int) -> None:
-        """Note what it takes to say all."""
-        self.change_size = max(CHANGE_SIZE, CHANGE_TIMES * size)
-
-    def append(self, data: bytes, position: int, allocated: int) -> _Written:
-        """Write and sync; have blocks ahead. On the worker; changes nothing here.
-
-        Raises:
-            OSError: the disk has failed.
-        """
-        end, no_space = position + len(data), None
-        if allocated - end < RESERVE:
-            size = _rounded(end + RESERVE - allocated)
-            try:
-                self.file.allocate(allocated, size)
-                allocated += size
-            except OSError as error:
-                if refusal(error) is None:
-                    raise
-                no_space = error
-        if end > allocated:
-            return _Written(allocated, no_space, is_written=False)
-        if data:
-            self.file.pwrite(data, position)
-        self.file.datasync()
-        return _Written(allocated, no_space, is_written=True)
-
-
 class PopJournal:
-    """Keeps what is noted, by the flush mode."""
+    """Keeps what is noted, by the flush mode.
+
+    It is one class, although large: one order of written, synced and answered holds for all of it.
+    """
 
     def __init__(
         self,
@@ -162,19 +160,16 @@ class PopJournal:
             fail: ends all writing of the store for good, because the disk failed.
         """
         self._loop: asyncio.AbstractEventLoop | None = None  # once something was noted
-        self._folder = folder
-        self._files = files
+        self._folder = JournalFolder(folder, files)
+        self._snapshot = Snapshot()
         self._worker = worker
         self._clock = clock
         self._mode = mode
         self._fail = fail
-        self._live: Live | None = None
-        self._numbers: list[int] = []  # of the files that are there, oldest first
-        self._open: _Open | None = None
+        self._open: OpenFile | None = None
         self._pending: list[Record] = []
         self._packed = b""  # frames of the file, made of records that were pending
-        self._waiting: list[Told] = []
-        self._snapshot: Iterator[Key] | None = None  # queues that the file has still to say anew
+        self._waiting: list[Callback] = []
         # The file's end when it had said all; synced up to it, it is all that is needed.
         self._removes_at: int | None = None
         self._wants_sync = False
@@ -196,8 +191,7 @@ class PopJournal:
             CorruptFileError: a file was written by a later release.
             OSError: the disk cannot be read.
         """
-        self._numbers = file_numbers(self._files, self._folder)
-        return load_state(self._files, self._folder)
+        return self._folder.load()
 
     def begin(self, state: PopState, live: Live) -> None:
         """Begin a file that says all of `state`, durably, and remove the older ones. Blocks.
@@ -211,15 +205,15 @@ class PopJournal:
         Raises:
             OSError: the disk refused; nothing is lost.
         """
-        self._live = live
-        if self._numbers:
+        self._snapshot.live, folder = live, self._folder
+        if folder.numbers:
             states = [State(key, found) for key, found in state.keys.items()]
-            number = self._numbers[-1] + 1
+            number = folder.next_number
             frames = FrameWriter()
             frame = frames.frame([*states, Whole(state.last_serial)], 0)
-            self._open = self._begin_file(number, frames, frame)
-            self._remove(self._numbers)
-            self._numbers = [number]
+            self._open = folder.begin(number, frames, frame)
+            folder.remove(folder.numbers)
+            folder.numbers = [number]
         self._timer.start()
 
     def discard(self) -> None:
@@ -227,8 +221,7 @@ class PopJournal:
 
         What is there speaks of places of a log that may be cut back, and grow anew.
         """
-        self._remove(file_numbers(self._files, self._folder))
-        self._numbers = []
+        self._folder.discard()
 
     async def stop(self) -> None:
         """Bring all to the disk, and note that this was a clean stop; failures are logged.
@@ -236,7 +229,7 @@ class PopJournal:
         Call after the last note, while the worker still works.
         """
         self._timer.stop()
-        self._snapshot = None  # the older files stay
+        self._snapshot.end()  # the older files stay
         try:
             await self._kept()
             if self._open is not None:
@@ -258,7 +251,7 @@ class PopJournal:
             self._pending.append(record)
             self._plan()
 
-    def after(self, done: Told, *, is_synced: bool = False) -> None:
+    def after(self, done: Callback, *, is_synced: bool = False) -> None:
         """Call `done` in a later turn, when all that was noted so far is kept by the flush mode.
 
         Args:
@@ -303,7 +296,7 @@ class PopJournal:
     def _go_on(self) -> None:
         """Do the next thing that can be done."""
         if self._failure is not None or self._is_behind:
-            self._tell(self._take_waiting(), self._failure or self._no_space)
+            self._answer(self._take_waiting(), self._failure or self._no_space)
         elif self._job_since is not None:
             self._write_beside_job(self._job_since)
         elif self._open is None:
@@ -317,22 +310,25 @@ class PopJournal:
 
     @property
     def _may_change(self) -> bool:
-        return self._snapshot is None and self._removes_at is None and not self._packed
+        return not self._snapshot.is_under_way and self._removes_at is None and not self._packed
 
-    def _take_waiting(self) -> list[Told]:
+    def _take_waiting(self) -> list[Callback]:
         waiting, self._waiting = self._waiting, []
         return waiting
 
     @staticmethod
-    def _tell(waiting: list[Told], error: BaseException | None) -> None:
+    def _answer(waiting: list[Callback], error: BaseException | None) -> None:
         for done in waiting:
             done(error)
 
     # Writing
 
-    def _pack(self, file: _Open) -> bytes:
+    def _pack(self, file: OpenFile) -> bytes:
         """Return all that is to be written now."""
-        says_all = not self._packed and self._say_more()
+        says_all = False
+        if not self._packed and self._snapshot.is_under_way:
+            said, says_all = self._snapshot.next()
+            self._pending += said
         if self._pending:
             self._packed += file.frames.frame(self._pending, file.synced)
             self._pending = []
@@ -342,23 +338,7 @@ class PopJournal:
             self._wants_sync = True
         return self._packed
 
-    def _say_more(self) -> bool:
-        """Have some more queues said anew; True when those were the last ones."""
-        if self._snapshot is None or self._live is None:
-            return False
-        row_count = 0
-        for key in self._snapshot:
-            state = self._live.state_of(key)
-            if state is not None:
-                self._pending.append(State(key, state))
-                row_count += 1 + len(state.rows)
-            if row_count >= SLICE_ROWS:
-                return False
-        self._snapshot = None
-        self._pending.append(self._whole())
-        return True
-
-    def _write(self, file: _Open) -> None:
+    def _write(self, file: OpenFile) -> None:
         data = self._pack(file)
         is_here = not data or (not self._mode.is_sync and self._fits(file, data))
         if is_here and not self._wants_sync:
@@ -375,11 +355,11 @@ class PopJournal:
         )
 
     @staticmethod
-    def _fits(file: _Open, data: bytes) -> bool:
+    def _fits(file: OpenFile, data: bytes) -> bool:
         return file.position + len(data) <= file.allocated
 
-    def _write_here(self, file: _Open, data: bytes) -> None:
-        """Write on the loop, and tell."""
+    def _write_here(self, file: OpenFile, data: bytes) -> None:
+        """Write on the loop, and answer."""
         if data:
             try:
                 file.file.pwrite(data, file.position)
@@ -388,8 +368,8 @@ class PopJournal:
                 return
             self._packed = b""
             file.position += len(data)
-        self._tell(self._take_waiting(), None)
-        if self._snapshot is not None or self._wants_sync:
+        self._answer(self._take_waiting(), None)
+        if self._snapshot.is_under_way or self._wants_sync:
             self._plan()
 
     def _write_beside_job(self, since: float) -> None:
@@ -401,13 +381,13 @@ class PopJournal:
         if self._fits(self._open, self._pack(self._open)):
             self._write_here(self._open, self._packed)
 
-    def _written(self, file: _Open, end: int, written: _Written, waiting: list[Told]) -> None:
+    def _written(self, file: OpenFile, end: int, written: Written, waiting: list[Callback]) -> None:
         file.allocated = written.allocated
         self._note_space(written.no_space)
         if written.is_written:
             file.synced = end
             file.position = max(file.position, end)
-            self._tell(waiting, None)
+            self._answer(waiting, None)
         else:
             self._fall_behind(waiting)
         self._go_on()
@@ -416,7 +396,7 @@ class PopJournal:
         self,
         job: Callable[[], T],
         done: Callable[[T], None],
-        waiting: list[Told],
+        waiting: list[Callback],
         *,
         writes: bool = True,
     ) -> None:
@@ -439,7 +419,7 @@ class PopJournal:
         self._pending.clear()
         self._timer.stop()
         self._fail(error)
-        self._tell(self._take_waiting(), error)
+        self._answer(self._take_waiting(), error)
 
     # Room
 
@@ -451,32 +431,20 @@ class PopJournal:
                 log.info("there is room for the journal of pop consumption again")
         self._no_space = no_space
 
-    def _fall_behind(self, waiting: list[Told]) -> None:
+    def _fall_behind(self, waiting: list[Callback]) -> None:
         """Say no more until there is room to say all."""
         self._is_behind = True
         self._pending.clear()
         self._packed = b""
-        self._snapshot = None
+        self._snapshot.end()
         self._removes_at, self._wants_sync, self._waits_for_sync = None, False, False
-        self._tell(waiting + self._take_waiting(), self._no_space)
+        self._answer(waiting + self._take_waiting(), self._no_space)
 
     def _catch_up(self) -> None:
         """Try to begin a file that says all."""
         if self._job_since is None:
             self._is_behind = False  # what is noted from now on follows
-            self._begin_whole(self._states())
-
-    def _states(self) -> Iterator[State]:
-        assert self._live is not None
-        keys = self._live.keys()
-        for key in keys:
-            state = self._live.state_of(key)
-            if state is not None:
-                yield State(key, state)
-
-    def _whole(self) -> Whole:
-        assert self._live is not None
-        return Whole(self._live.last_serial)
+            self._begin_whole(self._snapshot.states())
 
     # Files
 
@@ -484,15 +452,15 @@ class PopJournal:
         if self._pending:
             self._begin_whole(())
         else:
-            self._tell(self._take_waiting(), None)
+            self._answer(self._take_waiting(), None)
 
     def _begin_whole(self, states: Iterable[State]) -> None:
         """Have a file begun that says all."""
-        frames, number = FrameWriter(), self._next_number
-        frame = frames.frame([*states, self._whole()], 0)
+        frames, number = FrameWriter(), self._folder.next_number
+        frame = frames.frame([*states, self._snapshot.mark()], 0)
 
-        def done(begun: _Open | OSError) -> None:
-            if isinstance(begun, _Open):
+        def done(begun: OpenFile | OSError) -> None:
+            if isinstance(begun, OpenFile):
                 self._note_space(None)
                 if self._open is not None:
                     self._open.file.close()
@@ -503,21 +471,20 @@ class PopJournal:
                 self._fall_behind([])
             self._go_on()
 
-        self._submit(lambda: self._try_begin(number, frames, frame), done, [])
+        self._submit(lambda: self._folder.try_begin(number, frames, frame), done, [])
 
-    def _change_file(self, file: _Open) -> None:
-        number = self._next_number
+    def _change_file(self, file: OpenFile) -> None:
+        number = self._folder.next_number
 
-        def job() -> _Open | OSError:
+        def job() -> OpenFile | OSError:
             file.file.datasync()  # so that only the last file may have a torn end
-            return self._try_begin(number, FrameWriter(), b"")
+            return self._folder.try_begin(number, FrameWriter(), b"")
 
-        def done(begun: _Open | OSError) -> None:
-            if isinstance(begun, _Open):
+        def done(begun: OpenFile | OSError) -> None:
+            if isinstance(begun, OpenFile):
                 file.file.close()
                 self._take(begun, number)
-                assert self._live is not None
-                self._snapshot = iter(self._live.keys())
+                self._snapshot.begin()
             else:
                 file.synced = file.position
                 file.change_size = 2 * file.position
@@ -525,51 +492,16 @@ class PopJournal:
 
         self._submit(job, done, [])
 
-    @property
-    def _next_number(self) -> int:
-        return self._numbers[-1] + 1 if self._numbers else 1
-
-    def _take(self, begun: _Open, number: int) -> None:
+    def _take(self, begun: OpenFile, number: int) -> None:
         self._open = begun
-        self._numbers.append(number)
-
-    def _try_begin(self, number: int, frames: FrameWriter, frame: bytes) -> _Open | OSError:
-        try:
-            return self._begin_file(number, frames, frame)
-        except OSError as error:
-            if refusal(error) is None:
-                raise
-            return error
-
-    def _begin_file(self, number: int, frames: FrameWriter, frame: bytes) -> _Open:
-        """Begin a file with a frame, durably. Blocks.
-
-        Raises:
-            OSError: the disk refused; the file is gone again.
-        """
-        path, data = file_path(self._folder, number), file_head(number) + frame
-        self._files.make_folder(self._folder)
-        file = self._files.open(path, create=True)
-        try:
-            file.truncate(0)
-            allocated = _rounded(len(data) + RESERVE)
-            file.allocate(0, allocated)
-            file.pwrite(data, 0)
-            file.datasync()
-            self._files.sync_folder(self._folder)
-        except OSError:
-            file.close()
-            with suppress(OSError):
-                self._files.unlink(path)
-            raise
-        return _Open(file, frames, len(data), allocated)
+        self._folder.numbers.append(number)
 
     def _remove_older(self) -> None:
-        older = self._numbers[:-1]
+        older = self._folder.numbers[:-1]
 
         def job() -> None:
             try:
-                self._remove(older)
+                self._folder.remove(older)
             except OSError as error:
                 if refusal(error) is None:
                     raise
@@ -577,19 +509,7 @@ class PopJournal:
 
         def done(_: None) -> None:
             self._removes_at = None
-            self._numbers = self._numbers[len(older) :]
+            self._folder.numbers = self._folder.numbers[len(older) :]
             self._go_on()
 
         self._submit(job, done, [], writes=False)
-
-    def _remove(self, numbers: list[int]) -> None:
-        """Remove files. Blocks."""
-        for number in numbers:
-            with suppress(FileNotFoundError):
-                self._files.unlink(file_path(self._folder, number))
-        if numbers:
-            self._files.sync_folder(self._folder)
-
-
-def _rounded(size: int) -> int:
-    return -(-size // ALLOCATION) * ALLOCATION

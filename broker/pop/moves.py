@@ -72,12 +72,12 @@ _ILLEGAL: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
 
-Told = Callable[[bool], None]
+Callback = Callable[[bool], None]
 
 
 class _Move(NamedTuple):
     delivery: Delivery
-    told: Told | None
+    callback: Callback | None
     target: str  # the topic of the copy
 
     @property
@@ -85,10 +85,10 @@ class _Move(NamedTuple):
         """False when something else has ended it meanwhile."""
         return self.delivery.state is MOVING
 
-    def tell(self, is_kept: bool) -> None:
-        """Tell who waits for the outcome."""
-        if self.told is not None:
-            self.told(is_kept)
+    def answer(self, is_kept: bool) -> None:
+        """Answer who waits for the outcome."""
+        if self.callback is not None:
+            self.callback(is_kept)
 
 
 class Moves:
@@ -125,18 +125,19 @@ class Moves:
         """Messages that wait for their copies."""
         return len(self._waiting)
 
-    def add(self, delivery: Delivery, told: Told | None = None) -> None:
+    def add(self, delivery: Delivery, callback: Callback | None = None) -> None:
         """Copy a message, which is in the state MOVING.
 
         Args:
-            told: called with whether a dead letter was stored, at the first attempt; None: it is
-                tried until it succeeds.
+            callback: called with whether a dead letter was stored, at the first attempt; None: it
+                is tried until it succeeds.
         """
+        assert delivery.state is MOVING, delivery.state.name
         group = delivery.queue.source.group.name
         target = dlq_topic(group)
         if not delivery.to_dead_letters:
             target = pop_retry_topic(group, delivery.topic, self._retries)
-        self._waiting.append(_Move(delivery, told, target))
+        self._waiting.append(_Move(delivery, callback, target))
         self._begin()
 
     async def stop(self) -> None:
@@ -146,7 +147,7 @@ class Moves:
             self._timer.cancel()
             self._timer = None
         for move in self._waiting:
-            move.tell(False)
+            move.answer(False)
         self._waiting.clear()
         if self._task is not None:
             await self._task
@@ -186,8 +187,8 @@ class Moves:
     def _keep(self, moves: list[_Move]) -> None:
         """Try again later, those aside whose caller wants to know now."""
         for move in moves:
-            move.tell(False)
-        self._waiting.extendleft(move for move in reversed(moves) if move.told is None)
+            move.answer(False)
+        self._waiting.extendleft(move for move in reversed(moves) if move.callback is None)
         if self._waiting:
             self._timer = self._clock.call_at(self._clock.monotonic() + RETRY_S, self._go_on)
 
@@ -210,7 +211,7 @@ class Moves:
                 break
             why = results[kept]
             if why.status not in _ILLEGAL:
-                self._tell_refused(why)
+                self._log_refused(why)
                 left += [move for move, _ in rest]
                 break
             self._refused(rest[0][0], why)
@@ -223,7 +224,7 @@ class Moves:
         is_fresh = False
         for move in moves:
             if not move.is_current:
-                move.tell(False)
+                move.answer(False)
                 continue
             target, delivery = move.target, move.delivery
             if target not in self._topics.table:
@@ -252,8 +253,8 @@ class Moves:
         if not self._is_failing:
             self._is_failing = True
             log.error("no topic %s: %s; messages come again in place", move.target, error.remark)
-        move.tell(False)
-        if move.told is None:
+        move.answer(False)
+        if move.callback is None:
             self._in_flight.retry_in_place(move.delivery)
 
     async def _copies(self, moves: list[_Move]) -> list[tuple[_Move, MessageInner]]:
@@ -341,7 +342,7 @@ class Moves:
             if move.is_current:
                 self._in_flight.copied(move.delivery, result.physical_offset)
                 leaving.append(move)
-            move.tell(True)
+            move.answer(True)
         if leaving:
             self._leaving += 1
             synced(self._store, at_once=False)(lambda _, error: self._synced(leaving, error))
@@ -357,19 +358,19 @@ class Moves:
     def _end(self, move: _Move) -> None:
         if move.is_current:
             self._in_flight.moved(move.delivery)
-        move.tell(True)
+        move.answer(True)
 
     def _refused(self, move: _Move, why: PutMessageResult) -> None:
         """Go on without a copy that no store would take."""
         log.error("a copy for %s is refused for good: %s", move.target, why.why)
-        move.tell(False)
-        if move.told is None and move.is_current:
+        move.answer(False)
+        if move.callback is None and move.is_current:
             if move.delivery.to_dead_letters:
                 self._in_flight.moved(move.delivery)
             else:
                 self._in_flight.retry_in_place(move.delivery)
 
-    def _tell_refused(self, why: PutMessageResult) -> None:
+    def _log_refused(self, why: PutMessageResult) -> None:
         if not self._is_failing:
             self._is_failing = True
             log.error(

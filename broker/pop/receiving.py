@@ -14,13 +14,14 @@ from skylarkmq.broker.pop.consumption import Consumption, Waiter
 from skylarkmq.broker.pop.deliveries import PopQueue
 from skylarkmq.broker.pop.delivering import Deliverer, Take
 from skylarkmq.broker.pop.in_flight import InFlight
+from skylarkmq.broker.pop.moves import Moves
 from skylarkmq.broker.pop.registry import PopRegistry
 from skylarkmq.broker.pop.requests import Popped, PopRequest
 from skylarkmq.broker.pop.taking import Taker
+from skylarkmq.broker.requests.processor import Context
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.host_address import network_at
-from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import GetMessageResult
 
 WAITING_MAX: Final = 1024
@@ -35,20 +36,20 @@ class Receiver:
 
     def __init__(
         self,
-        store: MessageStore,
+        context: Context,
         peer_clock: Clock,
         registry: PopRegistry,
         in_flight: InFlight,
-        deliverer: Deliverer,
+        moves: Moves,
         stats: BrokerStats,
     ) -> None:
-        self._store = store
+        self._store = context.store
         self._peer_clock = peer_clock
         self._registry = registry
         self._in_flight = in_flight
         self._arrivals = in_flight.arrivals
-        self._deliverer = deliverer
-        self._taker = Taker(store, in_flight, deliverer)
+        self._deliverer = Deliverer(context, registry, in_flight, moves, stats)
+        self._taker = Taker(context.store, in_flight, self._deliverer)
         self._stats = stats
         self._places: Places[Waiter] = Places(WAITING_IN_ALL_MAX, Waiter.end)
         self._may_wait = False

@@ -36,6 +36,8 @@ QUEUES_MAX: Final = 200_000
 class PopRegistry:
     """The groups that pop, and what they read. Loop thread.
 
+    It is one class, although large: four tables that name the same sources change together.
+
     Attributes:
         groups: by name.
         by_topic: topic of the store -> the sources that read it.
@@ -105,17 +107,11 @@ class PopRegistry:
             self._forget_idle()
         if self._queue_count >= QUEUES_MAX:
             raise refused("too many queues are consumed by pop", ResponseCode.SYSTEM_BUSY)
-        of_group = self._group(group)
+        of_group = self.groups.setdefault(group, PopGroup(group))
         made = Consumption(of_group, topic)
         self._consumptions[group, topic] = of_group.consumptions[topic] = made
         self.by_topic.setdefault(topic, {})[group] = made.main
         return made
-
-    def _group(self, name: str) -> PopGroup:
-        group = self.groups.get(name)
-        if group is None:
-            group = self.groups[name] = PopGroup(name)
-        return group
 
     def extend(self, consumption: Consumption, *, from_min: bool = False) -> None:
         """Have the queues and topics of retries that there are now."""
@@ -202,7 +198,7 @@ class PopRegistry:
         if key.group not in self._groups.table:
             return None
         if key.kind == OLD_RETRY:
-            self._open_old_retry(self._group(key.group))
+            self._open_old_retry(self.groups.setdefault(key.group, PopGroup(key.group)))
         elif key.topic not in self._topics.table:
             return None
         else:

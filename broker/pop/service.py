@@ -23,7 +23,6 @@ from __future__ import annotations
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.pop.admin_changes import AdminChanges
 from skylarkmq.broker.pop.arrivals import Arrivals
-from skylarkmq.broker.pop.delivering import Deliverer
 from skylarkmq.broker.pop.handles import PLUS_RETRY, RETRY
 from skylarkmq.broker.pop.in_flight import InFlight
 from skylarkmq.broker.pop.journal import PopJournal
@@ -58,18 +57,18 @@ class PopService:
         Args:
             peer_clock: what waiting clients are measured by.
         """
-        store = context.store
-        self._store = store
+        self._store = context.store
         self._offsets = context.offsets
         self._journal = journal
         self._timeouts = VisibilityTimeouts(context.clock)
         self.registry = PopRegistry(context)
-        self._arrivals = Arrivals(store, self.registry)
+        self._arrivals = Arrivals(context.store, self.registry)
         self.in_flight = InFlight(context, journal, self._timeouts, self._arrivals, stats)
         retries = PLUS_RETRY if context.config.enable_retry_topic_v2 else RETRY
         self.moves = Moves(context, self.registry, self.in_flight, retries)
-        deliverer = Deliverer(context, self.registry, self.in_flight, self.moves, stats)
-        self.receiver = Receiver(store, peer_clock, self.registry, self.in_flight, deliverer, stats)
+        self.receiver = Receiver(
+            context, peer_clock, self.registry, self.in_flight, self.moves, stats
+        )
         self.settlement = Settlement(self.registry, self.in_flight, self.moves)
         self._changes = AdminChanges(context, self.registry, self.in_flight, self.moves)
         self._has_begun = False

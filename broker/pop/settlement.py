@@ -65,13 +65,7 @@ class Settlement:
         return known
 
     async def change_invisible(
-        self,
-        group: str,
-        topic: str,
-        receipt: Receipt,
-        invisible_ms: int,
-        *,
-        suspends: bool = False,
+        self, group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspends: bool = False
     ) -> Receipt | None:
         """Let a message come again at another time, counted from now; return its new handle.
 
@@ -83,9 +77,8 @@ class Settlement:
             None when the handle says nothing any more.
         """
         self._in_flight.check_open()
-        consumption = self._registry.find(group, topic)
-        delivery = None if consumption is None else _find(consumption, receipt)
-        if consumption is None or delivery is None:
+        delivery = _find(self._registry.find(group, topic), receipt)
+        if delivery is None:
             return None
         serial = delivery.serial = self._in_flight.next_serial()
         delivery.renewals = -1
@@ -99,7 +92,7 @@ class Settlement:
         """Let messages that a client never got come again in place, soon and not counted."""
         consumption = self._registry.find(group, topic)
         for receipt in receipts:
-            delivery = None if consumption is None else _find(consumption, receipt)
+            delivery = _find(consumption, receipt)
             if delivery is not None:
                 self._in_flight.rest(delivery)
 
@@ -133,7 +126,7 @@ class Settlement:
         under_way = self._forwarding.get(key)
         if under_way is None:
             consumption = self._registry.find(group, topic)
-            delivery = None if consumption is None else _find(consumption, receipt)
+            delivery = _find(consumption, receipt)
             if consumption is None or delivery is None:
                 if consumption is None or receipt not in consumption.ended:
                     return False
@@ -157,7 +150,7 @@ class Settlement:
         delivery.to_dead_letters = True
         self._timeouts.cancel(delivery)
 
-        def told(is_kept: bool) -> None:
+        def answered(is_kept: bool) -> None:
             del self._forwarding[key]
             if is_kept:
                 consumption.ended.append(receipt)
@@ -169,7 +162,7 @@ class Settlement:
                 self._timeouts.set(delivery, self._timeouts.now_ms() + max(left_ms, REST_MS))
             ended.set_result(is_kept)
 
-        self._moves.add(delivery, told)
+        self._moves.add(delivery, answered)
         return ended
 
     async def _durable(self) -> None:
@@ -235,8 +228,10 @@ class Settlement:
         return consumption is not None and consumption.has_retries
 
 
-def _find(consumption: Consumption, receipt: Receipt) -> Delivery | None:
+def _find(consumption: Consumption | None, receipt: Receipt) -> Delivery | None:
     """Return the delivery that a handle names, while it may end that."""
+    if consumption is None:
+        return None
     queue = consumption.queue_of(receipt.kind, receipt.queue_id)
     delivery = None if queue is None else queue.in_flight.get(receipt.offset)
     if delivery is None or delivery.state is not ACQUIRED or delivery.serial != receipt.serial:

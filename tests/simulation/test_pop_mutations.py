@@ -118,8 +118,7 @@ def older_files_go_before_the_new_one_is_there(patch: Patch) -> None:
     begin = Journal.begin
 
     def broken(self: Journal, state: PopState, live: Any) -> None:
-        numbers = self._numbers
-        self._remove(numbers)
+        self._folder.remove(self._folder.numbers)
         begin(self, state, live)
 
     patch.setattr(Journal, "begin", broken)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.pop import journal as journal_module
+from skylarkmq.broker.pop import journal_folder
 from skylarkmq.common.errors import CorruptFileError
 from skylarkmq.store.pop.journal_file import HEAD_SIZE, file_head
 from skylarkmq.store.pop.journal_records import (
@@ -40,9 +41,9 @@ def sync(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "ALLOCATION", 4096)
-    monkeypatch.setattr(journal_module, "RESERVE", 2048)
-    monkeypatch.setattr(journal_module, "CHANGE_SIZE", 2000)
+    monkeypatch.setattr(journal_folder, "ALLOCATION", 4096)
+    monkeypatch.setattr(journal_folder, "RESERVE", 2048)
+    monkeypatch.setattr(journal_folder, "CHANGE_SIZE", 2000)
     monkeypatch.setattr(journal_module, "SLICE_ROWS", 3)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from skylarkmq.broker.pop import journal as journal_module
+from skylarkmq.broker.pop import journal_folder
 from skylarkmq.store.pop import journal_file
 from skylarkmq.store.pop.journal_records import (
     Changed,
@@ -42,10 +43,10 @@ STATES, STEPS = 9, 250
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "ALLOCATION", 4096)
-    monkeypatch.setattr(journal_module, "RESERVE", 1024)
-    monkeypatch.setattr(journal_module, "CHANGE_SIZE", 3000)
-    monkeypatch.setattr(journal_module, "CHANGE_TIMES", 2)
+    monkeypatch.setattr(journal_folder, "ALLOCATION", 4096)
+    monkeypatch.setattr(journal_folder, "RESERVE", 1024)
+    monkeypatch.setattr(journal_folder, "CHANGE_SIZE", 3000)
+    monkeypatch.setattr(journal_folder, "CHANGE_TIMES", 2)
     monkeypatch.setattr(journal_module, "SLICE_ROWS", 4)
 
 
@@ -258,9 +259,9 @@ async def test_every_step_of_a_change_of_file_and_of_a_start(sync: bool) -> None
 
 
 def told_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    append = journal_module._Open.append
+    append = journal_folder.OpenFile.append
 
-    def broken(self: journal_module._Open, *given: object) -> object:
+    def broken(self: journal_folder.OpenFile, *given: object) -> object:
         datasync = self.file.datasync
         self.file.datasync = lambda: None  # type: ignore[method-assign]
         try:
@@ -268,13 +269,13 @@ def told_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         finally:
             self.file.datasync = datasync  # type: ignore[method-assign]
 
-    patch.setattr(journal_module._Open, "append", broken)
+    patch.setattr(journal_folder.OpenFile, "append", broken)
 
 
 def a_new_file_before_the_old_one_is_synced(patch: pytest.MonkeyPatch) -> None:
     change = journal_module.PopJournal._change_file
 
-    def broken(self: journal_module.PopJournal, file: journal_module._Open) -> None:
+    def broken(self: journal_module.PopJournal, file: journal_folder.OpenFile) -> None:
         file.file.datasync = lambda: None  # type: ignore[method-assign]
         change(self, file)
 
@@ -284,7 +285,9 @@ def a_new_file_before_the_old_one_is_synced(patch: pytest.MonkeyPatch) -> None:
 def older_files_removed_before_all_is_said(patch: pytest.MonkeyPatch) -> None:
     take = journal_module.PopJournal._take
 
-    def broken(self: journal_module.PopJournal, begun: journal_module._Open, number: int) -> None:
+    def broken(
+        self: journal_module.PopJournal, begun: journal_folder.OpenFile, number: int
+    ) -> None:
         take(self, begun, number)
         self._removes_at = begun.synced
 
@@ -292,15 +295,16 @@ def older_files_removed_before_all_is_said(patch: pytest.MonkeyPatch) -> None:
 
 
 def older_files_removed_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    say_more = journal_module.PopJournal._say_more
+    pack = journal_module.PopJournal._pack
 
-    def broken(self: journal_module.PopJournal) -> bool:
-        says_all = say_more(self)
-        if says_all:
-            self._remove(self._numbers[:-1])
-        return says_all
+    def broken(self: journal_module.PopJournal, file: journal_folder.OpenFile) -> bytes:
+        was_under_way = self._snapshot.is_under_way
+        packed = pack(self, file)
+        if was_under_way and not self._snapshot.is_under_way:
+            self._folder.remove(self._folder.numbers[:-1])
+        return packed
 
-    patch.setattr(journal_module.PopJournal, "_say_more", broken)
+    patch.setattr(journal_module.PopJournal, "_pack", broken)
 
 
 def names_of_files_not_synced(patch: pytest.MonkeyPatch) -> None:

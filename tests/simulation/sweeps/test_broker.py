@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.pop import journal as journal_module
+from skylarkmq.broker.pop import journal_folder
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
@@ -43,10 +43,10 @@ def _small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timed messages fill runs, which are merged; the journal of pop changes its file."""
     monkeypatch.setattr(index_module, "MEMORY_MAX", 6)
     monkeypatch.setattr(index_module, "FAN_IN", 3)
-    monkeypatch.setattr(journal_module, "ALLOCATION", 512)
-    monkeypatch.setattr(journal_module, "RESERVE", 256)
-    monkeypatch.setattr(journal_module, "CHANGE_SIZE", 1500)
-    monkeypatch.setattr(journal_module, "CHANGE_TIMES", 2)
+    monkeypatch.setattr(journal_folder, "ALLOCATION", 512)
+    monkeypatch.setattr(journal_folder, "RESERVE", 256)
+    monkeypatch.setattr(journal_folder, "CHANGE_SIZE", 1500)
+    monkeypatch.setattr(journal_folder, "CHANGE_TIMES", 2)
 
 
 KILL = CrashState(Keep.KILL)
