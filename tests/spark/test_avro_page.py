@@ -83,7 +83,6 @@ def printed(program: str, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_function_of_pandas(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     avro_archive(tmp_path)
     assert PROMISE.findall(WITH_PANDAS) == printed(WITH_PANDAS, tmp_path).splitlines()
 
