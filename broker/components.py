@@ -70,8 +70,15 @@ from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.processor.send_back import SendBackProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
 from skylarkmq.broker.pulling.long_polling import PullRequestHoldService
-from skylarkmq.broker.replication.failover.metadata_log import MetadataLog, MetadataTables
-from skylarkmq.broker.replication.failover.metadata_tables import (
+from skylarkmq.broker.replication.failover.replica_rules import while_following
+from skylarkmq.broker.replication.failover.replica_status import Replicated
+from skylarkmq.broker.replication.ha.ha_client import HaClient
+from skylarkmq.broker.replication.ha.ha_server import HaServer
+from skylarkmq.broker.replication.ha.master_address import MasterAddress
+from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
+from skylarkmq.broker.replication.ha.slave_rules import slave_refusals
+from skylarkmq.broker.replication.metadata.metadata_log import MetadataLog, MetadataTables
+from skylarkmq.broker.replication.metadata.metadata_tables import (
     ConfigRows,
     DelayRows,
     DeletingRows,
@@ -80,13 +87,6 @@ from skylarkmq.broker.replication.failover.metadata_tables import (
     TimerRows,
     TopicRows,
 )
-from skylarkmq.broker.replication.failover.replica_rules import while_following
-from skylarkmq.broker.replication.failover.replica_status import Replicated
-from skylarkmq.broker.replication.ha.ha_client import HaClient
-from skylarkmq.broker.replication.ha.ha_server import HaServer
-from skylarkmq.broker.replication.ha.master_address import MasterAddress
-from skylarkmq.broker.replication.ha.replica_acks import wait_for_slaves
-from skylarkmq.broker.replication.ha.slave_rules import slave_refusals
 from skylarkmq.broker.requests.processor import Context, Processor
 from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.broker.timer.service import TimerMessageService

@@ -10,7 +10,5 @@ which replicas speak over the HA port; `replica_links.py` has the connections, w
 `replica_status.py` what the rest of the broker sees of it, and `replica_check.py` says when it is
 not ready.
 
-`metadata_log.py` brings what is beside the messages into the log, for replicas that copy nothing
-else: `metadata_record.py` has the records, `metadata_tables.py` the tables that go over, and those
-that do not.
+What is beside the messages goes over in the log too: `broker/replication/metadata/`.
 """

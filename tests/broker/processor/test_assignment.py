@@ -10,7 +10,7 @@ import pytest
 
 from skylarkmq.broker.processor.admin.group import AdminGroupProcessor
 from skylarkmq.broker.processor.assignment import AssignmentProcessor
-from skylarkmq.broker.replication.failover.metadata_tables import GroupRows
+from skylarkmq.broker.replication.metadata.metadata_tables import GroupRows
 from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.pop import (
     MessageRequestModeBody,

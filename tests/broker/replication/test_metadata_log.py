@@ -12,7 +12,7 @@ import pytest
 
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
-from skylarkmq.broker.replication.failover import metadata_log
+from skylarkmq.broker.replication.metadata import metadata_log
 from skylarkmq.broker.topics.topic_deletion import RETRY_S
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.codes import RequestCode

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skylarkmq.broker.replication.failover import metadata_log
+from skylarkmq.broker.replication.metadata import metadata_log
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.store.support import inner
 from tests.support.amounts import slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.replication.failover.metadata_record import (
+from skylarkmq.broker.replication.metadata.metadata_record import (
     DELETING,
     NO_BASE,
     REMOVED,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.replication.failover import metadata_log
-from skylarkmq.broker.replication.failover.metadata_record import REMOVED
+from skylarkmq.broker.replication.metadata import metadata_log
+from skylarkmq.broker.replication.metadata.metadata_record import REMOVED
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from tests.broker.replication.metadata_rig import Replica, copy

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from skylarkmq.broker.base.waiting import result_of
-from skylarkmq.broker.replication.failover.metadata_record import (
+from skylarkmq.broker.replication.metadata.metadata_record import (
     NO_BASE,
     REMOVED,
     Change,
@@ -51,7 +51,7 @@ from skylarkmq.broker.replication.failover.metadata_record import (
     encode_value,
     in_parts,
 )
-from skylarkmq.broker.replication.failover.metadata_tables import (
+from skylarkmq.broker.replication.metadata.metadata_tables import (
     DeletingRows,
     MetadataTable,
     TimerRows,

@@ -46,7 +46,7 @@ import msgspec
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
-from skylarkmq.broker.replication.failover.metadata_record import DELETING
+from skylarkmq.broker.replication.metadata.metadata_record import DELETING
 from skylarkmq.broker.tables.config_table import ConfigTable, Row
 from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.broker.tables.persist import Journal
