@@ -340,14 +340,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "broker/replication/failover/replica_state.py",
-        "self._not_before_s = self._now_s + self._rules.lease_s\n        self._follow()",
-        "self._not_before_s = self._now_s\n        self._follow()",
+        "self._candidacy.let_others_try()\n        self._follow(",
+        "pass\n        self._follow(",
         "broker/replication/test_replica_state.py",
     ),
     Mutant(
-        "broker/replication/failover/replica_state.py",
-        "return min(self._known_confirmed, self._durable_end)",
-        "return self._durable_end",
+        "broker/replication/failover/replica_log.py",
+        "return min(self.confirmed, self.durable_end)",
+        "return self.durable_end",
         "broker/replication/test_replica_state.py",
     ),
     Mutant(

@@ -258,17 +258,17 @@ async def test_a_row_that_the_machine_refuses_is_asked_for_again() -> None:
         await keep_rows(rows)
 
     rig.home.keep_rows = keep  # type: ignore[method-assign]
-    rig.driver.state._lineage = ()
+    rig.driver.state._log.lineage = ()
     before = rig.links.count(Hello)
     rig.driver.heard("b", Part(1, session, 0, b"one", 0))
     await rig.advance(1)
     assert not rig.home.failures and rig.home.data == b""
     assert rig.links.count(Hello) > before
     refused.append(OSError(5, "input/output error"))
-    rig.driver.state._lineage = ()
+    rig.driver.state._log.lineage = ()
     again = welcome(rig, CommonPoint(1, 0))
     await settle()
-    rig.driver.state._lineage = ()
+    rig.driver.state._log.lineage = ()
     rig.driver.heard("b", Part(1, again, 0, b"one", 0))
     await rig.advance(1)
     assert [str(error) for error in rig.home.failures] == ["[Errno 5] input/output error"]
@@ -398,5 +398,5 @@ async def test_the_log_of_a_master_does_not_shrink() -> None:
     home.data = b""
     await rig.advance(1)
     assert "went back to 0" in str(home.failures[0])
-    assert rig.driver.state._end == 5
+    assert rig.driver.state._log.end == 5
     await rig.stop()

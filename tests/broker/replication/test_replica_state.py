@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from skylarkmq.broker.replication.failover.coordinated_state import (
@@ -47,7 +49,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     TermBegun,
     Tick,
 )
-from skylarkmq.broker.replication.failover.replica_state import ReplicaState
+from skylarkmq.broker.replication.failover.replica_state import MOVES, ReplicaState
 from skylarkmq.broker.replication.failover.terms import Lineage, TermStart, lineage_of
 
 RULES = FailoverRules()
@@ -149,6 +151,28 @@ def test_the_engine_is_heard_in_every_state(state: State) -> None:
     )
 
 
+def test_each_change_of_state_is_logged_with_its_term_and_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    leading()
+    assert caplog.messages == [
+        "a: starting -> follower, term 0: it has read what the engine holds",
+        "a: follower -> waiting, term 0: there is no master, and this replica is in sync",
+        "a: waiting -> candidate, term 0: its turn has come",
+        "a: candidate -> taking over, term 1: its swap has happened",
+        "a: taking over -> master, term 1: the row of its term is on the disk",
+    ]
+
+
+def test_no_state_follows_one_that_it_must_not_follow() -> None:
+    assert set(MOVES) == set(State)
+    rig = Rig(80, LINEAGE)
+    with pytest.raises(AssertionError, match="MASTER after"):
+        rig.machine._become(State.MASTER, "no reason")
+    assert rig.machine.state is State.STARTING
+
+
 def test_the_first_master() -> None:
     rig = leading()
     assert rig.machine.sends is Sends.TAKEN
@@ -234,7 +258,7 @@ def test_a_new_master_shows_nothing_before_the_start_of_its_term_is_confirmed() 
     rig = candidate()
     won = StateRecord(4, "a", ("a", "b"), 80, (*LINEAGE, TermStart(4, 80)))
     rig.swaps.clear()
-    rig.machine._engine.proposal.record = won  # type: ignore[union-attr]
+    rig.machine._election.proposal.record = won  # type: ignore[union-attr]
     rig.see(view(6, won, "a"))
     rig.hear(TermBegun(won.lineage))
     assert rig.machine.state is State.MASTER and rig.machine.shown is None
@@ -321,13 +345,13 @@ def test_a_master_that_hands_over_asks_until_it_is_done() -> None:
     assert asks in rig.hear(SwitchOver("b"))
     assert rig.machine.state is State.HANDED_OVER
     assert asks in rig.wait(0.1)
-    assert asks not in rig.wait(rig.machine._rules.hand_over_s)
+    assert asks not in rig.wait(rig.machine._election.rules.hand_over_s)
 
 
 def test_a_follower_that_does_not_know_that_it_is_in_sync_looks_before_it_takes_over() -> None:
     rig = Rig(80, LINEAGE)
     rig.ready(view(5, of_term(3, "b", "b"), "b"))
-    session = rig.machine._session
+    session = rig.machine._following.session
     assert session is not None
     asked = Received("b", TakeOver(3, session.number))
     assert the(Read, rig.hear(asked))
@@ -346,9 +370,9 @@ def test_a_hello_waits_until_the_log_stands_still() -> None:
     """Else less is said than was taken, and what was shown could be cut off."""
     rig = Rig(80, LINEAGE)
     rig.ready(view(5, of_term(3, "b", "a", "b"), "b"))
-    session = rig.machine._session
+    session = rig.machine._following.session
     assert session is not None
-    rig.machine._taken = 90
+    rig.machine._log.taken = 90
     actions = rig.see(view(6, of_term(4, "b", "a", "b"), "b"))
     assert not [action for action in actions if isinstance(action, Send)]
     rig.hear(LogMoved(90, 90))

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.replication.failover import engine_side, replica_state
+from skylarkmq.broker.replication.failover import replica_state
+from skylarkmq.broker.replication.failover.candidacy import Candidacy
 from skylarkmq.broker.replication.failover.coordinated_state import ALIVE, STATE
 from skylarkmq.broker.replication.failover.coordination import Condition, Swapped
-from skylarkmq.broker.replication.failover.engine_side import EngineSide
+from skylarkmq.broker.replication.failover.election import Election, Proposal
+from skylarkmq.broker.replication.failover.following import Following
 from skylarkmq.broker.replication.failover.in_sync import InSyncReplicas
 from skylarkmq.broker.replication.failover.replica_events import (
     Append,
@@ -22,6 +24,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     LogCut,
     State,
 )
+from skylarkmq.broker.replication.failover.replica_log import ReplicaLog
 from skylarkmq.broker.replication.failover.replica_state import ReplicaState
 from tests.simulation.failover import replica as replica_module
 from tests.simulation.failover.replica import Replica
@@ -51,21 +54,21 @@ def patch_table(
 
 
 def swap_of_any_revision(patch: Patch) -> None:
-    def broken(self: EngineSide, proposal: engine_side.Proposal) -> tuple[Condition, ...]:
-        return (Condition(ALIVE + self._me, lease=proposal.lease),)
+    def broken(self: Election, proposal: Proposal) -> tuple[Condition, ...]:
+        return (Condition(ALIVE + self.me, lease=proposal.lease),)
 
-    patch.setattr(EngineSide, "_conditions", broken)
+    patch.setattr(Election, "_conditions", broken)
 
 
 def promise_not_kept(patch: Patch) -> None:
-    answer = ReplicaState._answer_beat
+    answer = Following._answer_beat
 
-    def broken(self: ReplicaState, *args: Any) -> None:
-        before_s = self._not_before_s
+    def broken(self: Following, *args: Any) -> None:
+        before_s = self._candidacy._not_before_s
         answer(self, *args)
-        self._not_before_s = before_s
+        self._candidacy._not_before_s = before_s
 
-    patch.setattr(ReplicaState, "_answer_beat", broken)
+    patch.setattr(Following, "_answer_beat", broken)
 
 
 def promise_forgotten_by_a_new_process(patch: Patch) -> None:
@@ -73,7 +76,7 @@ def promise_forgotten_by_a_new_process(patch: Patch) -> None:
 
     def broken(self: ReplicaState, *args: Any) -> None:
         start(self, *args)
-        self._not_before_s = self._now_s
+        self._candidacy._not_before_s = self._election.now_s
 
     patch_table(patch, replica_state.Observed, broken, State.STARTING)
 
@@ -93,12 +96,12 @@ def own_disk_is_enough(patch: Patch) -> None:
 
 
 def written_counts_as_durable(patch: Patch) -> None:
-    grow = ReplicaState._grow
+    grow = ReplicaLog._grow
 
-    def broken(self: ReplicaState, end: int, durable_end: int) -> None:
+    def broken(self: ReplicaLog, end: int, durable_end: int) -> None:
         grow(self, end, end)
 
-    patch.setattr(ReplicaState, "_grow", broken)
+    patch.setattr(ReplicaLog, "_grow", broken)
 
 
 def same_replica_after_a_lost_tail(patch: Patch) -> None:
@@ -118,10 +121,10 @@ def same_replica_after_a_lost_tail(patch: Patch) -> None:
 def candidate_confirms_on(patch: Patch) -> None:
     freeze = ReplicaState._freeze
 
-    def broken(self: ReplicaState) -> None:
-        session = self._session
-        freeze(self)
-        self._session = session
+    def broken(self: ReplicaState, why: str) -> None:
+        session = self._following.session
+        freeze(self, why)
+        self._following.session = session
 
     patch.setattr(ReplicaState, "_freeze", broken)
     for event in (replica_state.Received, replica_state.LogMoved, LogCut):
@@ -131,19 +134,19 @@ def candidate_confirms_on(patch: Patch) -> None:
 
 def unknown_swap_counts_as_failed(patch: Patch) -> None:
     def broken(self: ReplicaState, event: Any) -> None:
-        self._engine.on_swap_ended(event)
-        if event.outcome is Swapped.UNKNOWN and self._engine.proposal is not None:
-            self._engine.proposal = None
-            self._follow()
+        self._election.on_swap_ended(event)
+        if event.outcome is Swapped.UNKNOWN and self._election.proposal is not None:
+            self._election.proposal = None
+            self._follow("its swap is unknown")
 
     patch_table(patch, replica_state.SwapEnded, broken, State.CANDIDATE)
 
 
 def swap_of_an_earlier_process(patch: Patch) -> None:
-    def broken(self: EngineSide, proposal: engine_side.Proposal) -> tuple[Condition, ...]:
+    def broken(self: Election, proposal: Proposal) -> tuple[Condition, ...]:
         return (Condition(STATE, revision=proposal.revision),)
 
-    patch.setattr(EngineSide, "_conditions", broken)
+    patch.setattr(Election, "_conditions", broken)
 
 
 # 4: logs that agree somewhere agree on all before it
@@ -187,21 +190,21 @@ def older_terms_taken(patch: Patch) -> None:
     stand_by = ReplicaState._stand_by
 
     def broken(self: ReplicaState) -> None:
-        session = self._session
+        following, session = self._following, self._following.session
         stand_by(self)
-        if session is not None and self._session is not None:
-            session.term = self._session.term
-            self._session = session
+        if session is not None and following.session is not None:
+            session.term = following.session.term
+            following.session = session
 
     patch.setattr(ReplicaState, "_stand_by", broken)
-    patch.setattr(ReplicaState, "_is_of", lambda self, session, message: True)
+    patch.setattr(Following, "_is_of", lambda self, session, message: True)
 
 
 # 5: what was shown stays
 
 
 def shown_before_it_is_confirmed(patch: Patch) -> None:
-    patch.setattr(ReplicaState, "shown", property(lambda self: self._end))
+    patch.setattr(ReplicaState, "shown", property(lambda self: self._log.end))
 
 
 def new_master_shows_at_once(patch: Patch) -> None:
@@ -242,7 +245,7 @@ def joiner_lacks_the_start(patch: Patch) -> None:
 
 
 def outsider_leads(patch: Patch) -> None:
-    patch.setattr(ReplicaState, "_may_lead", lambda self, view: True)
+    patch.setattr(Candidacy, "may_lead", lambda self, view: True)
 
 
 # 9: who reads through all of it reads everything; the other checks, which see it first, are silent

@@ -1,4 +1,4 @@
-"""A replica's dealings with the coordination engine: its lease, what it read, its one swap. No I/O.
+"""A replica's part in an election: its lease, what it read in the engine, its one swap. No I/O.
 
 A swap of `state` is tried until it is *settled*: a view shows another revision than the one that
 it started from, or `alive/<me>` is bound to another lease than the one that it asks for. Before
@@ -55,17 +55,26 @@ class Proposal:
     settled_by: int | None = None  # it was answered: a read of this number, or a later one, tells
 
 
-class EngineSide:
-    """One thread. `now_s` is set by the owner before each event."""
+class Election:
+    """One replica's part. One thread; `ReplicaState` sets `now_s` before each event.
+
+    It stays whole: a swap is settled by what is read, what is read depends on the lease, and a
+    swap that was refused takes a new lease.
+
+    Attributes:
+        me, rules, do: also those of the replica's other parts; `do` takes the next action.
+        view: what the engine held when it was last read; None: it was not read yet.
+        lease: number of the lease that is held; 0: none.
+    """
 
     def __init__(
         self, me: str, alive: AliveRecord, rules: FailoverRules, do: Callable[[Action], None],
         now_s: float,
     ) -> None:  # fmt: skip
-        self._me = me
+        self.me = me
         self._alive = alive
-        self._rules = rules
-        self._do = do
+        self.rules = rules
+        self.do = do
         self.now_s = now_s
         self.durable_end = 0  # of the log, for others to see
         self.view: ClusterView | None = None
@@ -84,13 +93,13 @@ class EngineSide:
         """Take a new lease; without one nothing is swapped."""
         self.lease = 0
         self._registering = True
-        self._do(Register(self._record()))
+        self.do(Register(self._record()))
 
     def on_registered(self, event: Registered) -> None:
         """From here on, what an earlier lease asked for can no longer happen."""
         self._registering = False
         self.lease = event.lease
-        self.lease_until_s = event.asked_s + self._rules.counted_lease_s
+        self.lease_until_s = event.asked_s + self.rules.counted_lease_s
         self._registered_read = self._fresh_read = self._reads + 1
         self.read()
 
@@ -101,7 +110,7 @@ class EngineSide:
     def on_renewed(self, event: Renewed) -> None:
         """The lease is counted on from when it was asked for."""
         if event.lease == self.lease:
-            until_s = event.asked_s + self._rules.counted_lease_s
+            until_s = event.asked_s + self.rules.counted_lease_s
             self.lease_until_s = max(self.lease_until_s, until_s)
 
     def on_lease_ended(self, event: LeaseEnded) -> None:
@@ -123,9 +132,9 @@ class EngineSide:
     def publish(self) -> None:
         """Tell others how far this log is, so that the best one goes first."""
         if self.lease:
-            key = ALIVE + self._me
+            key = ALIVE + self.me
             change = Change(key, self._record().to_json(), self.lease)
-            self._do(Swap(0, (Condition(key, lease=self.lease),), (change,)))
+            self.do(Swap(0, (Condition(key, lease=self.lease),), (change,)))
 
     # Reading
 
@@ -133,7 +142,7 @@ class EngineSide:
         """Ask for a view."""
         self._reads += 1
         self._read_s = self.now_s
-        self._do(Read(self._reads))
+        self.do(Read(self._reads))
 
     def knows_more(self) -> None:
         """This replica learned of a term: a read from before may not know it."""
@@ -166,7 +175,7 @@ class EngineSide:
         if known is None or view.revision > known.revision:
             self.knows_more()
         self.view = view
-        if self.is_of_this_lease(event) and view.leases.get(self._me) != self.lease:
+        if self.is_of_this_lease(event) and view.leases.get(self.me) != self.lease:
             self.register()  # a put of an earlier lease came late and took the key
         return True
 
@@ -176,10 +185,10 @@ class EngineSide:
             if not self._registering:
                 self.register()
             return
-        beat_s = self._rules.beat_s
+        beat_s = self.rules.beat_s
         if self.now_s - self._renew_s >= beat_s:
             self._renew_s = self.now_s
-            self._do(Renew(self.lease))
+            self.do(Renew(self.lease))
         if self.now_s - self._read_s >= beat_s:
             self.read()
         proposal = self.proposal
@@ -198,14 +207,14 @@ class EngineSide:
     def _try(self, proposal: Proposal) -> None:
         proposal.retry_s = None
         record = proposal.record
-        master = MasterRecord(self._me, record.term).to_json()
+        master = MasterRecord(self.me, record.term).to_json()
         changes = (Change(STATE, record.to_json()), Change(MASTER, master, proposal.lease))
-        self._do(Swap(proposal.number, self._conditions(proposal), changes))
+        self.do(Swap(proposal.number, self._conditions(proposal), changes))
 
     def _conditions(self, proposal: Proposal) -> tuple[Condition, ...]:
         return (
             Condition(STATE, revision=proposal.revision),
-            Condition(ALIVE + self._me, lease=proposal.lease),
+            Condition(ALIVE + self.me, lease=proposal.lease),
         )
 
     def on_swap_ended(self, event: SwapEnded) -> None:
@@ -214,7 +223,7 @@ class EngineSide:
         if proposal is None or event.swap != proposal.number:
             return
         if event.outcome is Swapped.UNKNOWN:
-            proposal.retry_s = self.now_s + self._rules.beat_s / 4
+            proposal.retry_s = self.now_s + self.rules.beat_s / 4
         else:
             proposal.settled_by = self._reads + 1
             self.read()
@@ -237,12 +246,12 @@ class EngineSide:
     def release(self) -> None:
         """Give the key of a master back that this replica is no more, so that others may try."""
         view = self.view
-        if view is None or view.master is None or view.master.replica != self._me:
+        if view is None or view.master is None or view.master.replica != self.me:
             return
         if self.lease == 0 or view.master_lease != self.lease:
             return
-        if self.now_s - self._release_s >= self._rules.beat_s:
+        if self.now_s - self._release_s >= self.rules.beat_s:
             self._release_s = self.now_s
             condition = Condition(STATE, revision=view.state_revision)
-            self._do(Swap(0, (condition,), (Change(MASTER, None),)))
+            self.do(Swap(0, (condition,), (Change(MASTER, None),)))
             self.read()
