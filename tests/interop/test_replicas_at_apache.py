@@ -66,7 +66,7 @@ async def test_a_master_that_dies_and_one_that_hands_over(tmp_path: Path) -> Non
                 await replicas.in_sync(1, 2, 3)
                 await settled(replicas)
                 second = await replicas.led()
-                await replicas.replicas[second].switch_over("")
+                await replicas.replicas[second].admin.switch_over("")
                 await sends.send(Message("T", b"after a hand-over"))
                 await replicas.in_sync(1, 2, 3)
                 await settled(replicas)
@@ -82,6 +82,6 @@ async def java_sends(children: Children, names: ApacheNameServer, replicas: Repl
         events = await asyncio.to_thread(tools.produce, "T", "sync", 5)
         assert [event["event"] for event in events] == ["sent"] * 5
         leader = replicas.replicas[await replicas.led()]
-        await leader.switch_over("")
+        await leader.admin.switch_over("")
         await replicas.in_sync(1, 2, 3)
         await settled(replicas)

@@ -159,7 +159,7 @@ async def test_a_third_replica_comes_to_lead(tmp_path: Path) -> None:
         async with producer_at(replicas, near) as producer:
             await producer.send(half(b"half"))
             assert (await producer.next_asked()).transaction_id == f"{ID}@broker-a"
-            await replicas.replicas[first].switch_over(replicas.replicas[far].driver.me)
+            await replicas.replicas[first].admin.switch_over(replicas.replicas[far].driver.me)
             await until(lambda: replicas.leader() == far, "the third leads")
             while not producer.asked.empty():
                 producer.asked.get_nowait()

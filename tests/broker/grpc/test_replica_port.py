@@ -45,7 +45,7 @@ async def test_the_port_goes_over_with_the_lead(tmp_path: Path) -> None:
         ports = {number: each.life.grpc_address for number, each in replicas.replicas.items()}
         assert await answers(replicas, first)
         assert not await answers(replicas, other)
-        await asyncio.wait_for(replicas.replicas[first].switch_over(""), 30)
+        await asyncio.wait_for(replicas.replicas[first].admin.switch_over(""), 30)
         await until(lambda: replicas.leader() == other, "the other leads")
         await until(lambda: answers(replicas, other), "its port")
         assert not await answers(replicas, first)
@@ -53,7 +53,7 @@ async def test_the_port_goes_over_with_the_lead(tmp_path: Path) -> None:
         assert ports == {
             number: each.life.grpc_address for number, each in replicas.replicas.items()
         }
-        await replicas.replicas[other].switch_over("")
+        await replicas.replicas[other].admin.switch_over("")
         await until(lambda: replicas.leader() == first, "the first leads again")
         await until(lambda: answers(replicas, first), "its port")
 
@@ -72,7 +72,7 @@ async def test_a_replica_that_hands_on_has_its_port_open(tmp_path: Path) -> None
         async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:
             stream = Client(channel).telemetry()
             await stream.write(schema_pb2.TelemetryCommand())
-            await replicas.replicas[first].switch_over("")
+            await replicas.replicas[first].admin.switch_over("")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await asyncio.wait_for(stream.read(), LIMIT_S)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -95,7 +95,7 @@ class ReplicaSet:
     def leader(self) -> int | None:
         """Return who leads and serves."""
         for number, replica in self.replicas.items():
-            if replica.driver.state.state is State.MASTER and replica._serves:
+            if replica.driver.state.state is State.MASTER and replica.lives.serves:
                 return number
         return None
 
@@ -113,7 +113,7 @@ class ReplicaSet:
             leader = self.leader()
             if leader is None:
                 return False
-            return set(self.replicas[leader].status().in_sync) == ids
+            return set(self.replicas[leader].admin.status().in_sync) == ids
 
         await until(is_so, f"{numbers} in sync")
 

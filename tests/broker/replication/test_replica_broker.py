@@ -16,7 +16,8 @@ import pytest
 
 from skylarkmq.broker import replica_broker
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replica_broker import ReplicaBroker, Stage
+from skylarkmq.broker.replica_broker import ReplicaBroker
+from skylarkmq.broker.replica_lives import Stage
 from skylarkmq.broker.replication.failover.replica_events import FailoverRules, State
 from skylarkmq.broker.replication.failover.replica_id import ReplicaFile
 from skylarkmq.client import (
@@ -164,7 +165,7 @@ async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"0"))
             sending = asyncio.ensure_future(_send_many(sends, 200))
-            await replicas.replicas[first].switch_over("")
+            await replicas.replicas[first].admin.switch_over("")
             results = await sending
             assert await replicas.led() != first
         places = {(each.queue.queue_id, each.queue_offset) for each in results}
@@ -301,12 +302,12 @@ async def test_one_that_cannot_catch_up_does_not_take_over(
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"before"))
             # Its disk takes nothing, so it confirms nothing.
-            monkeypatch.setattr(other, "append", Mock(side_effect=StoreError("no room")))
-            end = leader.status().end
+            monkeypatch.setattr(other.home, "append", Mock(side_effect=StoreError("no room")))
+            end = leader.admin.status().end
             waiting = asyncio.ensure_future(sends.send(Message("T", b"waits")))
-            await until(lambda: leader.status().end > end, "what it lacks")
+            await until(lambda: leader.admin.status().end > end, "what it lacks")
             with pytest.raises(RemoteProtocolError, match="did not catch up"):
-                await leader.switch_over("")
+                await leader.admin.switch_over("")
             assert replicas.leader() == first
             monkeypatch.undo()
             await waiting
@@ -329,9 +330,9 @@ async def test_a_master_that_stops_offers_no_log(
             for n in range(20):
                 await sends.send(Message("T", b"%d" % n))
         await replicas.same_logs()
-        end = follower.status().end
+        end = follower.admin.status().end
         master = replicas.replicas.pop(1)
-        monkeypatch.setattr(master, "switch_over", Mock(side_effect=_nobody()))
+        monkeypatch.setattr(master.admin, "switch_over", Mock(side_effect=_nobody()))
         close, is_closed = master.life.close, asyncio.Event()
 
         async def slow_close() -> None:
@@ -345,7 +346,7 @@ async def test_a_master_that_stops_offers_no_log(
         await master.stop()
         assert is_closed.is_set()
         assert await replicas.led() == 2
-        assert follower.status().end >= end
+        assert follower.admin.status().end >= end
         assert not list(follower.life.parts.store.paths.own.glob("*.broken"))
         assert len(bodies_of(follower)) == 20
 
@@ -362,7 +363,7 @@ async def test_a_stop_does_not_wait_for_followers_of_a_new_master(
         first = await replicas.three()
         others = [number for number in (1, 2, 3) if number != first]
         for number in others:  # nobody tells the next one that all have everything
-            monkeypatch.setattr(replicas.replicas[number], "looked", Mock())
+            monkeypatch.setattr(replicas.replicas[number].home, "looked", Mock())
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"others have it, and do not know that all have"))
             await replicas.kill(first)
@@ -374,7 +375,7 @@ async def test_a_stop_does_not_wait_for_followers_of_a_new_master(
             return 0
 
         number = await until(begins, "a master that waits for the others")
-        assert not replicas.replicas[number]._serves
+        assert not replicas.replicas[number].lives.serves
         await asyncio.wait_for(replicas.stop(number), LIMIT_S)
 
 
@@ -389,12 +390,12 @@ async def test_one_switch_over_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         starts = Mock(wraps=leader.life.parts.start_master_services)
         monkeypatch.setattr(leader.life.parts, "start_master_services", starts)
         async with producing(replicas) as sends:
-            monkeypatch.setattr(other, "append", Mock(side_effect=StoreError("no room")))
-            end = leader.status().end
+            monkeypatch.setattr(other.home, "append", Mock(side_effect=StoreError("no room")))
+            end = leader.admin.status().end
             waiting = asyncio.ensure_future(sends.send(Message("T", b"waits")))
-            await until(lambda: leader.status().end > end, "what it lacks")
+            await until(lambda: leader.admin.status().end > end, "what it lacks")
             both = await asyncio.gather(
-                leader.switch_over(""), leader.switch_over(""), return_exceptions=True
+                leader.admin.switch_over(""), leader.admin.switch_over(""), return_exceptions=True
             )
             assert all(isinstance(each, RemoteProtocolError) for each in both)
             assert starts.call_count == 1
@@ -470,7 +471,7 @@ async def test_the_first_of_a_set_leads_without_room_for_messages(tmp_path: Path
         alone = await replicas.start(1, files=files)
         await until(lambda: files.has_failed, "a refusal")
         assert alone.ended is not None
-        await until(lambda: alone._stage is Stage.LEADING or alone.ended.done(), "it leads")
+        await until(lambda: alone.lives.stage is Stage.LEADING or alone.ended.done(), "it leads")
         assert not alone.ended.done()
         files.heal()
         await replicas.led()
@@ -583,7 +584,7 @@ async def test_a_rolling_restart_costs_no_send(tmp_path: Path) -> None:
             sending = asyncio.ensure_future(send_all())
             for number in [each for each in (1, 2, 3) if each != first] + [first]:
                 if number == first:
-                    await replicas.replicas[first].switch_over("")
+                    await replicas.replicas[first].admin.switch_over("")
                     await replicas.in_sync(1, 2, 3)
                 await replicas.stop(number)
                 wanted = count + 1
