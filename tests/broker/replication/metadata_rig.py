@@ -8,7 +8,7 @@ from typing import Any
 
 from skylarkmq.broker.components import BrokerParts
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.broker.replication.metadata.metadata_log import Folded
+from skylarkmq.broker.replication.metadata.metadata_follower import Folded
 from skylarkmq.broker.replication.metadata.metadata_record import MetadataRecord, decode_metadata
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig

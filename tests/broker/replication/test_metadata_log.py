@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
 
 from skylarkmq.broker.processor.admin.topic import AdminTopicProcessor
 from skylarkmq.broker.processor.send_checks import SendChecks
-from skylarkmq.broker.replication.metadata import metadata_log
+from skylarkmq.broker.replication.metadata import metadata_changes, metadata_queue
 from skylarkmq.broker.topics.topic_deletion import RETRY_S
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.codes import RequestCode
@@ -164,15 +165,18 @@ async def test_a_record_that_was_refused_is_owed(
     await again
 
 
-@pytest.mark.parametrize("broken", ["encode_value", "encode_metadata"])
+@pytest.mark.parametrize(
+    ("module", "broken"),
+    [(metadata_changes, "encode_value"), (metadata_queue, "encode_metadata")],
+)
 async def test_what_an_error_keeps_from_the_log_is_owed(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, broken: str
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, module: ModuleType, broken: str
 ) -> None:
     """It was forgotten, and who waited for it waited for ever."""
     master, follower = await pair(clock)
     await master.advance(2)
     with monkeypatch.context() as patch:
-        patch.setattr(metadata_log, broken, Mock(side_effect=ValueError("cannot be encoded")))
+        patch.setattr(module, broken, Mock(side_effect=ValueError("cannot be encoded")))
         master.topic("T")
         master.group("cg")
         answered = asyncio.ensure_future(master.parts.topics.durable())
@@ -211,7 +215,7 @@ async def test_a_removal_whose_record_was_refused_is_owed(
     master.put("T", 0, b"old")
     await master.advance(2)
     copy(master, follower)
-    journal = master.parts.metadata
+    journal = master.parts.metadata._changes
     removed = journal.removed
 
     def refused(topic: str, end_offset: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skylarkmq.broker.replication.metadata import metadata_log
+from skylarkmq.broker.replication.metadata import metadata_queue, metadata_snapshots
 from tests.broker.replication.metadata_rig import Replica, copy
 from tests.store.support import inner
 from tests.support.amounts import slow
@@ -23,9 +23,9 @@ GROUPS = [f"g{number}" for number in range(4)]
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let them be in several records each, and follow each other soon."""
-    monkeypatch.setattr(metadata_log, "PART_SIZE", 600)
-    monkeypatch.setattr(metadata_log, "CHANGES_MAX", 2000)
-    monkeypatch.setattr(metadata_log, "SNAPSHOT_SHARE", 1)
+    monkeypatch.setattr(metadata_queue, "PART_SIZE", 600)
+    monkeypatch.setattr(metadata_snapshots, "CHANGES_MAX", 2000)
+    monkeypatch.setattr(metadata_snapshots, "SNAPSHOT_SHARE", 1)
 
 
 class Mark(NamedTuple):

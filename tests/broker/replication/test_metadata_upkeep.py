@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.replication.metadata import metadata_log
+from skylarkmq.broker.replication.metadata import metadata_log, metadata_queue, metadata_snapshots
 from skylarkmq.broker.replication.metadata.metadata_record import REMOVED
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
@@ -166,11 +166,11 @@ async def fill(replica: Replica, files: int) -> None:
         await replica.rest()
 
 
-@pytest.mark.parametrize("share", [metadata_log.SNAPSHOT_SHARE, 1 << 40])
+@pytest.mark.parametrize("share", [metadata_snapshots.SNAPSHOT_SHARE, 1 << 40])
 async def test_the_newest_snapshot_outlives_its_log_file(
     clock: ManualClock, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_log, "SNAPSHOT_SHARE", share)
+    monkeypatch.setattr(metadata_snapshots, "SNAPSHOT_SHARE", share)
     master, follower = await pair(clock, **EXPIRING)
     master.topic("T")
     master.group("cg", retry_max_times=5)
@@ -391,7 +391,7 @@ async def test_two_masters_in_turn(clock: ManualClock) -> None:
 async def test_a_snapshot_is_written_when_changes_are_many(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_log, "CHANGES_MAX", 20_000)
+    monkeypatch.setattr(metadata_snapshots, "CHANGES_MAX", 20_000)
     master, _ = await pair(clock)
     before = sum(record.is_last for record in master.records())
     for number in range(600):
@@ -405,18 +405,18 @@ async def test_a_snapshot_that_failed_is_written_again(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, _ = await pair(clock)
-    encode, tries = metadata_log.encode_metadata, iter([ValueError("a row is none")])
+    encode, tries = metadata_queue.encode_metadata, iter([ValueError("a row is none")])
 
-    def fails_once(record: metadata_log.MetadataRecord) -> bytes:
+    def fails_once(record: metadata_queue.MetadataRecord) -> bytes:
         if record.kind == "snapshot":
             for error in tries:
                 raise error
         return encode(record)
 
-    before = master.parts.metadata._snapshot
-    master.parts.metadata._is_wanted = True
-    monkeypatch.setattr(metadata_log, "encode_metadata", fails_once)
+    before = master.parts.metadata._queue.newest
+    master.parts.metadata._snapshots._is_wanted = True
+    monkeypatch.setattr(metadata_queue, "encode_metadata", fails_once)
     await master.advance(metadata_log.CHECK_S)
-    assert master.parts.metadata._snapshot == before
+    assert master.parts.metadata._queue.newest == before
     await master.advance(metadata_log.CHECK_S)
-    assert master.parts.metadata._snapshot.base > before.base
+    assert master.parts.metadata._queue.newest.base > before.base
