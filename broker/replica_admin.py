@@ -31,7 +31,7 @@ class ReplicaAdmin:
 
     def status(self) -> ReplicaStatus:
         driver, state = self._driver, self._driver.state
-        places, view = self._lives.places, driver.view
+        places, view = self._lives.places, driver.engine.view
         record = None if view is None else view.state
         return ReplicaStatus(
             replica=driver.me,
@@ -44,8 +44,8 @@ class ReplicaAdmin:
             end=places.end,
             durable_end=places.durable_end,
             confirmed=state.shown or 0,
-            mastership_changes=driver.mastership_changes,
-            is_engine_reachable=driver.is_engine_reachable,
+            mastership_changes=driver.engine.mastership_changes,
+            is_engine_reachable=driver.engine.is_reachable,
             halted=self._role.halted,
             others=() if view is None else self._others(view),
         )
@@ -106,9 +106,9 @@ class ReplicaAdmin:
                 parts.start_master_services()  # it leads on
         if driver.state.state is State.MASTER:
             raise _refused(f"{target} did not catch up, so this replica leads on")
-        if driver.view is None or driver.view.state is None:
+        if driver.engine.view is None or driver.engine.view.state is None:
             return
-        if driver.view.state.master != target:
+        if driver.engine.view.state.master != target:
             raise _refused(f"{target} did not take over: see its log")
 
     async def _hand_over(self, target: str) -> None:
@@ -129,7 +129,7 @@ class ReplicaAdmin:
 
     def _best(self) -> str:
         """Return the other member that has most, empty without one that lives."""
-        in_sync, view = self._driver.state.in_sync, self._driver.view
+        in_sync, view = self._driver.state.in_sync, self._driver.engine.view
         if in_sync is None or view is None:
             return ""
         others = [
@@ -138,12 +138,12 @@ class ReplicaAdmin:
         return max(others, key=lambda each: (in_sync.durable_end(each), each), default="")
 
     async def force(self) -> int:
-        state, view = self._driver.state, self._driver.view
+        state, view = self._driver.state, self._driver.engine.view
         if state.state not in (State.FOLLOWER, State.WAITING) or view is None:
             raise _refused(f"this replica is {state.state.value}: only one that follows is forced")
         if view.master is not None:
             raise _refused(f"replica {view.master.replica} leads: switch over instead")
-        if not self._driver.is_engine_reachable:
+        if not self._driver.engine.is_reachable:
             raise _refused("the coordination engine does not answer")
         at_risk = await asyncio.to_thread(self._count_after, state.shown or 0)
         log.warning("failover is forced: %d messages may be lost elsewhere or here", at_risk)

@@ -1,6 +1,6 @@
 """Runs a replica's state machine: hands it what happens, and carries out what it says.
 
-    the engine     asked in tasks of their own; a watch tells of changes at once, reads at each beat
+    the engine     `engine_requests.py`; a watch tells of changes at once, reads at each beat
     the log        jobs, one after the other, in the order of the actions that asked for them
     other replicas `replica_links.py`
     time           a tick several times in a beat
@@ -15,25 +15,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from skylarkmq.broker.replication.failover.coordinated_state import (
-    ALIVE,
     AliveRecord,
-    ClusterView,
-    CoordinatedStateError,
-    view_of,
 )
 from skylarkmq.broker.replication.failover.coordination import (
-    Change,
     Coordination,
-    CoordinationError,
-    LeaseEndedError,
-    Snapshot,
-    Swapped,
 )
+from skylarkmq.broker.replication.failover.engine_requests import EngineRequests
 from skylarkmq.broker.replication.failover.replica_events import (
     Action,
     Append,
@@ -49,26 +40,20 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Hello,
     Lead,
     LeadingStopped,
-    LeaseEnded,
     Leave,
     LocalLog,
     LogCut,
     LogMoved,
     Message,
-    NotRegistered,
-    Observed,
     OpenStream,
     Read,
     Received,
     Refused,
     Register,
-    Registered,
     Renew,
-    Renewed,
     Send,
     StopLeading,
     Swap,
-    SwapEnded,
     TermBegun,
     Tick,
 )
@@ -80,14 +65,12 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.refusal import refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.throttled_log import ThrottledLog
-from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
 
 TICKS_IN_BEAT: Final = 4
 UNSTORED_MAX: Final = 32 << 20
 """Bytes of the master's log that were taken and are not stored, above which it has to wait."""
-"""For which the same trouble has one line of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +141,12 @@ class ReplicaHome(Protocol):
 class ReplicaDriver:
     """One replica under a controller. Loop thread.
 
+    A third of it is one method for each action. The jobs with the log stay here: they are in one
+    order with the messages that lead to them.
+
     Attributes:
         state: what decides.
-        view: what the engine held when it was seen last.
-        mastership_changes: how often another replica, or this one, has begun to lead since the
-            first look.
+        engine: what is asked of the engine, and was seen there.
     """
 
     def __init__(
@@ -178,9 +162,7 @@ class ReplicaDriver:
         self.me = me
         self.rules = rules
         self.links: ReplicaLinks | None = None
-        self.view: ClusterView | None = None
-        self.mastership_changes = 0
-        self._coordination = coordination
+        self.engine = EngineRequests(me, rules, coordination, clock, self._ask, self.hear)
         self._home = home
         self._clock = clock
         self._told_places = places = home.places()
@@ -194,13 +176,9 @@ class ReplicaDriver:
         self._hello: Hello | None = None  # the last one that was sent
         self._hello_to = ""
         self._planned = False  # the next turn of the loop looks at the log
-        self._read_s = float("-inf")  # when the engine answered last
         self._throttled = ThrottledLog(clock, log)
-        self._lease = 0  # the last one that was got
         self._is_running = False
         self._is_ending = False
-        self._under_way: set[str] = set()  # kinds of requests that the engine has not answered
-        self._wanted_read = 0  # number of a read that was asked for meanwhile
         self.ticked_s = clock.monotonic()
 
     # Life cycle
@@ -209,7 +187,7 @@ class ReplicaDriver:
         """Take part from now on."""
         self._is_running = True
         self._ticks.start()
-        self._ask(self._watch())
+        self.engine.start()
         self.hear(Tick())
 
     def end_jobs(self) -> None:
@@ -221,6 +199,7 @@ class ReplicaDriver:
         """Take part no more; what is being done with the log is done."""
         self._is_running = False
         self._ticks.stop()
+        self.engine.end()
         self.end_jobs()
         for task in self._tasks - {self._work_task}:
             task.cancel()
@@ -230,16 +209,7 @@ class ReplicaDriver:
         """Take part no more. The lease ends at once, so that others may lead, or go on without."""
         self.hear(Leave())
         await self.abort()
-        if self._lease:
-            try:
-                await self._coordination.revoke(self._lease)
-            except CoordinationError as error:
-                log.warning("the lease is left to end by itself: %s", error)
-
-    @property
-    def is_engine_reachable(self) -> bool:
-        """Whether the engine has answered within the last lease."""
-        return self._clock.monotonic() - self._read_s <= self.rules.lease_s
+        await self.engine.give_up_lease()
 
     # Events and actions
 
@@ -286,8 +256,6 @@ class ReplicaDriver:
             self._told_places = places
             self.hear(LogMoved(places.end, places.durable_end, places.begin))
 
-    # The engine
-
     def _ask(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -299,112 +267,12 @@ class ReplicaDriver:
         if not task.cancelled() and task.exception() is not None:
             self._home.fail(task.exception() or RuntimeError())
 
-    def _unreached(self, error: Exception) -> None:
-        self._throttled.tell(
-            "engine", f"the coordination engine does not answer: {error}; trying again"
-        )
-
-    def _do_register(self, action: Register) -> None:
-        self._ask(self._register(action))
-
-    async def _register(self, action: Register) -> None:
-        asked_s = self._clock.monotonic()
-        try:
-            lease = await self._coordination.grant(int(self.rules.lease_s))
-            change = Change(ALIVE + self.me, action.record.to_json(), lease)
-            done = await self._coordination.swap((), (change,)) is Swapped.DONE
-        except CoordinationError as error:
-            self._unreached(error)
-            done, lease = False, 0
-        self._lease = lease
-        self.hear(Registered(lease, asked_s) if done else NotRegistered())
-
-    def _do_renew(self, action: Renew) -> None:
-        if "renew" not in self._under_way:  # else the next beat asks again
-            self._under_way.add("renew")
-            self._ask(self._renew(action.lease))
-
-    async def _renew(self, lease: int) -> None:
-        asked_s = self._clock.monotonic()
-        try:
-            lives = await self._coordination.renew(lease)
-        except CoordinationError as error:
-            self._unreached(error)
-            return
-        finally:
-            self._under_way.discard("renew")
-        self.hear(Renewed(lease, asked_s) if lives else LeaseEnded(lease))
-
-    def _do_read(self, action: Read) -> None:
-        if "read" in self._under_way:  # an engine that does not answer gets no heap of them
-            self._wanted_read = action.read
-        else:
-            self._under_way.add("read")
-            self._ask(self._read(action.read))
-
-    async def _read(self, number: int) -> None:
-        try:
-            snapshot = await self._coordination.read()
-        except CoordinationError as error:
-            self._unreached(error)
-            return
-        finally:
-            self._under_way.discard("read")
-            wanted, self._wanted_read = self._wanted_read, 0
-            if wanted and self._is_running:
-                self._do_read(Read(wanted))
-        self._read_s = self._clock.monotonic()
-        self._observe(snapshot, number)
-
-    def _observe(self, snapshot: Snapshot, read: int) -> None:
-        try:
-            view = view_of(snapshot)
-        except CoordinatedStateError as error:
-            self._throttled.tell("nonsense", str(error))
-            return
-        before = self.view
-        if before is None or view.revision >= before.revision:
-            self.view = view
-            if before is not None and view.state is not None and before.state is not None:
-                self.mastership_changes += view.state.term - before.state.term
-        self.hear(Observed(view, read))
-
-    def _do_swap(self, action: Swap) -> None:
-        self._ask(self._swap(action))
-
-    async def _swap(self, action: Swap) -> None:
-        try:
-            outcome = await self._coordination.swap(action.conditions, action.changes)
-        except LeaseEndedError:
-            outcome = Swapped.REFUSED
-        except CoordinationError as error:
-            self._unreached(error)
-            outcome = Swapped.UNKNOWN  # nothing happened: the same one is tried again
-        self.hear(SwapEnded(action.swap, outcome))
-
-    async def _watch(self) -> None:
-        """Have the engine's changes at once; reads at each beat make up for a late watch."""
-        while True:
-            try:
-                snapshot = await self._coordination.read()
-                entries = dict(snapshot.entries)
-                async with aclosing(self._coordination.watch(snapshot.revision)) as events:
-                    async for event in events:
-                        for key, entry in event.entries.items():
-                            if entry is None:
-                                entries.pop(key, None)
-                            else:
-                                entries[key] = entry
-                        self._observe(Snapshot(event.revision, dict(entries)), 0)
-            except CoordinationError as error:
-                self._unreached(error)
-            await sleep(self._clock, self.rules.beat_s)
-
     # Other replicas
 
     def heard(self, sender: str, message: Message) -> None:
         """Take a message of another replica."""
-        if isinstance(message, Hello) and self.view and sender not in self.view.replicas:
+        view = self.engine.view
+        if isinstance(message, Hello) and view and sender not in view.replicas:
             # It comes again; and nobody makes this replica remember names.
             why = f"replica {sender} is not known to the coordination engine yet"
             self._send_to(sender, Refused(self.state.term, message.session, why))
@@ -541,10 +409,10 @@ class ReplicaDriver:
         self._home.halt(action.why)
 
     _DO: Final[dict[type[Action], Callable[[ReplicaDriver, Any], None]]] = {
-        Register: _do_register,
-        Renew: _do_renew,
-        Read: _do_read,
-        Swap: _do_swap,
+        Register: lambda self, action: self.engine.register(action),
+        Renew: lambda self, action: self.engine.renew(action),
+        Read: lambda self, action: self.engine.read(action),
+        Swap: lambda self, action: self.engine.swap(action),
         Send: _do_send,
         OpenStream: _do_open_stream,
         CloseStreams: _do_close_streams,

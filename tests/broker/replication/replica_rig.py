@@ -87,7 +87,7 @@ class ReplicaSet:
         replica = self.replicas.pop(number)
         await replica.kill()
         self._clocks[number].end()
-        self.engine.revoke(replica.driver._lease)
+        self.engine.revoke(replica.driver.engine._lease)
 
     async def stop(self, number: int) -> None:
         await self.replicas.pop(number).stop()

@@ -189,13 +189,13 @@ async def test_the_engine_may_be_away_while_the_set_stays(tmp_path: Path) -> Non
         for way in replicas.ways.values():
             way.sends = False
         leader = replicas.replicas[first].driver
-        await until(lambda: not leader.is_engine_reachable, "the engine is missed")
+        await until(lambda: not leader.engine.is_reachable, "the engine is missed")
         async with producing(replicas) as sends:
             await sends.send(Message("T", b"without the engine"))
         assert replicas.leader() == first
         for way in replicas.ways.values():
             way.sends = True
-        await until(lambda: leader.is_engine_reachable, "the engine is back")
+        await until(lambda: leader.engine.is_reachable, "the engine is back")
         assert replicas.leader() == first
 
 
@@ -226,7 +226,7 @@ async def test_a_store_of_another_set_is_refused(tmp_path: Path) -> None:
         stranger = await replicas.start(2)
         assert stranger.ended is not None
         assert await asyncio.wait_for(stranger.ended, LIMIT_S) == 1
-        assert stranger.driver.view is None, "it takes no part"
+        assert stranger.driver.engine.view is None, "it takes no part"
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ async def test_two_of_one_broker_id_wait_for_each_other(
         await replicas.led()
         other = await replicas.start(2, broker_id=1)
         await until(lambda: "brokerId=1 of broker-a is that of" in caplog.text, "it is told")
-        assert other.driver.view is None, "it takes no part"
+        assert other.driver.engine.view is None, "it takes no part"
 
 
 @pytest.mark.slow

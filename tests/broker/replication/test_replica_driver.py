@@ -184,7 +184,7 @@ async def test_one_alone_leads_by_the_book() -> None:
     await rig.advance(2)
     assert rig.home.did == ["freeze", "term 1", "lead 1"]
     assert rig.driver.state.state is State.MASTER
-    assert rig.driver.is_engine_reachable
+    assert rig.driver.engine.is_reachable
     await rig.stop()
     assert "alive/a" not in rig.engine.read(NAME).entries, "its lease has ended"
 
@@ -317,12 +317,12 @@ async def test_an_engine_that_is_away_is_told_once_and_missed(
     await rig.advance(2)
     rig.way.sends = False
     await rig.advance(20)
-    assert not rig.driver.is_engine_reachable
+    assert not rig.driver.engine.is_reachable
     assert caplog.text.count("the coordination engine does not answer") == 1
     assert rig.home.did[-1] == "lead 1", "alone in its set, nobody else can lead"
     rig.way.sends = True
     await rig.advance(10)
-    assert rig.driver.is_engine_reachable
+    assert rig.driver.engine.is_reachable
     assert rig.home.did[-1] == "lead 1"
     await rig.stop()
 
