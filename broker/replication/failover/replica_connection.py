@@ -227,7 +227,7 @@ class FollowerConnection(ReplicaConnection):
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.feed is not None:
-            self.links.plan(self.feed)
+            self.links.turns.plan(self.feed)
 
     # Messages
 
@@ -287,7 +287,7 @@ class FollowerConnection(ReplicaConnection):
         """Feed nothing any more; what is written still goes out."""
         if self.feed is not None:
             self.feed.ended = True
-            self.links.forget(self.feed)
+            self.links.turns.forget(self.feed)
             self.feed = None
 
     def write_parts(self, pieces: list[bytes | memoryview]) -> None:

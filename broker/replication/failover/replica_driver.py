@@ -236,7 +236,7 @@ class ReplicaDriver:
         self._planned = False
         self.look_at_log()
         if self.links is not None:
-            self.links.stored()
+            self.links.turns.stored()
             self._hold_if_slow()
 
     def _hold_if_slow(self) -> None:

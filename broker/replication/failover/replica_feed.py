@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from skylarkmq.broker.replication.failover.replica_events import OpenStream, Part
 from skylarkmq.broker.replication.failover.replica_protocol import encode_part_head
 from skylarkmq.broker.replication.failover.terms import Lineage
+from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -64,11 +65,6 @@ class LogFeed:
         self.offset = stream.offset
         self.ended = False
 
-    @property
-    def behind(self) -> int:
-        """Bytes of the log that are stored and not sent to the follower."""
-        return max(0, self._store.commit_log.stored_offset - self.offset)
-
     def go_on(self) -> None:
         """Write what is stored and not sent, as much as a turn has room for."""
         connection = self._connection
@@ -90,14 +86,14 @@ class LogFeed:
         if pieces:
             self._write(pieces, offset)
         if offset >= stored:
-            links.wait(self)
+            links.turns.wait(self)
         elif offset < log.min_offset:
             self._refuse_expired()
         elif is_cold:
             self._is_reading = True
             store.read_part(offset, ROUND_SIZE, self._read)
         else:
-            links.plan(self)
+            links.turns.plan(self)
 
     def _read(self, data: bytes | None, error: BaseException | None) -> None:
         """Send what a worker has read from the disk."""
@@ -117,7 +113,8 @@ class LogFeed:
             offset += len(part)
         if pieces:
             self._write(pieces, end)
-        self._connection.links.plan(self)  # none: the file has expired, which the next look finds
+        # Without pieces the file has expired, which the next look finds.
+        self._connection.links.turns.plan(self)
 
     def _room(self, offset: int, end: int) -> int:
         """How many bytes a part from `offset` on may have, below `end`."""
@@ -132,7 +129,6 @@ class LogFeed:
         return encode_part_head(Part(self._term, self._session, offset, data, confirmed))
 
     def _write(self, pieces: list[bytes | memoryview], offset: int) -> None:
-        self._connection.links.bytes_sent += offset - self.offset
         self.offset = offset
         self._connection.write_parts(pieces)
 
@@ -143,3 +139,47 @@ class LogFeed:
             f"{self._store.commit_log.min_offset}: what it lacks has expired. It begins anew with "
             "what is left; to spare it that, keep messages longer (fileReservedTime)",
         )
+
+
+class FeedTurns:
+    """When each stream goes on: in the next turn of the loop, or when more is stored. Loop thread.
+
+    So no follower holds up the others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: set[LogFeed] = set()  # their followers have everything
+        self._planned: set[LogFeed] = set()  # they go on in the next turn
+        self._turn: TimerHandle | None = None
+
+    def stored(self) -> None:
+        """Feed those that have everything: more of the log is stored."""
+        waiting, self._waiting = self._waiting, set()
+        for feed in waiting:
+            feed.go_on()
+
+    def wait(self, feed: LogFeed) -> None:
+        """Let a stream go on when more is stored: its follower has everything."""
+        self._waiting.add(feed)
+
+    def plan(self, feed: LogFeed) -> None:
+        """Let a stream go on in the next turn of the loop: there may be more for it."""
+        self._waiting.discard(feed)
+        self._planned.add(feed)
+        if self._turn is None:
+            self._turn = self._clock.call_at(self._clock.monotonic(), self._feed)
+
+    def forget(self, feed: LogFeed) -> None:
+        """Let a stream rest, which has ended."""
+        self._waiting.discard(feed)
+        self._planned.discard(feed)
+        if self._turn is not None and not self._planned:
+            self._turn.cancel()
+            self._turn = None
+
+    def _feed(self) -> None:
+        self._turn = None
+        planned, self._planned = self._planned, set()
+        for feed in planned:
+            feed.go_on()

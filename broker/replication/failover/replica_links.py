@@ -39,11 +39,11 @@ from skylarkmq.broker.replication.failover.replica_events import (
     Part,
     Promise,
 )
-from skylarkmq.broker.replication.failover.replica_feed import ROUND_SIZE, LogFeed
+from skylarkmq.broker.replication.failover.replica_feed import ROUND_SIZE, FeedTurns, LogFeed
 from skylarkmq.broker.replication.failover.replica_protocol import Identity
 from skylarkmq.broker.replication.failover.terms import Lineage
 from skylarkmq.broker.replication.ha.port_rules import COMINGS_TOLD_MAX, why_not_allowed
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.clock import Clock
 from skylarkmq.common.throttled_log import ThrottledLog
 from skylarkmq.protocol.errors import shown
 from skylarkmq.remoting.waiting import wait_event
@@ -56,9 +56,6 @@ CONNECTIONS_MAX: Final = 64
 BACKLOG: Final = 16
 STOP_LIMIT_S: Final = 2.0
 """For which a stop waits until others have taken what was written to them."""
-REFUSAL_KEPT_S: Final = 120.0
-"""For which a refusal counts as one of now: whoever is refused comes again within seconds."""
-REFUSALS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +75,6 @@ class LinkOptions:
     part_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a connection was ended that its operator wants to have.
-
-    Attributes:
-        kind: `foreign`: this replica feeds no such log; `refused`: the master said so of this one;
-            `slave`, `address`, `limit`, `protocol`, `silent`, `deaf`, `expired`, `disk`.
-        replica: id of the other end, as it says; empty when it has not.
-        address: of the other end, `host:port`.
-    """
-
-    kind: str
-    replica: str
-    address: str
-    why: str
-    at_s: float  # on the monotonic clock
-
-
 class ReplicaLinks:
     """Carries what replicas say to each other, and feeds followers. Loop thread.
 
@@ -103,8 +82,7 @@ class ReplicaLinks:
         confirmed: what followers may show, bytes of the log; the driver keeps it current.
         followers: the newest connection of each follower, by its replica id.
         master: the connection to the master of the newest Hello, until it is lost.
-        bytes_sent: of the log, to all followers.
-        connects: masters that have welcomed this replica.
+        turns: those of the streams.
     """
 
     def __init__(
@@ -132,8 +110,7 @@ class ReplicaLinks:
         self.confirmed = 0
         self.followers: dict[str, FollowerConnection] = {}
         self.master: MasterConnection | None = None
-        self.bytes_sent = 0
-        self.connects = 0
+        self.turns = FeedTurns(clock)
         self._lost = lost
         self._store: MessageStore | None = None
         self._server: asyncio.Server | None = None
@@ -142,11 +119,7 @@ class ReplicaLinks:
         self._outgoing: set[MasterConnection] = set()  # also those that end
         self._empty = asyncio.Event()
         self._empty.set()
-        self._waiting: set[LogFeed] = set()  # their followers have everything
-        self._planned: set[LogFeed] = set()  # they go on in the next turn
-        self._turn: TimerHandle | None = None
         self._throttled = ThrottledLog(clock, log)
-        self._refusals: dict[tuple[str, str], Refusal] = {}  # by kind and host, oldest first
 
     # Life cycle
 
@@ -243,12 +216,6 @@ class ReplicaLinks:
         for connection in self._incoming:
             connection.end_feed()
 
-    def stored(self) -> None:
-        """Feed those that have everything: more of the log is stored."""
-        waiting, self._waiting = self._waiting, set()
-        for feed in waiting:
-            feed.go_on()
-
     def hold(self, is_held: bool) -> None:
         """Read nothing from the master, because the disk here is slow; False: read again.
 
@@ -256,23 +223,6 @@ class ReplicaLinks:
         """
         if self.master is not None:
             self.master.hold(is_held)
-
-    # Figures
-
-    @property
-    def refusals(self) -> list[Refusal]:
-        """The refusals of the last REFUSAL_KEPT_S, oldest first; one for each kind and host.
-
-        Those of an address are forgotten when a replica from there is fed, or feeds this one.
-        """
-        since_s = self.clock.monotonic() - REFUSAL_KEPT_S
-        return [each for each in self._refusals.values() if each.at_s > since_s]
-
-    @property
-    def behind(self) -> dict[str, int]:
-        """Bytes of the log that are stored and not sent, of each follower that is fed."""
-        found = self.followers.items()
-        return {replica: each.feed.behind for replica, each in found if each.feed is not None}
 
     # What connections tell
 
@@ -297,14 +247,11 @@ class ReplicaLinks:
         self.followers[replica] = connection
         if earlier is not None:
             earlier.abort("a newer connection takes its place")
-        self._accept(connection)
         self._tell("begun", connection, f"replica {shown(replica)} at {connection.peer} connects")
         self.hear(replica, hello)
 
     def welcomed(self, connection: MasterConnection) -> None:
         """Note that a master feeds this replica."""
-        self.connects += 1
-        self._accept(connection)
         text = f"following {shown(connection.replica)} at {shown(connection.peer)}"
         self._tell("begun", connection, text)
 
@@ -341,26 +288,18 @@ class ReplicaLinks:
     def refused(
         self, connection: ReplicaConnection, kind: str, why: str, replica: str = ""
     ) -> None:
-        """Note why a connection ends; the log tells it once in a while.
+        """Tell why a connection ends that its operator wants to have, once in a while.
 
         Args:
+            kind: `foreign`: this replica feeds no such log; `refused`: the master said so of this
+                one; `slave`, `address`, `limit`, `protocol`, `silent`, `deaf`, `expired`, `disk`.
             replica: id that the other end gives, if it is not the connection's.
         """
         replica, peer = replica or connection.replica, connection.peer
-        key = kind, peer.rpartition(":")[0]
-        self._refusals.pop(key, None)
-        if len(self._refusals) >= REFUSALS_MAX:
-            del self._refusals[next(iter(self._refusals))]
-        self._refusals[key] = Refusal(kind, replica, peer, why, self.clock.monotonic())
         who = f"replica {shown(replica)} at {shown(peer)}" if replica else shown(peer)
         said = f"{who} refuses this replica" if kind == "refused" else f"closing {who}"
         connection.is_told = True
-        self._throttled.tell(key, f"{said}: {why}")
-
-    def _accept(self, connection: ReplicaConnection) -> None:
-        host = connection.peer.rpartition(":")[0]
-        for key in [key for key in self._refusals if key[1] == host]:
-            del self._refusals[key]
+        self._throttled.tell((kind, peer.rpartition(":")[0]), f"{said}: {why}")
 
     def _tell(self, kind: str, connection: ReplicaConnection, text: str) -> None:
         """Log that a connection comes or goes, not too often, and not what was told already."""
@@ -371,30 +310,3 @@ class ReplicaLinks:
     def _look_whether_empty(self) -> None:
         if not self._incoming and not self._outgoing:
             self._empty.set()
-
-    # Turns
-
-    def wait(self, feed: LogFeed) -> None:
-        """Let a stream go on when more is stored: its follower has everything."""
-        self._waiting.add(feed)
-
-    def plan(self, feed: LogFeed) -> None:
-        """Let a stream go on in the next turn of the loop: there may be more for it."""
-        self._waiting.discard(feed)
-        self._planned.add(feed)
-        if self._turn is None:
-            self._turn = self.clock.call_at(self.clock.monotonic(), self._feed)
-
-    def forget(self, feed: LogFeed) -> None:
-        """Let a stream rest, which has ended."""
-        self._waiting.discard(feed)
-        self._planned.discard(feed)
-        if self._turn is not None and not self._planned:
-            self._turn.cancel()
-            self._turn = None
-
-    def _feed(self) -> None:
-        self._turn = None
-        planned, self._planned = self._planned, set()
-        for feed in planned:
-            feed.go_on()

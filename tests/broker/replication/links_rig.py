@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from skylarkmq.broker.net.addresses import bind, port_of
+from skylarkmq.broker.replication.failover.replica_connection import ReplicaConnection
 from skylarkmq.broker.replication.failover.replica_events import (
     Confirm,
     Hello,
@@ -83,6 +84,8 @@ class Replica(StoreRig):
             self._hear,
             self._lose,
         )
+        self.refused: list[tuple[str, str, str]] = []  # kind, replica, why
+        self._refuse, self.links.refused = self.links.refused, self._refused
         self.address = ""
         self.start()
         self.links.attach(self.store)
@@ -123,6 +126,12 @@ class Replica(StoreRig):
             assert part.offset == place
             place += len(part.data)
         return b"".join(bytes(part.data) for part in self.parts)  # type: ignore[arg-type]
+
+    def _refused(
+        self, connection: ReplicaConnection, kind: str, why: str, replica: str = ""
+    ) -> None:
+        self.refused.append((kind, replica or connection.replica, why))
+        self._refuse(connection, kind, why, replica)
 
     def _lose(self, replica: str, was_master: bool) -> None:
         self.lost.append(replica)

@@ -22,6 +22,7 @@ from skylarkmq.broker.replication.failover.replica_events import (
     State,
     Welcome,
 )
+from skylarkmq.broker.replication.failover.replica_feed import FeedTurns
 from skylarkmq.broker.replication.failover.terms import CommonPoint, Lineage, TermStart
 from skylarkmq.common.errors import StoreError
 from tests.support.manual_clock import ManualClock, advance_async, settle
@@ -102,6 +103,7 @@ class Links:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Message]] = []
         self.held = False
+        self.turns = FeedTurns(ManualClock())
 
     def send(self, to: str, message: Message, address: str = "") -> None:
         self.sent.append((to, message))
@@ -111,9 +113,6 @@ class Links:
 
     def count(self, kind: type[Any]) -> int:
         return sum(isinstance(message, kind) for _, message in self.sent)
-
-    def stored(self) -> None:
-        pass
 
     def hold(self, held: bool) -> None:
         self.held = held

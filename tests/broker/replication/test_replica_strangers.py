@@ -21,8 +21,6 @@ from skylarkmq.broker.replication.failover.replica_events import (
 )
 from skylarkmq.broker.replication.failover.replica_links import (
     CONNECTIONS_MAX,
-    REFUSAL_KEPT_S,
-    REFUSALS_MAX,
 )
 from skylarkmq.broker.replication.failover.replica_protocol import (
     MAGIC,
@@ -71,14 +69,13 @@ async def test_a_foreign_replica_is_told_why(
         assert b.lost == ["a"]
         await some.see(lambda: not a.links._incoming)
         assert a.lost == []
-        assert [(each.kind, each.why) for each in a.links.refusals] == [("foreign", refused.why)]
-        assert [(each.kind, each.why) for each in b.links.refusals] == [("refused", refused.why)]
-        assert a.links.refusals[0].replica == changes.get("replica", "b")
+        assert a.refused == [("foreign", changes.get("replica", "b"), refused.why)]
+        assert [(kind, why) for kind, _, why in b.refused] == [("refused", refused.why)]
         assert "refuses this replica" in caplog.text
         assert "closing replica" in caplog.text
 
 
-async def test_a_refusal_is_logged_once_a_minute_and_kept_for_a_while(
+async def test_a_refusal_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with replicas() as some:
@@ -88,24 +85,21 @@ async def test_a_refusal_is_logged_once_a_minute_and_kept_for_a_while(
             await some.see(lambda number=number: len(b.lost) == number)
         assert caplog.text.count("closing replica 'b'") == 1
         assert caplog.text.count("'a' at") == 1
-        assert len(a.links.refusals) == len(b.links.refusals) == 1
         a.link_clock.advance(INTERVAL_S)
         b.links.send("a", hello(5), a.address)
         await some.see(lambda: len(b.lost) == 5)
         assert caplog.text.count("closing replica 'b'") == 2
-        a.link_clock.advance(REFUSAL_KEPT_S)
-        assert a.links.refusals == []
 
 
-async def test_a_refusal_is_forgotten_when_the_replica_was_mended() -> None:
+async def test_a_replica_that_was_mended_is_heard() -> None:
     async with replicas() as some:
         a = await some.add("a")
         await foreign_visit(some, a)
-        assert len(a.links.refusals) == 1
+        assert [kind for kind, _, _ in a.refused] == ["foreign"]
         b = await some.add("b")
         b.links.send("a", hello(1), a.address)
         await some.see(lambda: a.heard)
-        assert a.links.refusals == []
+        assert len(a.refused) == 1
 
 
 async def foreign_visit(some: Replicas, a: Replica) -> None:
@@ -113,22 +107,6 @@ async def foreign_visit(some: Replicas, a: Replica) -> None:
     await raw.say(encode_greeting(identity("x", cluster="other"), hello(1)))
     await some.see(raw.is_over)
     raw.leave()
-
-
-async def test_refusals_are_bounded() -> None:
-    async with replicas() as some:
-        a = await some.add("a")
-        await foreign_visit(some, a)
-        for number in range(REFUSALS_MAX + 5):
-            raw = await RawFollower().connect(a.address)
-            await some.see(lambda: a.links._incoming)
-            [connection] = a.links._incoming
-            connection.peer = f"192.0.2.{number}:1"
-            connection.refuse("silent", "the test says so")
-            await some.see(lambda: not a.links._incoming)
-            raw.leave()
-        assert len(a.links.refusals) == REFUSALS_MAX
-        assert a.links.refusals[0].address == "192.0.2.5:1"
 
 
 @pytest.mark.parametrize("offset", [0, 1, 1 << 40])
@@ -143,7 +121,7 @@ async def test_a_slave_of_4_9_is_turned_away(offset: int, caplog: pytest.LogCapt
             assert raw.received == 0
             raw.leave()
         assert caplog.text.count("as a slave of RocketMQ 4.9 does") == 1
-        assert [each.kind for each in a.links.refusals] == ["slave"]
+        assert [kind for kind, _, _ in a.refused] == ["slave"] * 3
 
 
 @pytest.mark.parametrize(
@@ -160,7 +138,7 @@ async def test_who_may_connect(links: dict[str, Any], is_taken: bool) -> None:
         b.links.send("a", hello(1), a.address)
         await some.see(lambda: a.heard or b.lost)
         assert bool(a.heard) is is_taken
-        kinds = [each.kind for each in a.links.refusals]
+        kinds = [kind for kind, _, _ in a.refused]
         assert kinds == ([] if is_taken else ["address"])
 
 
@@ -295,7 +273,7 @@ async def test_random_bytes_cost_their_connection_at_most(
             raw.leave()
             if number % 10 == 0:
                 a.put_many(1)
-                a.links.stored()
+                a.links.turns.stored()
                 await some.see(lambda: b.end == a.end, f"the copy, seed {SEED}")
         await some.see(lambda: list(a.links.followers) == ["b"], f"their end, seed {SEED}")
         await some.see(lambda: len(a.links._incoming) == 1, f"their end, seed {SEED}")
@@ -327,5 +305,5 @@ async def test_random_bytes_of_a_master_cost_the_connection_at_most(
             await some.see(lambda before=before: len(b.lost) > before)
             assert len(b.lost) == before + 1
             assert b.links.master is None
-        assert [each.kind for each in b.links.refusals] == ["protocol"]
+        assert {kind for kind, _, _ in b.refused} == {"protocol"}
         assert caplog.records == []
