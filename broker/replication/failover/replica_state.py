@@ -255,10 +255,11 @@ class ReplicaState:
             self._following.follow(state)
         else:
             self._following.session = None
-        if self._candidacy.is_led(view) or not self._candidacy.may_lead(view):
-            self._become(State.FOLLOWER, "there is a master, or this replica is not in sync")
+        is_led = self._candidacy.is_led(view)
+        if is_led or not self._candidacy.may_lead(view):
+            self._become(State.FOLLOWER, "there is a master" if is_led else "it is not in sync")
         elif self.state is not State.WAITING:
-            self._become(State.WAITING, "there is no master, and this replica is in sync")
+            self._become(State.WAITING, "there is no master, and it is in sync")
             self._candidacy.waiting_since_s = self._election.now_s
             self._election.publish()
 
@@ -407,7 +408,7 @@ class ReplicaState:
         if event.target == self._election.me or event.target not in term.in_sync.members:
             log.error("%s is not in sync, so it cannot take over", event.target)
             return
-        self._become(State.HANDING_OVER, f"an operator wants {event.target} to lead")
+        self._become(State.HANDING_OVER, f"{event.target} shall lead")
         term.target = event.target
         term.begin_step()
         self._hand_over(term)
@@ -492,7 +493,7 @@ class ReplicaState:
         },
         State.STEPPING_DOWN: {
             **_LATE,
-            LeadingStopped: lambda self, _: self._follow("it has stopped to lead"),
+            LeadingStopped: lambda self, _: self._follow("what only a master runs has stopped"),
         },
         State.HALTED: {},
     }

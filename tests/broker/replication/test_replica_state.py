@@ -158,7 +158,7 @@ def test_each_change_of_state_is_logged_with_its_term_and_cause(
     leading()
     assert caplog.messages == [
         "a: starting -> follower, term 0: it has read what the engine holds",
-        "a: follower -> waiting, term 0: there is no master, and this replica is in sync",
+        "a: follower -> waiting, term 0: there is no master, and it is in sync",
         "a: waiting -> candidate, term 0: its turn has come",
         "a: candidate -> taking over, term 1: its swap has happened",
         "a: taking over -> master, term 1: the row of its term is on the disk",
