@@ -58,8 +58,8 @@ class Proposal:
 class Election:
     """One replica's part. One thread; `ReplicaState` sets `now_s` before each event.
 
-    It stays whole: a swap is settled by what is read, what is read depends on the lease, and a
-    swap that was refused takes a new lease.
+    Its size is one idea: a swap is settled by what is read, what is read depends on the lease, and
+    a swap that was refused takes a new lease.
 
     Attributes:
         me, rules, do: also those of the replica's other parts; `do` takes the next action.

@@ -141,8 +141,8 @@ class ReplicaHome(Protocol):
 class ReplicaDriver:
     """One replica under a controller. Loop thread.
 
-    A third of it is one method for each action. The jobs with the log stay here: they are in one
-    order with the messages that lead to them.
+    Its size is one idea: a method for each action, and the jobs with the log in one order with the
+    messages that lead to them.
 
     Attributes:
         state: what decides.

@@ -78,6 +78,8 @@ class LinkOptions:
 class ReplicaLinks:
     """Carries what replicas say to each other, and feeds followers. Loop thread.
 
+    Its size is one idea: which connections there are, both ways, and what each tells of its end.
+
     Attributes:
         confirmed: what followers may show, bytes of the log; the driver keeps it current.
         followers: the newest connection of each follower, by its replica id.

@@ -111,8 +111,9 @@ MOVES: Final[dict[State, set[State]]] = {
 class ReplicaState:
     """One replica. One thread; times are seconds of one monotonic clock.
 
-    It is one table, for a rule of safety often spans several states; what a state works with is
-    in `Election`, `ReplicaLog`, `Candidacy`, `Following` and `LedTerm`, which change no state.
+    Its size is one idea: one table, for a rule of safety often spans several states. What a state
+    works with is in `Election`, `ReplicaLog`, `Candidacy`, `Following` and `LedTerm`, which change
+    no state.
     """
 
     def __init__(
