@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.spark import requirements, session
+from tests.spark.support.worker_path import make_worker_path
 from tests.support.patience import JVM_LIMIT_S
 
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -61,7 +62,10 @@ def test_a_connect_server_is_told_by_its_address_or_by_spark_s_variable(
 
 @pytest.mark.spark
 def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
-    """In a process of its own, for what its JVM prints."""
+    """In a process of its own, for what its JVM prints, and as the extra is: without pandas.
+
+    PySpark warns of a newer pandas than it knows.
+    """
     code = (
         "from skylarkmq.spark import build_session, register\n"
         "session = build_session('quiet', 'local[1]', **{'spark.ui.enabled': False})\n"
@@ -70,6 +74,7 @@ def test_a_session_starts_without_warnings(tmp_path: Path) -> None:
         "session.stop()\n"
     )
     kept = {name: text for name, text in os.environ.items() if "SPARK_" not in name}
+    kept["PYTHONPATH"] = make_worker_path(tmp_path / "workers")
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=kept, capture_output=True, text=True,
         timeout=JVM_LIMIT_S, check=False,
