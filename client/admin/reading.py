@@ -1,11 +1,6 @@
-"""Reading queues from outside of any group: stored messages, pages of them, whole topics.
+"""A scan: the messages of a topic, queue after queue, read from outside of any group.
 
-A pull (11) that carries its subscription along needs no heartbeat, and in the name of
-TOOLS_CONSUMER, which every broker has, it needs no group either. Nothing is committed.
-
-A scan holds one page of messages at a time. It leaves out what arrives after its start, so it ends.
-
-Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
+It holds one page of messages at a time. It leaves out what arrives after its start, so it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
 from skylarkmq.client.admin.base import TopicPlace, ask_brokers, each, note_unanswered
 from skylarkmq.client.admin.results import Result, Unanswered
@@ -22,11 +17,9 @@ from skylarkmq.client.consumer.subscription import Subscription
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.services import Services
-from skylarkmq.client.wire.api_pull import PullRequest, pull
+from skylarkmq.client.wire.api_pull import QueuePages
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageExt, MessageQueue
-
-PAGE_MESSAGES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +33,11 @@ class ScanProgress(Result):
     before the first message of one that begins at the beginning."""
 
 
-@dataclass(slots=True)
-class _Range:
-    """What is left of one queue."""
+@dataclass(eq=False)
+class _Range(QueuePages):
+    """What is left to give of one queue; `position` is before what is in hand."""
 
-    queue: MessageQueue
     address: str
-    position: int
-    end: int
 
 
 class MessageScan:
@@ -145,7 +135,7 @@ class MessageScan:
                 self._services, address, TOOLS_CONSUMER_GROUP, queue, start_ms, self._timeout_s
             )
             end = await self._services.consumer_api.max_offset(address, queue, self._timeout_s)
-            return _Range(queue, address, first, end)
+            return _Range(queue, first, end, address)
 
         after = self._after
         wanted = {self._namespace.wrap_queue(queue): at for queue, at in (after or {}).items()}
@@ -172,18 +162,13 @@ class MessageScan:
                 )
 
     async def _read(self, current: _Range) -> None:
-        everything = Subscription(current.queue.topic, None, 0).data
-        wish = PullRequest(
-            TOOLS_CONSUMER_GROUP, current.queue, current.position, PAGE_MESSAGES, 0, 0, 0, 0,
-            everything,
-        )  # fmt: skip
-        page = await pull(self._services.remoting, current.address, wish, self._timeout_s)
-        self._page.extend(
-            message
-            for message in page.messages
-            if current.position <= message.queue_offset < current.end
-        )
-        if not self._page:  # a hole, removed meanwhile, or the end came nearer
-            following = page.next_offset if page.next_offset > current.position else current.end
-            self._scanned += min(following, current.end) - current.position
-            current.position = following
+        position, everything = current.position, Subscription(current.queue.topic, None, 0).data
+        remoting, address = self._services.remoting, current.address
+        page = await current.read(remoting, address, self._timeout_s, everything)
+        self._page.extend(current.take(page))
+        if self._page:
+            current.position = position
+        else:  # a hole, removed meanwhile, or the end came nearer
+            if current.position <= position:
+                current.position = current.end
+            self._scanned += min(current.position, current.end) - position

@@ -60,7 +60,7 @@ async def look(
         RocketMQError: no answer, or one that may be another one later.
     """
     everything = Subscription(queue.topic, None, 0).data
-    wish = PullRequest(group, queue, offset, 1, 0, 0, 0, 0, everything)
+    wish = PullRequest(group, queue, offset, 1, subscription=everything)
     try:
         answer = await pull(services.remoting, address, wish, OFFSET_TIMEOUT_S)
     except BrokerError as error:

@@ -56,7 +56,7 @@ async def first_since(
     everything = Subscription(queue.topic, None, 0).data
     count = NEAR_COUNT
     for _ in range(PULLS_MAX):
-        wish = PullRequest(group, queue, offset, count, 0, 0, 0, 0, everything)
+        wish = PullRequest(group, queue, offset, count, subscription=everything)
         try:
             result = await pull(services.remoting, address, wish, timeout_s)
         except RocketMQError as error:

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Self, TypeGuard
 
@@ -41,7 +42,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.message_view import StoredMessage, stored_message
-from skylarkmq.client.wire.api_pull import PullRequest, PullResult, PullStatus, pull
+from skylarkmq.client.wire.api_pull import NO_END, PullResult, PullStatus, QueuePages
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageQueue
@@ -52,7 +53,6 @@ log = logging.getLogger(__name__)
 PeekStart = StartFrom | Mapping[MessageQueue, int]
 PeekStop = Literal["now"] | datetime | Mapping[MessageQueue, int] | None
 
-BATCH_COUNT: Final = 32
 LOW_COUNT: Final = 16
 """The next batch is asked for when that many messages of a queue wait."""
 RETRY_S: Final = 1.0
@@ -62,24 +62,14 @@ AWAY_MAX_S: Final = 30.0
 """How long the broker of a queue may be away before the reader ends."""
 
 
-class _Feed:
-    """One queue: the next offset, the end, and messages that were read and not given yet."""
+@dataclass(eq=False)
+class _Feed(QueuePages):
+    """One queue, and messages of it that were read and not given yet."""
 
-    def __init__(
-        self, queue: MessageQueue, offset: int, end: int | None, *, is_found: bool = True
-    ) -> None:
-        self.queue = queue
-        self.is_found = is_found  # where it begins; else its broker has not answered yet
-        self.offset = offset
-        self.end = end
-        self.ready: deque[StoredMessage] = deque()
-        self.room = asyncio.Event()
-        self.room.set()
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def at_end(self) -> bool:
-        return self.end is not None and self.offset >= self.end
+    is_found: bool = True  # where it begins; else its broker has not answered yet
+    ready: deque[StoredMessage] = field(default_factory=deque[StoredMessage])
+    room: asyncio.Event = field(default_factory=asyncio.Event)  # for the next page
+    task: asyncio.Task[None] | None = None
 
 
 class PeekReader(OnClient):
@@ -244,7 +234,7 @@ class PeekReader(OnClient):
             errors.append(outcome)
             self._do_without(broker, outcome)
             if self._stop is None and _may_succeed_later(outcome):
-                feeds += [_Feed(queue, 0, None, is_found=False) for queue in those]
+                feeds += [_Feed(queue, 0, NO_END, is_found=False) for queue in those]
             else:
                 self._left_out.update(those)
         if len(errors) == len(by_broker) and errors:
@@ -277,9 +267,9 @@ class PeekReader(OnClient):
             return await offsets.end(queue)
         return await offsets.at_time(queue, self._start.timestamp_ms)
 
-    async def _end_of(self, offsets: OffsetStore, queue: MessageQueue) -> int | None:
+    async def _end_of(self, offsets: OffsetStore, queue: MessageQueue) -> int:
         if self._stop is None:
-            return None
+            return NO_END
         if isinstance(self._stop, str):
             return await offsets.end(queue)
         if isinstance(self._stop, datetime):
@@ -289,6 +279,7 @@ class PeekReader(OnClient):
     def _begin(self, feed: _Feed) -> None:
         queue = feed.queue
         self._feeds[queue] = feed
+        feed.room.set()
         self._turn.append(feed)
         name = f"skylarkmq-peek-{queue.topic}-{queue.broker_name}-{queue.queue_id}"
         feed.task = asyncio.create_task(self._read(feed), name=name)
@@ -300,17 +291,17 @@ class PeekReader(OnClient):
         last = LastRead(services, TOOLS_CONSUMER_GROUP, feed.queue)
         try:
             await self._find(feed)
-            while not feed.at_end:
+            while feed.position < feed.end:
                 await feed.room.wait()
-                offset = feed.offset
+                position = feed.position
                 result = await self._patient_pull(feed, sources, last)
                 if result is None:
                     break
                 last.took(result.records)
                 self._take(feed, result)
                 self._look_for_new_queues()
-                if feed.offset == offset:
-                    await sleep(services_of(self._client).clock, EMPTY_DELAY_S)
+                if feed.position == position:
+                    await sleep(services.clock, EMPTY_DELAY_S)
             self._has_read = True
         except RocketMQError as error:
             self._leave_out(feed, error)
@@ -333,7 +324,7 @@ class PeekReader(OnClient):
                     raise
                 log.debug("%s cannot be read yet: %s", queue, error)
             else:
-                feed.offset, feed.is_found = found.offset, True
+                feed.position, feed.is_found = found.position, True
 
     def _leave_out(self, feed: _Feed, error: RocketMQError) -> None:
         """Go on without a queue; where that is not wanted, or none is left, the reader ends."""
@@ -356,27 +347,25 @@ class PeekReader(OnClient):
             RocketMQError: the last failure.
         """
         services, queue = services_of(self._client), feed.queue
-        suspend_ms = PULL_SUSPEND_MS if feed.end is None else 0
-        data = self._subscription.data
+        suspend_ms = PULL_SUSPEND_MS if self._stop is None else 0
         give_up_s: float | None = None
         while True:
             try:
                 address, is_master = sources.of(queue)
-                place, is_new = await last.place(address, feed.offset, of_master=is_master)
-                if is_new and feed.end is not None:
+                place, is_new = await last.place(address, feed.position, of_master=is_master)
+                if is_new and self._stop is not None:
                     return None
-                feed.offset = place
-                wish = PullRequest(
-                    TOOLS_CONSUMER_GROUP, queue, place, BATCH_COUNT, 0, 0, suspend_ms, 0, data
+                feed.position = place
+                result = await feed.read(
+                    services.remoting, address, PULL_TIMEOUT_S, self._subscription.data, suspend_ms
                 )
-                result = await pull(services.remoting, address, wish, PULL_TIMEOUT_S)
             except RocketMQError as error:
                 now_s = services.clock.monotonic()
                 give_up_s = now_s + AWAY_MAX_S if give_up_s is None else give_up_s
                 if not _may_succeed_later(error):
                     raise
                 if now_s >= give_up_s:
-                    if self._without is None or feed.end is not None:
+                    if self._without is None or self._stop is not None:
                         raise
                     self._do_without(queue.broker_name, error)
                 log.debug("peeking into %s: %s", queue, error)
@@ -388,20 +377,15 @@ class PeekReader(OnClient):
 
     def _take(self, feed: _Feed, result: PullResult) -> None:
         queue = self._namespace.unwrap_queue(feed.queue)
-        wanted = [
-            stored_message(message, queue.broker_name, self._namespace)
-            for message in result.messages
-            if (feed.end is None or message.queue_offset < feed.end)
-            and self._subscription.wants(message.tags)
-        ]
-        nothing = result.status is PullStatus.NO_NEW
-        if feed.end is not None and nothing and result.next_offset <= feed.offset:
-            feed.end = feed.offset  # the queue was cut below the end
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
-                "offset %d is outside %s, going on at %d", feed.offset, queue, result.next_offset
+                "offset %d is outside %s, going on at %d", feed.position, queue, result.next_offset
             )
-        feed.offset = result.next_offset
+        wanted = [
+            stored_message(message, queue.broker_name, self._namespace)
+            for message in feed.take(result)
+            if self._subscription.wants(message.tags)
+        ]
         if wanted:
             feed.ready.extend(wanted)
             if len(feed.ready) > LOW_COUNT:
@@ -417,7 +401,7 @@ class PeekReader(OnClient):
             return
         for queue in route.subscribe_queues:
             if queue not in self._feeds and queue not in self._left_out:
-                self._begin(_Feed(queue, 0, None))
+                self._begin(_Feed(queue, 0, NO_END))
 
 
 def _is_silence(error: BaseException) -> TypeGuard[RocketMQError]:

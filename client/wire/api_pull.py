@@ -21,8 +21,8 @@ from skylarkmq.client.errors import broker_error
 from skylarkmq.client.wire.ask import ask, read_header, read_records
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import PullSysFlag
-from skylarkmq.protocol.headers.fields import encode_fields
+from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP, PullSysFlag
+from skylarkmq.protocol.headers.fields import LONG_MAX, encode_fields
 from skylarkmq.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.record import RecordParts, message_of
@@ -49,6 +49,7 @@ STATUSES: Final[dict[int, PullStatus]] = {
 PLAIN_PULL_COUNT: Final = 32
 PLAIN_PULL_BYTES: Final = 256 * 1024
 """RocketMQ's 4.9 brokers give no more messages and bytes at once."""
+NO_END: Final = LONG_MAX
 BIG_PULL_BYTES: Final = 4 * 1024 * 1024
 """What one pull asks for at most; ours and RocketMQ's 5.x brokers give it."""
 
@@ -61,10 +62,10 @@ class PullRequest:
     queue: MessageQueue
     offset: int
     max_count: int
-    sub_version: int
-    commit_offset: int
+    sub_version: int = 0
+    commit_offset: int = 0
     """Where the group stands in this queue; above 0 it is committed on the way."""
-    suspend_ms: int
+    suspend_ms: int = 0
     """How long the broker may hold the request while there is nothing; 0: it answers at once."""
     max_bytes: int = 0
     """How much may come, when that is more than RocketMQ's 256 KiB."""
@@ -185,3 +186,34 @@ def pulled_in(answer: RemotingCommand, address: str) -> PulledRecords:
         where.suggest_which_broker_id,
         answer.remark or "",
     )
+
+
+@dataclass(eq=False)
+class QueuePages:
+    """A queue from `position` to `end`, page by page; only `take` moves on.
+
+    A pull that carries its subscription needs no heartbeat, and TOOLS_CONSUMER, which every broker
+    has, needs no members. Nothing is committed.
+    """
+
+    queue: MessageQueue
+    position: int
+    end: int
+
+    async def read(
+        self, remoting: RemotingClient, address: str, timeout_s: float,
+        data: SubscriptionData, suspend_ms: int = 0,
+    ) -> PullResult:  # fmt: skip
+        """Return the next page; the broker may hold the request while there is none."""
+        wish = PullRequest(
+            TOOLS_CONSUMER_GROUP, self.queue, self.position, PLAIN_PULL_COUNT,
+            suspend_ms=suspend_ms, subscription=data,
+        )  # fmt: skip
+        return await pull(remoting, address, wish, timeout_s)
+
+    def take(self, page: PullResult) -> list[MessageExt]:
+        """Return what is left to read of a page, and move on to what follows the page."""
+        begin, self.position = self.position, page.next_offset
+        if self.end < NO_END and page.status is PullStatus.NO_NEW and page.next_offset <= begin:
+            self.position = self.end  # the queue was cut below the end
+        return [each for each in page.messages if begin <= each.queue_offset < self.end]
