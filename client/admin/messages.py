@@ -35,8 +35,8 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.producer.lanes import by_hash
-from skylarkmq.client.producer.trace import (
-    TRACE_TOPIC,
+from skylarkmq.client.producer.trace import TRACE_TOPIC
+from skylarkmq.client.producer.trace_records import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

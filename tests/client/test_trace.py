@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.client import Message, Producer, RouteNotFound, TransactionState
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.producer import trace
-from skylarkmq.client.producer.trace import (
+from skylarkmq.client.producer.trace_records import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

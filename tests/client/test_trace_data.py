@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylarkmq.client.producer.trace import (
+from skylarkmq.client.producer.trace_records import (
     EndTransactionTrace,
     PubTrace,
     SubAfterTrace,

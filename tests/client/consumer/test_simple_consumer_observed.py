@@ -20,8 +20,8 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, ReceiveContext, SettleContext
-from skylarkmq.client.producer.trace import (
-    TRACE_TOPIC,
+from skylarkmq.client.producer.trace import TRACE_TOPIC
+from skylarkmq.client.producer.trace_records import (
     SubAfterTrace,
     SubBeforeTrace,
     TraceContextCode,
