@@ -48,10 +48,11 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.instance import Client
 from skylarkmq.client.message_view import MessageView, StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.producer.checks import HalfMessage, TransactionState
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_pipeline import SendStats
-from skylarkmq.client.producer.transaction import HalfMessage, Transaction, TransactionState
+from skylarkmq.client.producer.transaction import Transaction
 from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult, SendStatus
 from skylarkmq.protocol.message import Message, MessageQueue

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from skylarkmq.client.instance import Client
-    from skylarkmq.client.producer.transaction import Check
+    from skylarkmq.client.producer.checks import Check
 
 P = ParamSpec("P")
 C = TypeVar("C")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from skylarkmq.client.config import ProducerConfig, takes
 from skylarkmq.client.errors import NOT_STARTED, IllegalState
 from skylarkmq.client.instance import OnClient, services_of
+from skylarkmq.client.producer.checks import Check
 from skylarkmq.client.producer.every_broker import EveryBroker
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.outgoing import batch_results, common_key, require_compression
@@ -27,7 +28,7 @@ from skylarkmq.client.producer.send_pipeline import SendPipeline, SendStats
 from skylarkmq.client.producer.sender import Outcome, Sender, SendMany
 from skylarkmq.client.producer.timed_cancel import cancel_timed
 from skylarkmq.client.producer.trace import Tracer, trace_topic
-from skylarkmq.client.producer.transaction import Check, Transaction, Transactions
+from skylarkmq.client.producer.transaction import Transaction, Transactions
 from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services

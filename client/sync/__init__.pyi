@@ -51,12 +51,12 @@ from skylarkmq.client.consumer.subscription import Selector, StartFrom
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, RocketMQError
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.producer.checks import HalfMessage, TransactionState
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.reply_table import Reply
 from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.sender import Outcome
 from skylarkmq.client.producer.trace import TRACE_TOPIC
-from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID

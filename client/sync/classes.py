@@ -20,9 +20,9 @@ from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.popped_message import PoppedMessage
+from skylarkmq.client.producer.checks import HalfMessage, TransactionState
 from skylarkmq.client.producer.lanes import QueueSelector
 from skylarkmq.client.producer.producer import Producer as AsyncProducer
-from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
 from skylarkmq.client.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.send_result import SendResult

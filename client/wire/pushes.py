@@ -28,7 +28,7 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.connection import Connection
 
 if TYPE_CHECKING:
-    from skylarkmq.client.producer.transaction import Checks
+    from skylarkmq.client.producer.checks import Checks
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.client import Message, RequestTimeout, RouteNotFound, ServiceNotAvailable, SystemBusy
 from skylarkmq.client.instance import services_of
-from skylarkmq.client.producer.transaction import TransactionState
+from skylarkmq.client.producer.checks import TransactionState
 from skylarkmq.client.services import DOUBT_AGE_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import reply_topic

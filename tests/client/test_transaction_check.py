@@ -10,8 +10,8 @@ import pytest
 
 from skylarkmq.client.config import ClientConfig
 from skylarkmq.client.errors import ConnectionFailed
-from skylarkmq.client.producer import transaction as transactions
-from skylarkmq.client.producer.transaction import Check, Checks, HalfMessage, TransactionState
+from skylarkmq.client.producer import checks
+from skylarkmq.client.producer.checks import Check, Checks, HalfMessage, TransactionState
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.pushes import CheckRouter
 from skylarkmq.protocol.codes import RequestCode
@@ -140,7 +140,7 @@ async def test_a_check_that_fails_or_hangs_is_not_known() -> None:
     assert rig.verdicts() == [UNKNOWN, UNKNOWN]
     rig.ask("hangs")
     await settle(8)
-    rig.clock.advance(transactions.CHECK_TIMEOUT_S)
+    rig.clock.advance(checks.CHECK_TIMEOUT_S)
     await settle(8)
     assert rig.verdicts() == [UNKNOWN] * 3
     assert rig.clock.pending_count == 0
@@ -192,7 +192,7 @@ async def test_questions_for_nobody_and_questions_of_nonsense() -> None:
 
 
 async def test_checks_run_side_by_side_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "WAITING_MAX", 50)
+    monkeypatch.setattr(checks, "WAITING_MAX", 50)
     running = most = 0
     gate = asyncio.Event()
 
@@ -210,12 +210,12 @@ async def test_checks_run_side_by_side_within_limits(monkeypatch: pytest.MonkeyP
         rig.ask(f"M{number}")
         if number == 20:
             await settle(8)
-    assert len(asyncio.all_tasks()) - before == transactions.CHECKS_AT_ONCE
-    assert rig.checks.dropped_count == 100 - 50 - transactions.CHECKS_AT_ONCE
+    assert len(asyncio.all_tasks()) - before == checks.CHECKS_AT_ONCE
+    assert rig.checks.dropped_count == 100 - 50 - checks.CHECKS_AT_ONCE
     rig.ask("M40", offset=9)  # the same one has moved: the place is the new one
     gate.set()
     await settle(400)
-    assert most == transactions.CHECKS_AT_ONCE
+    assert most == checks.CHECKS_AT_ONCE
     assert len(asyncio.all_tasks()) == before
     told = [each.ext_fields for each in rig.connection.posted]
     assert len({fields["msgId"] for fields in told}) == len(told) == 66
@@ -292,7 +292,7 @@ async def test_a_check_that_does_not_end_when_cancelled_does_not_hold_up_the_sto
     await settle()
     stopping = asyncio.create_task(rig.checks.stop())
     await settle()
-    rig.clock.advance(transactions.STOP_TIMEOUT_S)
+    rig.clock.advance(checks.STOP_TIMEOUT_S)
     await settle()
     assert stopping.done()
     gate.set()
@@ -300,7 +300,7 @@ async def test_a_check_that_does_not_end_when_cancelled_does_not_hold_up_the_sto
 
 
 async def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "REMEMBERED_MAX", 10)
+    monkeypatch.setattr(checks, "REMEMBERED_MAX", 10)
     rig = Rig(always(TransactionState.ROLLBACK))
     for number in range(12):
         rig.checks.remember(f"M{number}", TransactionState.COMMIT)

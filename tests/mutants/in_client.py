@@ -165,7 +165,7 @@ MUTANTS: Final = (
         "client/test_reply_table.py",
     ),
     Mutant(
-        "client/producer/transaction.py",
+        "client/producer/checks.py",
         "                state = ended.state  # decided here while the check looked: it could not "
         "know\n",
         "                pass\n",

@@ -26,7 +26,7 @@ from skylarkmq.client import (
     StartFrom,
     TooManyInFlight,
 )
-from skylarkmq.client.producer.transaction import HalfMessage, TransactionState
+from skylarkmq.client.producer.checks import HalfMessage, TransactionState
 from skylarkmq.client.sync import (
     Admin,
     Client,
