@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from skylarkmq.client.admin import Admin, BrokerStatus, ClusterStatus, Problem, ReplicaStatus
-from skylarkmq.client.admin.results import BEHIND_MAX, DISK_MAX
+from skylarkmq.client.admin.status import BEHIND_MAX, DISK_MAX
 from skylarkmq.client.errors import NotSupported, RequestTimeout, RocketMQError
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.output import Columns, Output, Parts, Row, moment, visible

@@ -6,11 +6,24 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups`, `messages`, `waiting`, `access`, `cluster` and `failover`; `results` has what they return.
+`groups`, `messages`, `waiting`, `access`, `cluster` and `failover`. What they return stands with
+them, except for `results` (groups and offsets) and `status` (the cluster).
 """
 
-from skylarkmq.client.admin.access import AccessAdmin
-from skylarkmq.client.admin.failover import FailoverAdmin
+from skylarkmq.client.admin.access import (
+    AccessAdmin,
+    AccessFile,
+    AccessRules,
+    AccountSummary,
+    Right,
+)
+from skylarkmq.client.admin.failover import (
+    Drained,
+    DrainProgress,
+    FailoverAdmin,
+    ForcedFailover,
+    Mastership,
+)
 from skylarkmq.client.admin.messages import (
     CopyPlace,
     DeliveryTrace,
@@ -23,46 +36,37 @@ from skylarkmq.client.admin.messages import (
 from skylarkmq.client.admin.offsets import Edge, OffsetAdmin
 from skylarkmq.client.admin.reading import MessageScan, ScanProgress
 from skylarkmq.client.admin.results import (
-    AccessFile,
-    AccessRules,
-    AccountSummary,
-    BrokerRuntime,
-    BrokerStatus,
-    BrokerSummary,
-    ClusterStatus,
-    ClusterSummary,
     Connection,
     ConsumedDirectly,
-    Drained,
-    DrainProgress,
-    FailoverStatus,
-    ForcedFailover,
     GroupDescription,
     GroupMembers,
     GroupProgress,
     GroupSettings,
     JsonValue,
-    Mastership,
     MemberInfo,
     MemberQueue,
-    NameServerStatus,
     OffsetReset,
+    QueueProgress,
+    QueueReset,
+    SubscriptionSummary,
+    Unanswered,
+)
+from skylarkmq.client.admin.status import (
+    BrokerRuntime,
+    BrokerStatus,
+    BrokerSummary,
+    ClusterStatus,
+    ClusterSummary,
+    FailoverStatus,
+    NameServerStatus,
     OtherReplica,
     Problem,
     ProblemKind,
-    QueueProgress,
-    QueueReset,
-    QueueStats,
     ReplicaStatus,
-    Right,
     Span,
     Statistic,
-    SubscriptionSummary,
-    TopicDescription,
-    TopicRoute,
-    TopicSettings,
-    Unanswered,
 )
+from skylarkmq.client.admin.topics import QueueStats, TopicDescription, TopicRoute, TopicSettings
 from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
 
 

@@ -20,12 +20,14 @@ updateGlobalWhiteAddrsConfig, getBrokerAclConfigVersion)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, get_args
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from skylarkmq.client.admin.base import AdminBase, each, from_ms
-from skylarkmq.client.admin.results import AccessFile, AccessRules, AccountSummary, Right
+from skylarkmq.client.admin.results import Result
 from skylarkmq.client.errors import ProtocolError
 from skylarkmq.protocol.bodies.access import (
     GetBrokerClusterAclConfigResponseBody,
@@ -41,8 +43,42 @@ from skylarkmq.protocol.headers.access import (
 )
 from skylarkmq.protocol.headers.fields import Header
 
+Right = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
+"""What an account may do with a topic, or a consumer group: publish, subscribe, both, nothing."""
 RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 _READ: Final[Mapping[str, Right]] = {**{right: right for right in RIGHTS}, "SUB|PUB": "PUB|SUB"}
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFile(Result):
+    """A file with accounts, on the broker: how often administrators changed it, and when last."""
+
+    path: str
+    change_count: int
+    changed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountSummary(Result):
+    """An account without its secret; what a list does not name has the default right."""
+
+    access_key: str
+    admin: bool
+    default_topic_right: Right
+    default_group_right: Right
+    topic_rights: Mapping[str, Right] = field(hash=False)
+    group_rights: Mapping[str, Right] = field(hash=False)
+    white_address: str
+    """From there it needs no signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules(Result):
+    """Who may do what on a broker; those of the white list everything."""
+
+    broker: str
+    white_list: tuple[str, ...]
+    accounts: tuple[AccountSummary, ...]
 
 
 class AccessAdmin(AdminBase):

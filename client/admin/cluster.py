@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from skylarkmq.client.admin.base import AdminBase, each, from_ms, joined
-from skylarkmq.client.admin.results import (
+from skylarkmq.client.admin.results import why
+from skylarkmq.client.admin.status import (
     BEHIND_MAX,
     DISK_MAX,
     BrokerRuntime,
@@ -27,7 +28,6 @@ from skylarkmq.client.admin.results import (
     ReplicaStatus,
     Span,
     Statistic,
-    why,
 )
 from skylarkmq.client.errors import NotFound, RocketMQError
 from skylarkmq.client.wire.ask import read_body, read_header

@@ -8,21 +8,13 @@ broker of SkylarkMQ does it itself (30004), for others name servers stop the wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
 
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.cluster import ClusterAdmin
-from skylarkmq.client.admin.results import (
-    BrokerStatus,
-    Drained,
-    DrainPhase,
-    DrainProgress,
-    FailoverStatus,
-    ForcedFailover,
-    Mastership,
-    ReplicaStatus,
-)
+from skylarkmq.client.admin.results import Result
+from skylarkmq.client.admin.status import BrokerStatus, FailoverStatus, ReplicaStatus
 from skylarkmq.client.errors import (
     BrokerError,
     ConnectionFailed,
@@ -46,6 +38,59 @@ TAKE_OVER_TIMEOUT_S: Final = 30.0
 """A replica answers when another one leads, or has not begun to in its time."""
 TOLD_LIMIT_S: Final = 10.0
 """A broker answers when its name servers know what they are to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership(Result):
+    """Who leads a set now: its replica id, and the number of its mastership."""
+
+    broker: str
+    master: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedFailover(Result):
+    """Who leads by force, and how many messages at the end of the old log it may have cost."""
+
+    broker: str
+    master: str
+    term: int
+    messages_at_risk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(Result):
+    """How the load was taken off a broker.
+
+    `switched_over`: `master` leads now. `writes_stopped`: name servers tell producers not to send
+    there, `topic_count` topics changed. `nothing_to_do`: it takes no messages, as it is no master.
+    """
+
+    broker: str
+    how: Literal["switched_over", "writes_stopped", "nothing_to_do"]
+    master: str = ""
+    topic_count: int = 0
+
+
+DrainPhase = Literal["serving", "producers", "consumers", "drained", "impossible"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress(Result):
+    """How far the drain of a broker is.
+
+    `serving`: nobody asked for one. `producers`, then `consumers`: these are moving, and
+    `waits_for` says what has to happen yet. `drained`: a stop is not seen by clients, but by those
+    of the `stay_count` topics that no other broker takes. `impossible`: `why`.
+    """
+
+    broker: str
+    phase: DrainPhase
+    topic_count: int
+    stay_count: int
+    waits_for: str = ""
+    why: str = ""
 
 
 class FailoverAdmin(ClusterAdmin):

@@ -7,17 +7,14 @@ DeleteTopicSubCommand, UpdateTopicPermSubCommand)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal
 
 from skylarkmq.client.admin.base import AdminBase, TopicPlace, each, from_ms
 from skylarkmq.client.admin.cluster import KEPT_OR_NOT
-from skylarkmq.client.admin.results import (
-    BrokerSummary,
-    QueueStats,
-    TopicDescription,
-    TopicRoute,
-    TopicSettings,
-)
+from skylarkmq.client.admin.results import Result
+from skylarkmq.client.admin.status import BrokerSummary
 from skylarkmq.client.errors import (
     AlreadyExists,
     NotFound,
@@ -56,6 +53,7 @@ from skylarkmq.protocol.headers.topic import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.topic_attributes import (
     DeduplicationWindow,
     MessageType,
@@ -72,6 +70,54 @@ PERM_LETTERS: Final = {
     "w": PermName.PERM_WRITE,
     "x": PermName.PERM_INHERIT,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings(Result):
+    """A topic on one broker. `perm` has the letters r, w, x (inherited by topics on demand)."""
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    perm: str
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats(Result):
+    """One queue: its first readable offset, the one its next message gets, its last message."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    last_stored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute(Result):
+    """What name servers tell clients of a topic; `order` is `broker:queues;...` of order topics."""
+
+    topic: str
+    order: str | None
+    brokers: tuple[BrokerSummary, ...]
+    settings: tuple[TopicSettings, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription(Result):
+    """A topic: its settings by broker, its queues, the groups that consume it."""
+
+    topic: str
+    settings: tuple[TopicSettings, ...]
+    queues: tuple[QueueStats, ...]
+    groups: tuple[str, ...]
+
+    @property
+    def message_count(self) -> int:
+        """Messages that can still be read."""
+        return sum(queue.end - queue.begin for queue in self.queues)
 
 
 class TopicAdmin(AdminBase):

@@ -12,36 +12,32 @@ from typing import Literal, Self, overload
 from opentelemetry.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
+from skylarkmq.client.admin.access import AccessFile, AccessRules, Right
 from skylarkmq.client.admin.base import TIMEOUT_S
+from skylarkmq.client.admin.failover import Drained, DrainProgress, ForcedFailover, Mastership
 from skylarkmq.client.admin.messages import CopyPlace, MessageTrace, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.offsets import Edge
 from skylarkmq.client.admin.reading import ScanProgress
 from skylarkmq.client.admin.results import (
-    BEHIND_MAX,
-    DISK_MAX,
-    AccessFile,
-    AccessRules,
-    BrokerRuntime,
-    ClusterStatus,
-    ClusterSummary,
     Connection,
     ConsumedDirectly,
-    Drained,
-    DrainProgress,
-    ForcedFailover,
     GroupDescription,
     GroupMembers,
     GroupProgress,
-    Mastership,
     MemberInfo,
     OffsetReset,
-    Problem,
-    Right,
-    Statistic,
-    TopicDescription,
-    TopicRoute,
     Unanswered,
 )
+from skylarkmq.client.admin.status import (
+    BEHIND_MAX,
+    DISK_MAX,
+    BrokerRuntime,
+    ClusterStatus,
+    ClusterSummary,
+    Problem,
+    Statistic,
+)
+from skylarkmq.client.admin.topics import TopicDescription, TopicRoute
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import AddressMap, Compression, Credentials
 from skylarkmq.client.consumer.allocate import Assignment

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.base import each
-from skylarkmq.client.admin.results import BrokerRuntime
+from skylarkmq.client.admin.status import BrokerRuntime
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.common.clock import Clock
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from skylarkmq.client.admin import Admin, DelayedMessage, OpenTransaction
-from skylarkmq.client.admin.results import QueueStats
+from skylarkmq.client.admin.topics import QueueStats
 from skylarkmq.client.admin.waiting import delivered_by_level
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC

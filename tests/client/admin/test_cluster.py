@@ -11,7 +11,7 @@ import pytest
 
 from skylarkmq.client import Admin, BrokerError, Client, Message, Producer
 from skylarkmq.client.admin.cluster import parse_properties, properties_text
-from skylarkmq.client.admin.results import (
+from skylarkmq.client.admin.status import (
     BEHIND_MAX,
     BrokerStatus,
     ClusterStatus,

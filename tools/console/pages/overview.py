@@ -9,7 +9,7 @@ from typing import Final
 from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin
-from skylarkmq.client.admin.results import BrokerRuntime, BrokerStatus
+from skylarkmq.client.admin.status import BrokerRuntime, BrokerStatus
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.tools.console.history import History, rates_of
 from skylarkmq.tools.console.visit import Visit
