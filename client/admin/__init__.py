@@ -6,8 +6,9 @@
 
 It works on SkylarkMQ and on Apache RocketMQ. Every call asks the name server which brokers have the
 topic now, and speaks to masters. It caches nothing and joins no group. Its parts are `topics`,
-`groups`, `messages`, `waiting`, `access`, `cluster` and `failover`. What they return stands with
-them, except for `results` (groups and offsets) and `status` (the cluster).
+`groups`, `offsets`, `messages`, `dead_letters`, `traces`, `waiting`, `access`, `cluster` and
+`failover`. What they return stands with them; of groups and offsets in `results`, of the cluster in
+`status`.
 """
 
 from skylarkmq.client.admin.access import (
@@ -17,21 +18,18 @@ from skylarkmq.client.admin.access import (
     AccountSummary,
     Right,
 )
+from skylarkmq.client.admin.dead_letters import (
+    CopyPlace,
+    DeadLetterAdmin,
+    RedriveOutcome,
+    RedriveTarget,
+)
 from skylarkmq.client.admin.failover import (
     Drained,
     DrainProgress,
     FailoverAdmin,
     ForcedFailover,
     Mastership,
-)
-from skylarkmq.client.admin.messages import (
-    CopyPlace,
-    DeliveryTrace,
-    EndTrace,
-    MessageTrace,
-    RedriveOutcome,
-    RedriveTarget,
-    SendTrace,
 )
 from skylarkmq.client.admin.offsets import Edge, OffsetAdmin
 from skylarkmq.client.admin.reading import MessageScan, ScanProgress
@@ -67,10 +65,17 @@ from skylarkmq.client.admin.status import (
     Statistic,
 )
 from skylarkmq.client.admin.topics import QueueStats, TopicDescription, TopicRoute, TopicSettings
+from skylarkmq.client.admin.traces import (
+    DeliveryTrace,
+    EndTrace,
+    MessageTrace,
+    SendTrace,
+    TraceAdmin,
+)
 from skylarkmq.client.admin.waiting import DelayedMessage, OpenTransaction, WaitingAdmin
 
 
-class Admin(OffsetAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
+class Admin(OffsetAdmin, DeadLetterAdmin, TraceAdmin, WaitingAdmin, AccessAdmin, FailoverAdmin):
     """Administers a cluster. One loop; any number of tasks may use it at the same time.
 
     Calls over several brokers end with the first error once those under way have ended; questions

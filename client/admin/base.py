@@ -55,6 +55,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../StoreStatsService.java (get
 """
 STARTS_EVERY_S: Final = 0.25
 STARTS_TRIES: Final = 20
+NO_ROUTE: Final = TopicRouteData(queue_datas=[], broker_datas=[])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from skylarkmq.client.admin.base import TopicPlace, from_ms
+from skylarkmq.client.admin.base import NO_ROUTE, TopicPlace, from_ms
 from skylarkmq.client.admin.messages import MessageAdmin
 from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.admin.results import Result
 from skylarkmq.client.errors import BrokerError, TopicNotExist
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.protocol import properties as names
-from skylarkmq.protocol.bodies.route import TopicRouteData
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import (
     RMQ_SYS_SCHEDULE_TOPIC,
@@ -44,7 +43,6 @@ LEVEL_KEY: Final = re.compile(r"scheduleMessageOffset_(\d+)")
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 LIMIT: Final = 1000
-NO_ROUTE: Final = TopicRouteData(broker_datas=[], queue_datas=[])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from skylarkmq.client.admin.access import AccessFile, AccessRules, Right
 from skylarkmq.client.admin.base import TIMEOUT_S
+from skylarkmq.client.admin.dead_letters import CopyPlace, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.failover import Drained, DrainProgress, ForcedFailover, Mastership
-from skylarkmq.client.admin.messages import CopyPlace, MessageTrace, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.offsets import Edge
 from skylarkmq.client.admin.reading import ScanProgress
 from skylarkmq.client.admin.results import (
@@ -38,6 +38,7 @@ from skylarkmq.client.admin.status import (
     Statistic,
 )
 from skylarkmq.client.admin.topics import TopicDescription, TopicRoute
+from skylarkmq.client.admin.traces import MessageTrace
 from skylarkmq.client.admin.waiting import LIMIT, DelayedMessage, OpenTransaction
 from skylarkmq.client.config import AddressMap, Compression, Credentials
 from skylarkmq.client.consumer.allocate import Assignment

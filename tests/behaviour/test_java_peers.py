@@ -16,7 +16,7 @@ from skylarkmq.client import (
     ReceivedMessage,
     TransactionState,
 )
-from skylarkmq.client.admin.messages import MessageTrace
+from skylarkmq.client.admin.traces import MessageTrace
 from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import bodies, consuming, numbered, received, send_numbered
 from tests.interop.admin_tools import JavaAdmin

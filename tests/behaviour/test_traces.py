@@ -9,7 +9,7 @@ from skylarkmq.client import (
     Producer,
     TransactionState,
 )
-from skylarkmq.client.admin.messages import MessageTrace
+from skylarkmq.client.admin.traces import MessageTrace
 from tests.behaviour.cluster import Cluster
 from tests.behaviour.support import consuming
 from tests.support.patience import until

@@ -76,7 +76,7 @@ MUTANTS: Final = (
         "tools/live/test_redrive.py",
     ),
     Mutant(
-        "client/admin/messages.py",
+        "client/admin/dead_letters.py",
         "is_first and copy not in taken:",
         "is_first:",
         "tools/live/test_redrive.py",

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 
 from skylarkmq.client import Admin, Consumer, Message, Producer
-from skylarkmq.client.admin.messages import MessageTrace
+from skylarkmq.client.admin.traces import MessageTrace
 from skylarkmq.testing import run_broker
 from tests.support.patience import until
 from tests.tools.console.conftest import DEAD, ORDERS, filled
