@@ -22,7 +22,8 @@ from skylarkmq.client import (
     Tag,
 )
 from skylarkmq.client.config import Codec
-from skylarkmq.client.consumer.simple_consumer import HAND_OVER_S, NOTIFY_S
+from skylarkmq.client.consumer.pop_receiver import NOTIFY_S
+from skylarkmq.client.consumer.receipts import HAND_OVER_S
 from skylarkmq.protocol.codes import POLLING_FULL, RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 
@@ -165,7 +166,7 @@ async def test_what_a_cancelled_receive_took_goes_to_the_next_one_or_back() -> N
         with pytest.raises(asyncio.CancelledError):
             await receiving
         await it.pass_time(HAND_OVER_S / 2)
-        assert consumer._ready
+        assert consumer._receiver.receipts.ready
         assert len(it.broker.pops.in_hand) == 1
         assert await it.receive() == [b"a"]
         (place,) = it.broker.pops.in_hand
