@@ -53,7 +53,9 @@ class Receipts:
         """Keep messages that their caller did not get: the next receive has them, or the broker."""
         if messages:
             self.ready.extend(messages)
-            self._hand_overs.add(self.spawn(self._return_later(messages), "hand-over"))
+            task = self.spawn(self._return_later(messages), "hand-over")
+            self._hand_overs.add(task)
+            task.add_done_callback(self._hand_overs.discard)
 
     async def stop(self) -> None:
         """Wait for all tasks, and give back what nobody came for."""
