@@ -59,7 +59,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.client.observe.hooks import SendContext, each
 from skylarkmq.client.producer.in_flight import InFlight
 from skylarkmq.client.producer.lanes import FAILED_MS, Choice, Lane, Lanes
-from skylarkmq.client.producer.lines import Lines
+from skylarkmq.client.producer.ordered_sends import OrderedSends
 from skylarkmq.client.producer.waiting_sends import STOPPED, WaitingSends
 from skylarkmq.client.send_result import STORED_CODES, SendResult, SendStatus
 from skylarkmq.client.services import Services
@@ -121,7 +121,7 @@ class Send(msgspec.Struct, eq=False):
     place: dict[Send, None] | None = None
     error: RocketMQError | None = None
     """Why the last try failed."""
-    left: bool = False
+    is_ended: bool = False
 
     def answered(self, answer: RemotingCommand) -> None:
         """The broker's answer to the last try, in its general form."""
@@ -189,7 +189,7 @@ class SendPipeline:
         self._monotonic = services.clock.monotonic
         self._pick = self.lanes.pick
         self._faults = self.lanes.faults
-        self.lines = Lines()
+        self.ordered = OrderedSends()
         self._waiting = WaitingSends(self, services, config.default_topic_queues)
         services.route_listeners.add(self._waiting.route_changed)
         self._routeless = self._waiting.routeless
@@ -332,13 +332,13 @@ class SendPipeline:
     def succeed(self, send: Send, result: SendResult) -> None:
         """The message is stored."""
         self.stats.sent_count += 1
-        if not self._is_short or send.context is not None or send.off_wire_count or send.left:
+        if not self._is_short or send.context is not None or send.off_wire_count or send.is_ended:
             self._succeed_in_full(send, result)
             return
         future = send.future
         if not future.done():
             future.set_result(result)
-        send.left = True
+        send.is_ended = True
         in_flight = self.in_flight  # `leave`, written out
         in_flight.count -= 1
         in_flight.size -= len(send.request.body)
@@ -471,21 +471,21 @@ class SendPipeline:
         if send.queue != lane.shown:
             self._pass_on(send)  # the route has changed since its last try
         send.queue = lane.shown
-        if self.lines.is_first(send, lane.shown):
+        if self.ordered.is_first(send, lane.shown):
             return True
         self._waiting.await_turn(send)
         return False
 
     def _pass_on(self, send: Send) -> None:
         """Let the next one of its line go on, in the next turn of the loop."""
-        following = self.lines.leave(send)
+        following = self.ordered.leave(send)
         if following is not None:
             self._loop.call_soon(self._take_turn, following)
 
     def _take_turn(self, send: Send) -> None:
         if send.future.done():
             self.abandon(send)  # its future was cancelled: nobody waits for it
-        elif not send.left:
+        elif not send.is_ended:
             self.dispatch(send)
 
     def _transmit(self, send: Send, lane: Lane, connection: Connection) -> None:
@@ -545,14 +545,14 @@ class SendPipeline:
 
     def _leave(self, send: Send, result: SendResult | None, error: BaseException | None) -> None:
         """Take an ended send out of the counts, once."""
-        if send.left:
+        if send.is_ended:
             return
-        send.left = True
+        send.is_ended = True
         if self._config.strict_order:
             self._pass_on(send)
         self.in_flight.leave(len(send.request.body), send.generation)
         if send.off_wire_count or send.place is not None:
-            self._waiting.left(send)
+            self._waiting.forget(send)
         context = send.context
         if context is not None:
             context.queue = send.queue

@@ -118,18 +118,18 @@ class WaitingSends:
             for address, place in (*self.unconnected.items(), *self._unknown.items()):
                 if send.place is place:
                     return f"a connection to {address}"
-        if self._pipeline.lines.has_before(send):
+        if self._pipeline.ordered.has_before(send):
             return "the sends before it to its queue"
         return "its next try"
 
-    def left(self, send: Send) -> None:
+    def forget(self, send: Send) -> None:
         """The send has ended; forget it."""
         if send.place is not None:
             send.place.pop(send, None)
             send.place = None
         self._dead_count += send.off_wire_count
         if self._dead_count > DEAD_MIN and self._dead_count * 2 > len(self._timetable):
-            self._timetable = [entry for entry in self._timetable if not entry[2].left]
+            self._timetable = [entry for entry in self._timetable if not entry[2].is_ended]
             self._dead_count = 0
             heapify(self._timetable)
 
@@ -152,7 +152,7 @@ class WaitingSends:
         waiting = [entry[2] for entry in sorted(self._timetable, key=lambda entry: entry[1])]
         self._timetable = []
         for send in waiting:
-            if not send.left and send.connection is None:
+            if not send.is_ended and send.connection is None:
                 self._pipeline.end(send, IllegalState(STOPPED))
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -277,7 +277,7 @@ class WaitingSends:
         now_s = self._clock.monotonic()
         while self._timetable and self._timetable[0][0] <= now_s:
             _, _, send, due = heappop(self._timetable)
-            if send.left:
+            if send.is_ended:
                 self._dead_count = max(self._dead_count - 1, 0)
                 continue
             send.off_wire_count -= 1

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from skylarkmq.client.producer.send_pipeline import Send
 
 
-class Lines:
-    """The lines of one producer, in the order of the calls."""
+class OrderedSends:
+    """The sends of one producer, queue by queue in the order of the calls."""
 
     def __init__(self) -> None:
         self._lines: dict[MessageQueue, dict[Send, None]] = {}
