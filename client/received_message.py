@@ -22,7 +22,7 @@ What a handler makes of a message:
 No message is handed out a second time while a handler has it. RocketMQ's brokers give no leases,
 and unlike the Java client this one does not send a message back while a slow handler works on it.
 
-Pure state; only a `Returner` does I/O.
+Pure state; only a `Redelivery` does I/O.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/ProcessQueue.java
 (putMessage, removeMessage)
 """
@@ -60,7 +60,7 @@ COMPRESSED_FLAG: Final = MessageSysFlag.COMPRESSED_FLAG
 ConsumeOutcome = Literal["ok", "retry", "dead_letter", "suspended", "cancelled"]
 
 
-class Returner:
+class Redelivery:
     """Takes messages that their handlers could not use.
 
     This one gives them to nobody: for a message that a broker had handled outside its queue.
@@ -302,14 +302,14 @@ class ReceivedMessage(StoredMessage):
         "_parts",
         "_process_queue",
         "_received_s",
-        "_returner",
+        "_redelivery",
     )
 
     def __init__(
         self,
         parts: RecordParts,
         process_queue: ProcessQueue,
-        returner: Returner,
+        redelivery: Redelivery,
         local_tries: int = 0,
     ) -> None:
         # Hot path, once a message: the attributes of the bases are set without their constructors,
@@ -322,7 +322,7 @@ class ReceivedMessage(StoredMessage):
         # When it came, monotonic; only with metrics.
         self._received_s = 0.0
         self._process_queue = process_queue
-        self._returner = returner
+        self._redelivery = redelivery
         self._local_tries = local_tries
         self._body = None if parts[SYS_FLAG] & COMPRESSED_FLAG else parts[BODY]
         # What became of it; None while its handler decides.
@@ -343,7 +343,7 @@ class ReceivedMessage(StoredMessage):
         if names.RETRY_TOPIC in self._parts[PROPERTIES]:
             # It lies in the group's retry topic; its own topic stands in a property.
             topic = self._message.properties.get(names.RETRY_TOPIC, topic)
-        return self._returner.namespace.unwrap(topic)
+        return self._redelivery.namespace.unwrap(topic)
 
     @property
     def origin_topic(self) -> str:
@@ -353,7 +353,7 @@ class ReceivedMessage(StoredMessage):
     @property
     def queue(self) -> MessageQueue:
         """The queue it came from; of the retry topic when it is a retry."""
-        return self._returner.namespace.unwrap_queue(self._process_queue.queue)
+        return self._redelivery.namespace.unwrap_queue(self._process_queue.queue)
 
     @property
     def reconsume_times(self) -> int:
@@ -387,7 +387,7 @@ class ReceivedMessage(StoredMessage):
         """
         wish = retry_delay(delay_level, delay)
         if self._is_mine:
-            await self._returner.give_back(self, wish)
+            await self._redelivery.give_back(self, wish)
 
     async def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
@@ -402,7 +402,7 @@ class ReceivedMessage(StoredMessage):
             RocketMQError: no broker took it; it stays unacknowledged.
         """
         if self._is_mine:
-            await self._returner.give_up(self, reason)
+            await self._redelivery.give_up(self, reason)
 
     async def extend(self, seconds: float) -> None:
         """Let `consume_timeout` end `seconds` from now.
@@ -411,7 +411,7 @@ class ReceivedMessage(StoredMessage):
         """
         if seconds <= 0:
             raise ValueError(f"seconds is above 0, not {seconds}")
-        self._overdue_s = self._returner.clock.monotonic() + seconds
+        self._overdue_s = self._redelivery.clock.monotonic() + seconds
 
     def process(self, *, requeue: bool = True) -> AbstractAsyncContextManager[ReceivedMessage]:
         """Acknowledge it when the block ends; after an error hand it back, and raise the error.
@@ -447,7 +447,7 @@ class ReceivedMessage(StoredMessage):
         self._outcome = "suspended"
         self._overdue_s = inf  # it waits for its time, not for its handler
         return ReceivedMessage(
-            self._parts, self._process_queue, self._returner, self._local_tries + 1
+            self._parts, self._process_queue, self._redelivery, self._local_tries + 1
         )
 
     async def _retry(self, error: BaseException | None = None) -> None:
@@ -458,7 +458,7 @@ class ReceivedMessage(StoredMessage):
         """
         if self._is_mine:
             reason = None if error is None else f"{type(error).__name__}: {error}"
-            await self._returner.retry(self, reason)
+            await self._redelivery.retry(self, reason)
 
 
 @asynccontextmanager

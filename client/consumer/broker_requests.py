@@ -26,7 +26,7 @@ from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.rebalance import Rebalance
-from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Returner
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Redelivery
 from skylarkmq.client.services import Services
 from skylarkmq.protocol.bodies.group import (
     ConsumeMessageDirectlyResult,
@@ -179,7 +179,7 @@ class BrokerRequests:
         queue = MessageQueue(record[TOPIC], header.broker_name or "", record[QUEUE_ID])
         clock = self._services.clock
         aside = ProcessQueue(queue, record[QUEUE_OFFSET])
-        message = ReceivedMessage(record, aside, Returner(clock, self._services.namespace))
+        message = ReceivedMessage(record, aside, Redelivery(clock, self._services.namespace))
         aside.add([message], record[QUEUE_OFFSET] + 1)
         aside.take(1)
         began_s = clock.monotonic()

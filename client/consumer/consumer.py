@@ -300,7 +300,7 @@ class Consumer(OnClient):
             self._selectors.pop(known, None)
             return
         membership.check_member()
-        if membership.shares.subscriptions.pop(known, None) is not None:
+        if membership.assignor.subscriptions.pop(known, None) is not None:
             await membership.join()
 
     def _check_open(self) -> None:

@@ -34,6 +34,7 @@ from skylarkmq.client.config import (
     LOOKS_S,
     MISSING_ROUTE_REFRESH_S,
 )
+from skylarkmq.client.consumer.assignor import Assignor
 from skylarkmq.client.consumer.broker_requests import BrokerRequests
 from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import watch_slow_handlers
@@ -45,7 +46,6 @@ from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import QueueLocks
 from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
 from skylarkmq.client.consumer.retry import Retries
-from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import (
     WHERE_NAMES,
     Selector,
@@ -99,20 +99,20 @@ class Membership:
             api = LockApi(services.remoting, services.client_id, group)
             self.locks = QueueLocks(api, services, group)
         self.offsets = offsets = OffsetStore(services, group, self._local, self.locks)
-        self.shares = shares = Shares(services, config)
+        self.assignor = assignor = Assignor(services, config)
         ordered: OrderedBuffer | None = None
         if config.orderly:
             ordered = OrderedBuffer(clock, config.consume_timeout, self.locks)
         self.buffer = ordered or MessageBuffer(clock, config.consume_timeout)
         self.retries = Retries(services, config, self.buffer)
         self.pulls = pulls = PullService(
-            services, config, shares.subscriptions, self.buffer, self.retries, self.locks
+            services, config, assignor.subscriptions, self.buffer, self.retries, self.locks
         )
         self.rebalance = (
-            Rebalance(services, group, offsets, pulls, shares, start_from, callbacks)
+            Rebalance(services, group, offsets, pulls, assignor, start_from, callbacks)
             if ordered is None
             else OrderedRebalance(
-                ordered, services, group, offsets, pulls, shares, start_from, callbacks
+                ordered, services, group, offsets, pulls, assignor, start_from, callbacks
             )
         )
         self.requests = BrokerRequests(services, config, offsets, pulls, self.rebalance, self.locks)
@@ -134,7 +134,7 @@ class Membership:
             RocketMQError: the file cannot be read.
         """
         for topic, selector in selectors:
-            self.shares.subscribe(topic, selector)
+            self.assignor.subscribe(topic, selector)
         try:
             if self._local is not None:
                 await self._local.open()
@@ -150,13 +150,13 @@ class Membership:
         Raises:
             FilterRefused: a broker does not filter so.
         """
-        wanted = self.shares.subscriptions
+        wanted = self.assignor.subscriptions
         if not wanted:
             # No member: before the first `subscribe` or `assign`, or after the last one.
             self.rebalance.wake()
             return
         if not self.config.broadcasting and retry_topic(self.group) not in wanted:
-            self.shares.subscribe(retry_topic(self.group), None)
+            self.assignor.subscribe(retry_topic(self.group), None)
         await self._find_routes(list(wanted))
         self._looks_end_s = self.services.clock.monotonic() + LOOKS_S
         self._look_wanted.set()
@@ -221,7 +221,7 @@ class Membership:
         self.check_member()
         await self._find_routes([topic])
         await check_filter(self.services, self.group, Subscription(topic, selector, 0))
-        self.shares.subscribe(topic, selector)
+        self.assignor.subscribe(topic, selector)
         try:
             await self.join()
         finally:
@@ -236,22 +236,22 @@ class Membership:
             RocketMQError: no name server knows where the topics are, or a broker cannot be asked
                 whether it can filter so.
         """
-        shares, services = self.shares, self.services
-        self._check_alone()
+        assignor, services = self.assignor, self.services
+        self._check_unsubscribed()
         topics = {queue.topic for queue in queues}
         await asyncio.gather(*(services.routes.refresh(topic) for topic in topics))
         for topic in topics:
             wanted = Subscription(topic, selector, 0)
             await check_filter(services, self.group, wanted, inline=True)
-        self._check_alone()  # it may have subscribed meanwhile
-        shares.assigned = frozenset(queues)
-        self.pulls.inline = self.retries.here = True
-        for topic in shares.subscriptions.keys() - topics:
-            del shares.subscriptions[topic]
+        self._check_unsubscribed()  # it may have subscribed meanwhile
+        assignor.assigned = frozenset(queues)
+        self.pulls.inline = self.retries.is_local = True
+        for topic in assignor.subscriptions.keys() - topics:
+            del assignor.subscriptions[topic]
         for topic in topics:
-            old = shares.subscriptions.get(topic)
-            shares.subscribe(topic, selector)
-            new = shares.subscriptions[topic]
+            old = assignor.subscriptions.get(topic)
+            assignor.subscribe(topic, selector)
+            new = assignor.subscriptions[topic]
             if old is not None and old.data.sub_string != new.data.sub_string:
                 self.pulls.renew(topic)
         try:
@@ -262,9 +262,9 @@ class Membership:
             raise
 
     @property
-    def alone(self) -> bool:
+    def assigned_by_hand(self) -> bool:
         """True for a consumer whose queues were assigned by hand: it is no member of the group."""
-        return self.shares.assigned is not None
+        return self.assignor.assigned is not None
 
     def check_member(self) -> None:
         """Check that the consumer may subscribe to topics.
@@ -272,7 +272,7 @@ class Membership:
         Raises:
             IllegalState: queues were assigned by hand.
         """
-        if self.alone:
+        if self.assigned_by_hand:
             raise IllegalState("queues were assigned to this consumer by hand, so it has no topics")
 
     async def commit_assigned(self, *, anew: bool = False) -> None:
@@ -293,8 +293,8 @@ class Membership:
     # What the client asks for
 
     def consumer_data(self) -> ConsumerData | None:
-        subscriptions = self.shares.subscriptions
-        if self.alone or not subscriptions:
+        subscriptions = self.assignor.subscriptions
+        if self.assigned_by_hand or not subscriptions:
             return None
         return ConsumerData(
             consume_from_where=WHERE_NAMES[self._start_from.where],
@@ -332,8 +332,8 @@ class Membership:
         except TimeoutError:
             log.warning("group %s: a broker did not answer in time: %s", self.group, what)
 
-    def _check_alone(self) -> None:
-        if not self.alone and self.shares.subscriptions:
+    def _check_unsubscribed(self) -> None:
+        if not self.assigned_by_hand and self.assignor.subscriptions:
             raise IllegalState("the consumer has subscribed to topics, so its queues come by those")
 
     async def _find_routes(self, topics: Sequence[str]) -> None:
@@ -363,7 +363,7 @@ class Membership:
             while clock.monotonic() < self._looks_end_s:
                 missing = [
                     topic
-                    for topic in self.shares.subscriptions
+                    for topic in self.assignor.subscriptions
                     if not is_retry_topic(topic) and not _is_there(routes.known(topic))
                 ]
                 if not missing:

@@ -22,12 +22,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 
+from skylarkmq.client.consumer.assignor import Assignor
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
 from skylarkmq.client.consumer.queue_locks import LockChange, QueueLocks
 from skylarkmq.client.consumer.rebalance import Callbacks, Rebalance
-from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
@@ -124,11 +124,11 @@ class OrderedRebalance(Rebalance):
         group: str,
         offsets: OffsetStore,
         pulls: PullService,
-        shares: Shares,
+        assignor: Assignor,
         start_from: StartFrom,
         callbacks: Callbacks,
     ) -> None:
-        super().__init__(services, group, offsets, pulls, shares, start_from, callbacks)
+        super().__init__(services, group, offsets, pulls, assignor, start_from, callbacks)
         self._buffer = buffer
         self._locks = buffer.locks
         self._lost: set[MessageQueue] = set()

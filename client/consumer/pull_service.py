@@ -45,7 +45,7 @@ from skylarkmq.client.errors import (
     RouteNotFound,
 )
 from skylarkmq.client.observe.hooks import each
-from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Returner
+from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage, Redelivery
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire.api_pull import (
     PLAIN_PULL_COUNT,
@@ -130,7 +130,7 @@ class PullService:
         config: ConsumerConfig,
         subscriptions: Mapping[str, Subscription],
         buffer: MessageBuffer,
-        returner: Returner,
+        redelivery: Redelivery,
         locks: QueueLocks | None,
     ) -> None:
         self.subscriptions = subscriptions
@@ -142,7 +142,7 @@ class PullService:
         self._config = config
         self._services = services
         self._buffer = buffer
-        self._returner = returner
+        self._redelivery = redelivery
         self._locks = locks
         self._sources = PullSources(services.routes)
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
@@ -339,10 +339,10 @@ class PullService:
         subscription: Subscription,
         result: PullResult,
     ) -> None:
-        records, returner = result.records, self._returner
+        records, redelivery = result.records, self._redelivery
         if subscription.tags:
             records = [each for each in records if subscription.wants(tag_in(each[PROPERTIES]))]
-        messages = [ReceivedMessage(each, process_queue, returner) for each in records]
+        messages = [ReceivedMessage(each, process_queue, redelivery) for each in records]
         hooks = self._services.hooks
         if hooks and messages:
             each(hooks, lambda hook: hook.received(self._config.group, messages))

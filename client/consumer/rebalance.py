@@ -1,6 +1,6 @@
 """Which queues this member of the group owns, and the change from one division to the next.
 
-    each round:     this member's share of every topic (shares.py)
+    each round:     this member's share of every topic (assignor.py)
     revoked queues: on_revoked awaited -> drained -> acked offsets committed -> dropped
     new queues:     start offset asked for -> on_assigned awaited -> pulled
 
@@ -35,9 +35,9 @@ from skylarkmq.client.config import (
     REBALANCE_RETRY_S,
     REVOKE_DRAIN_S,
 )
+from skylarkmq.client.consumer.assignor import Assignor
 from skylarkmq.client.consumer.offset_store import OffsetStore
 from skylarkmq.client.consumer.pull_service import PullService
-from skylarkmq.client.consumer.shares import Shares
 from skylarkmq.client.consumer.subscription import StartFrom
 from skylarkmq.client.errors import RebalanceInProgress, RocketMQError
 from skylarkmq.client.observe.hooks import each
@@ -71,7 +71,7 @@ class Rebalance:
         group: str,
         offsets: OffsetStore,
         pulls: PullService,
-        shares: Shares,
+        assignor: Assignor,
         start_from: StartFrom,
         callbacks: Callbacks,
     ) -> None:
@@ -80,7 +80,7 @@ class Rebalance:
         self._group = group
         self._offsets = offsets
         self._pulls = pulls
-        self._shares = shares
+        self._assignor = assignor
         self._start_from = start_from
         self._callbacks = callbacks
         pulls.reposition = self.reposition
@@ -222,15 +222,15 @@ class Rebalance:
         complete = True
         share: set[MessageQueue] = set()
         handed_over: set[str] = set()
-        for topic in list(self._shares.subscriptions):
-            mine = await self._shares.of(topic)
-            if self._shares.takes_over:
+        for topic in list(self._assignor.subscriptions):
+            mine = await self._assignor.of(topic)
+            if self._assignor.takes_over:
                 handed_over.add(topic)
             if mine is None:
                 complete = False
                 share.update(queue for queue in self.assigned if queue.topic == topic)
             else:
-                complete = complete and self._shares.settled
+                complete = complete and self._assignor.settled
                 self._note(topic)
                 share.update(mine)
         before = set(self.assigned)

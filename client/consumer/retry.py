@@ -30,7 +30,7 @@ from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.message_buffer import MessageBuffer
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.producer.send_pipeline import SendPipeline
-from skylarkmq.client.received_message import ReceivedMessage, Returner
+from skylarkmq.client.received_message import ReceivedMessage, Redelivery
 from skylarkmq.client.retry_delay import (
     FIRST_RETRY_LEVEL,
     GROWING,
@@ -59,12 +59,12 @@ BROADCAST_DELAY_MAX_S: Final = 60.0
 """The growing delay of a broadcasting consumer ends here: the message holds its offset."""
 
 
-class Retries(Returner):
+class Retries(Redelivery):
     """The failed messages of one consumer. Loop thread."""
 
     def __init__(self, services: Services, config: ConsumerConfig, buffer: MessageBuffer) -> None:
         super().__init__(services.clock, services.namespace)
-        self.here = config.orderly or config.broadcasting
+        self.is_local = config.orderly or config.broadcasting
         """Messages wait here for their next try, not at the broker."""
         self._services = services
         self._config = config
@@ -79,8 +79,8 @@ class Retries(Returner):
     async def give_back(
         self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
     ) -> None:
-        if self.here:
-            await self._wait_here(message, delay, reason)
+        if self.is_local:
+            await self._wait_locally(message, delay, reason)
             return
         dead = message.stored.reconsume_times >= self._broker_tries_max
         if dead and reason:  # a broker that makes it a dead letter by itself keeps no reason
@@ -127,7 +127,7 @@ class Retries(Returner):
         """End the sends that are under way."""
         await self._pipeline.stop()
 
-    async def _wait_here(
+    async def _wait_locally(
         self, message: ReceivedMessage, delay: RetryDelay, reason: str | None
     ) -> None:
         config, tries = self._config, message.reconsume_times

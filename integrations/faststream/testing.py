@@ -23,7 +23,7 @@ from skylarkmq.client import Message, MessageQueue, ReceivedMessage, Sql92, Tag
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.namespace import Namespace
-from skylarkmq.client.received_message import ProcessQueue, Returner
+from skylarkmq.client.received_message import ProcessQueue, Redelivery
 from skylarkmq.integrations.faststream.broker import RocketMQBroker
 from skylarkmq.integrations.faststream.producer import RocketMQProducer
 from skylarkmq.integrations.faststream.publisher import TopicPublisher
@@ -177,4 +177,4 @@ def _received(message: Message) -> ReceivedMessage:
         len(message.body),
     )
     queue = ProcessQueue(MessageQueue(message.topic, "test", 0), 0)
-    return ReceivedMessage(parts, queue, Returner(clock, Namespace(None)))
+    return ReceivedMessage(parts, queue, Redelivery(clock, Namespace(None)))

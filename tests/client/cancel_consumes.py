@@ -87,7 +87,7 @@ async def consumes(place: Place, consumer: Consumer, _: Driven) -> None:
     """Every message comes, in order, once more at most; and all is committed."""
     if consumer._membership is not None and not consumer._closed:
         inside = consumer._membership
-        if not inside.alone and "orders" not in inside.shares.subscriptions:
+        if not inside.assigned_by_hand and "orders" not in inside.assignor.subscriptions:
             await place.run(consumer.subscribe("orders"))
         if FIRST in consumer.assignment():
             consumer.seek(FIRST, 0)

@@ -163,7 +163,7 @@ async def test_a_cancelled_assignment_is_completed_in_the_background() -> None:
         await asyncio.gather(assigning, return_exceptions=True)
         await it.pass_time(2)
         await settle()
-        if consumer._running.alone:
+        if consumer._running.assigned_by_hand:
             assert consumer.assignment() == QUEUES[:2], "all or nothing"
             assert pulled(it.broker) == {0, 1}
         else:

@@ -121,7 +121,7 @@ async def test_what_is_wanted_from_now_on_is_not_passed_over_by_a_pull_of_before
         if pull.ext_fields["topic"] == "orders"
     ]
     assert [each["subVersion"] for each in asked] == [
-        str(consumer._running.shares.subscriptions["orders"].data.sub_version)
+        str(consumer._running.assignor.subscriptions["orders"].data.sub_version)
     ]
     next_offset = 1
     held[0].stream.say(

@@ -29,7 +29,7 @@ MEMBERS_TRIES: Final = 3
 """How many brokers of a topic are asked for the members before the round gives up on it."""
 
 
-class Shares:
+class Assignor:
     """The queues of one consumer, topic by topic."""
 
     def __init__(self, services: Services, config: ConsumerConfig) -> None:
