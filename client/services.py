@@ -4,14 +4,9 @@ One connection to each broker, one route table, one heartbeat for all groups, on
 tasks run: heartbeats, the refresh of all routes, the search for routes that are still missing, and
 the look at routes that are in doubt, because a broker that they name is away or does not lead.
 
-When a broker's name has another master, brokers' memory of this client went with the old one. So it
-counts as a connection that was made again: a heartbeat goes out, locks and offsets are told anew.
-The connection to the old master ends STRAY_S later, unless a route still names that address: what
-waits there for an answer goes to the new one.
-
-A broker that refuses heartbeats does not know the client: its consumers receive nothing from it,
-and go on with the others. When all brokers of a consumer's topics have refused REFUSALS_MIN times
-in a row, over REFUSED_S or longer, its reader gets the refusal as an error.
+After a connection was made again a heartbeat goes out, locks and offsets are told anew; another
+master of a broker's name counts as such (`masters.py`). `refusals.py` has brokers that refuse
+heartbeats.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/factory/MQClientInstance.java
 (startScheduledTask, sendHeartbeatToAllBroker), client/.../ClientConfig.java (buildMQClientId)
@@ -36,19 +31,21 @@ from skylarkmq.client.errors import (
     RocketMQError,
     is_away,
 )
+from skylarkmq.client.masters import Masters
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
+from skylarkmq.client.refusals import Refusals
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.nameserver import NameServers
 from skylarkmq.client.wire.pushes import Answer, CheckRouter, PushRouter
-from skylarkmq.client.wire.route import RouteTable, TopicRoute
-from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.client.wire.route import RouteTable
+from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumerData, HeartbeatData, ProducerData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
-from skylarkmq.protocol.flags import MASTER_ID, is_retry_topic
+from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.headers.group import UnregisterClientRequestHeader
 from skylarkmq.protocol.message_id import UniqueIdGenerator
@@ -72,19 +69,6 @@ HEARTBEAT_DELAY_S: Final = 0.2
 """A wanted heartbeat waits that long, so that several wishes become one."""
 DOUBT_AGE_S: Final = 0.5
 """A route in doubt is asked for again when it is older, and not before that after the last time."""
-STRAY_S: Final = 1.0
-"""How long a master that was replaced may still answer what it was asked before."""
-REFUSED_S: Final = 10.0
-"""How long a broker may refuse heartbeats, as while it starts or reads its access control again."""
-REFUSALS_MIN: Final = 3
-LATER_CODES: Final[frozenset[int]] = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-    }
-)
-"""Refusals because of the state of the broker, not of the client."""
 
 
 class Member(Protocol):
@@ -120,7 +104,10 @@ class Member(Protocol):
 
 
 class Services:
-    """What all producers and consumers of one client share. Loop thread."""
+    """What all producers and consumers of one client share. Loop thread.
+
+    One thing, because it has one life: it begins and ends with the connections.
+    """
 
     def __init__(self, config: ClientConfig, network: Network, clock: Clock, random: Random):
         self.config = config
@@ -137,8 +124,6 @@ class Services:
         """Told the topic whose route has changed."""
         self._doubted: set[str] = set()
         self._doubt_wanted = asyncio.Event()
-        self._masters: dict[str, str] = {}  # by broker name: the address of the last one known
-        self._strays: dict[str, TimerHandle] = {}
         self.pushes = PushRouter()
         self.pushes.on(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
         for code in MEMBER_CODES:
@@ -152,8 +137,6 @@ class Services:
         self.unique_ids: UniqueIdGenerator
         """The ids that its messages get; from `connect` on."""
         self._producer_groups: Counter[str] = Counter()
-        # By address, since the last heartbeat that was taken: refusals, and the time of the first.
-        self._refusals: dict[str, tuple[int, float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self.replies = ReplyTable(clock, self.namespace.unwrap)
@@ -172,6 +155,8 @@ class Services:
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)
+        self._masters = Masters(self.remoting, self.routes, clock, self._tell_listeners)
+        self._refusals = Refusals(clock.monotonic, self.routes, self.members)
 
     # Life
 
@@ -206,8 +191,7 @@ class Services:
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        for timer in self._strays.values():
-            timer.cancel()
+        self._masters.stop()
         self.pushes.cancel()
         self.routes.cancel()
         self.remoting.close()
@@ -275,8 +259,7 @@ class Services:
             for broker_id, address in broker.items()
             if consumers or broker_id == MASTER_ID
         }
-        for address in self._refusals.keys() - addresses:
-            del self._refusals[address]
+        self._refusals.keep(addresses)
         await asyncio.gather(*(self._beat_to(address, data) for address in addresses))
 
     # Brokers
@@ -315,13 +298,16 @@ class Services:
     def _reconnected(self, address: str) -> None:
         # A broker knows a client by its connection: the new one needs a heartbeat.
         self.beat_wanted.set()
-        for listener in list(self.reconnect_listeners):
-            listener(address)
+        self._tell_listeners(address)
         if self.hooks:
             kind: Literal["broker", "namesrv"] = (
                 "namesrv" if address in self.config.name_servers else "broker"
             )
             each(self.hooks, lambda hook: hook.reconnected(kind))
+
+    def _tell_listeners(self, address: str) -> None:
+        for listener in list(self.reconnect_listeners):
+            listener(address)
 
     def _members_changed(self, connection: Connection, push: RemotingCommand) -> None:
         member = self.members.get(push.ext_fields.get("consumerGroup", ""))
@@ -343,36 +329,11 @@ class Services:
         self.beat_wanted.set()  # there may be a broker that does not know this client yet
         route = self.routes.known(topic)
         if route is not None:
-            self._look_at_masters(route)
+            self._masters.look_at(route)
         for listener in list(self.route_listeners):
             listener(topic)
         for member in self.members.values():
             member.wake()
-
-    def _look_at_masters(self, route: TopicRoute) -> None:
-        for name, addresses in route.brokers.items():
-            master = addresses.get(MASTER_ID)
-            before = self._masters.get(name)
-            if master is not None and master != before:
-                self._masters[name] = master
-                if before is not None:
-                    self._master_changed(name, before, master)
-
-    def _master_changed(self, name: str, before: str, now: str) -> None:
-        log.info("the master of %s is %s now, it was %s", name, now, before)
-        for listener in list(self.reconnect_listeners):
-            listener(now)
-        if before not in self._strays and not self._closed:
-            when_s = self.clock.monotonic() + STRAY_S
-            self._strays[before] = self.clock.call_at(when_s, self._leave, before)
-
-    def _leave(self, address: str) -> None:
-        """End the connection to a broker that no route names any more."""
-        del self._strays[address]
-        named = {each for broker in self.routes.brokers().values() for each in broker.values()}
-        connection = self.remoting.ready(address)
-        if connection is not None and address not in named:
-            connection.give_up("another broker has its place")
 
     # Inside
 
@@ -423,10 +384,7 @@ class Services:
             seen_count = connection.answers_count
             timeout_s = self.config.request_timeout
             await self.consumer_api.heartbeat(address, data, timeout_s)
-            if self._refusals.pop(address, None) is not None:
-                for member in list(self.members.values()):
-                    if address in self._addresses_of(member):
-                        member.refused(None)
+            self._refusals.taken(address)
         except RequestTimeout as error:
             log.warning("heartbeat to %s: %s", address, error)
             if connection is not None and connection.answers_count == seen_count:
@@ -434,37 +392,8 @@ class Services:
                 connection.give_up("no answer to a heartbeat")
         except RocketMQError as error:
             log.warning("heartbeat to %s: %s", address, error)
-            if isinstance(error, BrokerError) and error.code not in LATER_CODES:
-                self._note_refusal(address, error)
-
-    def _note_refusal(self, address: str, error: BrokerError) -> None:
-        now_s = self.clock.monotonic()
-        count, since_s = self._refusals.get(address, (0, now_s))
-        self._refusals[address] = count + 1, since_s
-        for member in list(self.members.values()):
-            addresses = self._addresses_of(member)
-            if address in addresses and all(map(self._refuses, addresses)):
-                member.refused(error)
-
-    def _refuses(self, address: str) -> bool:
-        """Return whether the broker has refused heartbeats for so long that it will go on so."""
-        count, since_s = self._refusals.get(address, (0, 0.0))
-        return count >= REFUSALS_MIN and self.clock.monotonic() - since_s >= REFUSED_S
-
-    def _addresses_of(self, member: Member) -> set[str]:
-        """Return the brokers that a member gets messages of its topics from."""
-        data = member.consumer_data()
-        wanted = [] if data is None else data.subscription_data_set
-        routes = [
-            self.routes.known(each.topic) for each in wanted if not is_retry_topic(each.topic)
-        ]
-        return {
-            address
-            for route in routes
-            if route is not None
-            for broker in route.brokers.values()
-            for address in broker.values()
-        }
+            if isinstance(error, BrokerError):
+                self._refusals.note(address, error)
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the connected brokers; the others forget the client after a while."""

@@ -14,7 +14,7 @@ from skylarkmq.client import (
     SendResult,
     SimpleConsumer,
 )
-from skylarkmq.client.services import REFUSED_S
+from skylarkmq.client.refusals import REFUSED_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP
 from tests.client.three_brokers import ThreeBrokers

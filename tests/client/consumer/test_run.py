@@ -20,7 +20,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, ConsumeContext, ConsumeOutcome
-from skylarkmq.client.services import REFUSED_S
+from skylarkmq.client.refusals import REFUSED_S
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import GROUP, Group
 from tests.client.consumer.test_orderly import Ordered
