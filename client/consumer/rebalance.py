@@ -63,7 +63,10 @@ class Callbacks:
 
 
 class Rebalance:
-    """The assigned queues of one consumer. Loop thread."""
+    """The assigned queues of one consumer. Loop thread.
+
+    One thing: a queue changes its owner in fixed steps, and one task at a time takes them.
+    """
 
     def __init__(
         self,

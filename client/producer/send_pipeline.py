@@ -172,7 +172,11 @@ class Send(msgspec.Struct, eq=False):
 
 
 class SendPipeline:
-    """The sends of one producer. Loop thread."""
+    """The sends of one producer. Loop thread.
+
+    One thing: what follows a try depends on all tries before. Many fields are methods of its parts,
+    looked up once, because each message takes that way.
+    """
 
     def __init__(self, config: ProducerConfig, services: Services, random: Random) -> None:
         self.stats = SendStats()

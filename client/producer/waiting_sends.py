@@ -44,7 +44,10 @@ DEAD_MIN: Final = 64
 
 
 class WaitingSends:
-    """The waiting sends of one producer."""
+    """The waiting sends of one producer.
+
+    One thing: whatever a send waits for, its time ends by one timetable.
+    """
 
     def __init__(
         self, pipeline: SendPipeline, services: Services, default_topic_queues: int
