@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("faststream", reason="the extra `faststream` is not installed")
 
 from skylarkmq.client import FilterRefused
-from skylarkmq.client.services import REFUSED_S
+from skylarkmq.client.refusals import REFUSED_S
 from skylarkmq.integrations.faststream import RocketMQBroker, Sql92, StartFrom
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.three_brokers import ThreeBrokers
