@@ -106,7 +106,7 @@ class Member(Protocol):
 class Services:
     """What all producers and consumers of one client share. Loop thread.
 
-    One thing, because it has one life: it begins and ends with the connections.
+    Its size is one idea: one life, which begins and ends with the connections.
     """
 
     def __init__(self, config: ClientConfig, network: Network, clock: Clock, random: Random):

@@ -141,7 +141,7 @@ class JournalMode:
 class PopJournal:
     """Keeps what is noted, by the flush mode.
 
-    It is one class, although large: one order of written, synced and answered holds for all of it.
+    Its size is one idea: one order of written, synced and answered holds for all of it.
     """
 
     def __init__(

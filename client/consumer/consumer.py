@@ -53,7 +53,7 @@ PROCESS_QUEUE: Final[Callable[[ReceivedMessage], ProcessQueue]] = attrgetter("_p
 class Consumer(OnClient):
     """Receives messages of its topics as a member of `group`.
 
-    It is one class because it is what programs call; the work is done by the parts of
+    Its size is one idea: it is what programs call; the work is done by the parts of
     `membership.py`.
 
     One loop. `getone`, `getmany` and iteration acknowledge what they gave before (with

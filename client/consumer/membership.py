@@ -77,7 +77,7 @@ LEAVE_S: Final = 0.5
 class Membership:
     """The parts of one started consumer. It implements `Member` of services.py.
 
-    One thing: the order in which the parts begin and end.
+    Its size is one idea: the order in which the parts begin and end.
     """
 
     def __init__(

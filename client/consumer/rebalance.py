@@ -65,7 +65,7 @@ class Callbacks:
 class Rebalance:
     """The assigned queues of one consumer. Loop thread.
 
-    One thing: a queue changes its owner in fixed steps, and one task at a time takes them.
+    Its size is one idea: a queue changes its owner in fixed steps, which one task at a time takes.
     """
 
     def __init__(

@@ -174,8 +174,8 @@ class Send(msgspec.Struct, eq=False):
 class SendPipeline:
     """The sends of one producer. Loop thread.
 
-    One thing: what follows a try depends on all tries before. Many fields are methods of its parts,
-    looked up once, because each message takes that way.
+    Its size is one idea: what follows a try depends on all tries before. Many fields are methods of
+    its parts, looked up once, because each message takes that way.
     """
 
     def __init__(self, config: ProducerConfig, services: Services, random: Random) -> None:

@@ -46,7 +46,7 @@ DEAD_MIN: Final = 64
 class WaitingSends:
     """The waiting sends of one producer.
 
-    One thing: whatever a send waits for, its time ends by one timetable.
+    Its size is one idea: whatever a send waits for, its time ends by one timetable.
     """
 
     def __init__(
