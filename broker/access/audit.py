@@ -25,7 +25,7 @@ import msgspec
 
 from skylarkmq.broker.access.accounts import Account
 from skylarkmq.broker.access.rights import Row
-from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
@@ -84,7 +84,7 @@ class Audit:
         self._path = path
         self._files = files
         self._worker = worker
-        self._allowance = Allowance(clock, BURST, PER_S)
+        self._bucket = TokenBucket(clock, BURST, PER_S)
         self._pending_count = 0
         self._lost_count = 0  # lines that the disk did not take, until the next line
         self._has_failed = False
@@ -93,7 +93,7 @@ class Audit:
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
         """Write what became of a request; `response` is its answer, if it has one."""
-        if self._pending_count >= PENDING_MAX or not self._allowance.take():
+        if self._pending_count >= PENDING_MAX or not self._bucket.take():
             self._lost_count += self._pending_count >= PENDING_MAX
             return
         sender, name = request.sender, RequestCode(request.code).name
@@ -109,7 +109,7 @@ class Audit:
         }
         if response is not None and response.remark:
             line["remark"] = response.remark[:TEXT_MAX]
-        left_out = self._allowance.left_out() + self._lost_count
+        left_out = self._bucket.left_out() + self._lost_count
         if left_out:
             line["leftOut"], self._lost_count = left_out, 0
         self._write(msgspec.json.encode(line), 1 + left_out)

@@ -39,8 +39,8 @@ from skylarkmq.broker.access.accounts import (
 )
 from skylarkmq.broker.access.revoking import BY_ADDRESS
 from skylarkmq.broker.access.rights import Level, Row
-from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.common.clock import Clock
@@ -135,7 +135,7 @@ class AccessControl:
         self._stats = stats
         self._reply_topic = reply_topic
         self._topics_of_retries = topics_of_retries
-        self._told = Allowance(clock, TOLD_BURST, TOLD_PER_S)
+        self._log_bucket = TokenBucket(clock, TOLD_BURST, TOLD_PER_S)
 
     def is_open(self, connection: Connection) -> bool:
         """Return whether a peer may do everything, by its address."""
@@ -222,9 +222,9 @@ class AccessControl:
         failures = self._stats.auth_failures
         failures[error.reason] += 1
         self._stats.rejected("other", "acl")
-        if not self._told.take():
+        if not self._log_bucket.take():
             return
-        left_out = self._told.left_out()
+        left_out = self._log_bucket.left_out()
         more = f" (and {left_out} requests before it)" if left_out else ""
         address, code = connection.remote_address, request.code
         log.info("%s, code %d, is refused%s: %s", address, code, more, error.remark)

@@ -32,8 +32,8 @@ from skylarkmq.broker.access.control import (
 )
 from skylarkmq.broker.access.handed_on import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
-from skylarkmq.broker.base.allowance import Allowance
 from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
@@ -70,7 +70,7 @@ class RpcAccess:
         self.rules: AccessRules = NOBODY
         self._rows = rows
         self._stats = stats
-        self._told = Allowance(clock, TOLD_BURST, TOLD_PER_S)
+        self._log_bucket = TokenBucket(clock, TOLD_BURST, TOLD_PER_S)
         self._white: dict[str, bool] = {}
         self._white_rules = self.rules
 
@@ -85,7 +85,7 @@ class RpcAccess:
         client = client_of(metadata)
         if client and is_proved(self.rules, client, metadata):
             return client
-        if self._told.take():
+        if self._log_bucket.take():
             log.info(
                 "%s hands a call of %s on without a proof that counts here, so no white list "
                 "lets it in: give both brokers the same admin's account",
@@ -165,8 +165,8 @@ class RpcAccess:
     def _note(self, name: str, peer: str, error: AccessDenied) -> None:
         self._stats.auth_failures[error.reason] += 1
         self._stats.rejected("other", "acl")
-        if self._told.take():
-            left_out = self._told.left_out()
+        if self._log_bucket.take():
+            left_out = self._log_bucket.left_out()
             more = f" (and {left_out} calls before it)" if left_out else ""
             log.info("%s, %s, is refused%s: %s", peer, name, more, error.remark)
 

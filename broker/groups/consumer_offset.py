@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
-from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import TableBody, load_table, table_text
 from skylarkmq.broker.tables.persist import FollowingTable
@@ -74,7 +74,7 @@ class ConsumerOffsetManager(FollowingTable):
         self.on_set: Callable[[str, str, int, int], None] | None = None
         self.before_write: Callable[[], Awaitable[None]] | None = None
         self._files = files
-        self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
+        self._bucket = TokenBucket(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self.body = TableBody("offsetTable", lambda: self.changes, self.rows)
         # Rows that were copied since the table was last taken; the others may be in that, too.
         self._own: set[tuple[str, str]] = set()
@@ -179,9 +179,9 @@ class ConsumerOffsetManager(FollowingTable):
     def _tell_beyond(
         self, who: str, group: str, topic: str, queue_id: int, offset: int, end: int
     ) -> None:
-        if not self._allowance.take():
+        if not self._bucket.take():
             return
-        left_out = self._allowance.left_out()
+        left_out = self._bucket.left_out()
         log.warning(
             "%s: offset %d of group %s is above the end of queue %d of %s, %d, and is not taken%s",
             who,

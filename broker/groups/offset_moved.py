@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import OffsetMovedEvent
@@ -47,13 +47,13 @@ class OffsetMovedEvents:
         self._store = store
         self._clock = clock
         self._store_host = store_host
-        self._allowance = Allowance(clock, BURST, EVENTS_PER_S)
+        self._bucket = TokenBucket(clock, BURST, EVENTS_PER_S)
 
     def note(self, header: PullMessageRequestHeader, new_offset: int) -> None:
         """Note a pull that was answered with another offset than it asked for."""
-        if not self._allowance.take():
+        if not self._bucket.take():
             return
-        if left_out := self._allowance.left_out():
+        if left_out := self._bucket.left_out():
             log.warning("%d events of moved offsets were left out", left_out)
         event = OffsetMovedEvent(
             consumer_group=header.consumer_group,

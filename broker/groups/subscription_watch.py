@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable
 from typing import Final
 
-from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import SubscriptionData
 from skylarkmq.protocol.errors import shown
@@ -39,7 +39,7 @@ class SubscriptionWatch:
     """What each member of each group wants, by whatever identifies the member."""
 
     def __init__(self, clock: Clock) -> None:
-        self._allowance = Allowance(clock, WARNINGS_BURST, WARNINGS_PER_S)
+        self._bucket = TokenBucket(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self._members: dict[str, dict[Hashable, tuple[str, Wish]]] = {}  # group -> member -> wish
         self._wishes: dict[str, Counter[Wish]] = {}
         self._told: set[str] = set()  # groups that were said to differ, and still do
@@ -108,10 +108,10 @@ class SubscriptionWatch:
                 log.info("group %s: all members subscribe to the same again", group)
 
     def _tell(self, group: str, client_id: str, wish: Wish) -> None:
-        if len(self._wishes[group]) < 2 or not self._allowance.take():
+        if len(self._wishes[group]) < 2 or not self._bucket.take():
             return
         self._told.add(group)
-        if left_out := self._allowance.left_out():
+        if left_out := self._bucket.left_out():
             log.warning("%d such changes of groups were left out of this log", left_out)
         other, theirs = next(known for known in self._members[group].values() if known[1] != wish)
         log.warning(

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from skylarkmq.broker.base.allowance import Allowance
+from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import TableBody, first_version, next_version, table_text
 from skylarkmq.broker.tables.persist import TableFile
@@ -115,7 +115,7 @@ class NewNames:
         """Allow `per_s` new names a second; 0 allows any number."""
         self._clock = clock
         self._per_s = per_s
-        self._allowances: dict[bytes, Allowance] = {}
+        self._buckets: dict[bytes, TokenBucket] = {}
 
     def check(self, remote_address: str, name: str) -> None:
         """Count a new name.
@@ -126,13 +126,13 @@ class NewNames:
         if not self._per_s:
             return
         network = network_at(remote_address)
-        allowance = self._allowances.get(network)
-        if allowance is None:
-            if len(self._allowances) >= ADDRESSES_MAX:
-                self._allowances.clear()
-            allowance = Allowance(self._clock, self._per_s * BURST_S, self._per_s)
-            self._allowances[network] = allowance
-        if not allowance.take():
+        bucket = self._buckets.get(network)
+        if bucket is None:
+            if len(self._buckets) >= ADDRESSES_MAX:
+                self._buckets.clear()
+            bucket = TokenBucket(self._clock, self._per_s * BURST_S, self._per_s)
+            self._buckets[network] = bucket
+        if not bucket.take():
             raise RemoteProtocolError(
                 ResponseCode.SYSTEM_ERROR,
                 f"{name} is not made: {remote_address.rpartition(':')[0]} makes more than "

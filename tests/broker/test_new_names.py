@@ -43,7 +43,7 @@ def test_any_number_and_any_number_of_addresses() -> None:
     names = NewNames(ManualClock(), 1)
     for number in range(3 * ADDRESSES_MAX):
         names.check(f"192.0.{number // 256}.{number % 256}:1", "t")
-    assert len(names._allowances) <= ADDRESSES_MAX
+    assert len(names._buckets) <= ADDRESSES_MAX
 
 
 async def test_topics_and_groups_are_counted_when_peers_make_them() -> None:
