@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from skylarkmq.broker.base.health import LOOP_DEAD_S, waits_for_disk
-from skylarkmq.broker.fleet.supervisor import Seat
+from skylarkmq.broker.fleet.supervisor import ProcessSlot
 from skylarkmq.common.clock import Clock
 from skylarkmq.remoting.waiting import sleep
 
@@ -43,19 +43,19 @@ class HangWatch:
     """Watches the processes of a fleet. Loop thread of the supervisor.
 
     Args:
-        seats: returns the members.
+        slots: returns the members.
         limit_s: silence after which a process is killed; 0: it is only told.
         why_spared: says why a process, by its number, is left alone; empty: it is not.
     """
 
     def __init__(
         self,
-        seats: Callable[[], Sequence[Seat]],
+        slots: Callable[[], Sequence[ProcessSlot]],
         limit_s: float,
         clock: Clock,
         why_spared: Callable[[int], str],
     ) -> None:
-        self._seats = seats
+        self._slots = slots
         self._kills = limit_s > 0
         self._limit_s = limit_s or LOOP_DEAD_S
         self._period_s = min(ASK_PERIOD_S, self._limit_s / QUESTIONS_MIN)
@@ -68,42 +68,42 @@ class HangWatch:
         """Ask until cancelled."""
         while True:
             await sleep(self._clock, self._period_s)
-            for seat in self._seats():
+            for slot in self._slots():
                 try:
-                    self._look(seat)
+                    self._look(slot)
                 except Exception:
-                    log.exception("whether %s hangs is not known; asking goes on", seat.name)
-                seat.ask()
+                    log.exception("whether %s hangs is not known; asking goes on", slot.name)
+                slot.ask()
 
-    def _look(self, seat: Seat) -> None:
-        if seat.child is None or seat.is_aborted or not seat.unanswered_count:
-            seat.hung = ""
-            if seat.name in self._doubted and seat.child is not None and not seat.is_aborted:
-                log.info("%s answers again", seat.name)
-            self._doubted.discard(seat.name)
+    def _look(self, slot: ProcessSlot) -> None:
+        if slot.child is None or slot.is_aborted or not slot.unanswered_count:
+            slot.hung = ""
+            if slot.name in self._doubted and slot.child is not None and not slot.is_aborted:
+                log.info("%s answers again", slot.name)
+            self._doubted.discard(slot.name)
             return
-        silent_s = seat.unanswered_count * self._period_s
-        patience_s = self._patience_s(seat.name)
-        told = f"{seat.name} (process {seat.child.pid}) has not answered for {silent_s:.0f} s"
+        silent_s = slot.unanswered_count * self._period_s
+        patience_s = self._patience_s(slot.name)
+        told = f"{slot.name} (process {slot.child.pid}) has not answered for {silent_s:.0f} s"
         if silent_s < patience_s:
-            if silent_s >= patience_s / 2 and seat.name not in self._doubted:
+            if silent_s >= patience_s / 2 and slot.name not in self._doubted:
                 log.warning("%s", told)
-                self._doubted.add(seat.name)
-        elif spared := self._why_spared(seat.child.pid):
+                self._doubted.add(slot.name)
+        elif spared := self._why_spared(slot.child.pid):
             log.warning("%s; it is left alone: %s", told, spared)
-            seat.unanswered_count = 0  # what held it may have ended just now
+            slot.unanswered_count = 0  # what held it may have ended just now
         elif self._kills:
             log.error("%s; it is killed, after it has written where its threads are", told)
-            self._kill(seat, f"it had not answered for {silent_s:.0f} s")
-        elif not seat.hung:
+            self._kill(slot, f"it had not answered for {silent_s:.0f} s")
+        elif not slot.hung:
             log.error("%s; hungProcessTimeoutSeconds is 0, so it is left alone", told)
-            seat.hung = "it does not answer, and hungProcessTimeoutSeconds is 0"
+            slot.hung = "it does not answer, and hungProcessTimeoutSeconds is 0"
 
-    def _kill(self, seat: Seat, why: str) -> None:
+    def _kill(self, slot: ProcessSlot, why: str) -> None:
         now_s = self._clock.monotonic()
-        count, _ = self._killed.get(seat.name, (0, 0.0))
-        self._killed[seat.name] = (count + 1, now_s)
-        child = seat.abort(why)
+        count, _ = self._killed.get(slot.name, (0, 0.0))
+        self._killed[slot.name] = (count + 1, now_s)
+        child = slot.abort(why)
         self._clock.call_at(now_s + STACKS_S, child.signal, signal.SIGKILL)
 
     def _patience_s(self, name: str) -> float:

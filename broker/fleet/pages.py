@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from skylarkmq.broker.fleet.merging import merged
-from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
+from skylarkmq.broker.fleet.supervisor import ProcessSlot, Supervisor
 from skylarkmq.broker.pages import drain_page
 from skylarkmq.broker.pages.http import (
     GZIP_LEVEL,
@@ -96,15 +96,15 @@ class FleetPages:
 
     async def _readyz(self, request: HttpRequest) -> HttpResponse:
         reasons = {
-            seat.name: "" if seat.fields is not None else "it is not ready yet, or starts again"
-            for seat in self._supervisor.seats
+            slot.name: "" if slot.fields is not None else "it is not ready yet, or starts again"
+            for slot in self._supervisor.slots
         }
         for name, answer in (await self._ask_all("/readyz", PROBE_LIMIT_S)).items():
             reasons[name] = reasons[name] or _why_not(answer)
         return verdict(request, reasons, "ready")
 
     async def _livez(self, request: HttpRequest) -> HttpResponse:
-        reasons = {seat.name: seat.hung for seat in self._supervisor.seats}
+        reasons = {slot.name: slot.hung for slot in self._supervisor.slots}
         return verdict(request, reasons, "live")
 
     async def _drainz(self, request: HttpRequest) -> HttpResponse:
@@ -123,34 +123,36 @@ class FleetPages:
         answers = await self._ask_all(asked, PROBE_LIMIT_S + wait_s, method=request.method)
         return HttpResponse(*drain_page.together(answers), JSON)
 
-    def _members(self) -> list[Seat]:
-        return [seat for seat in self._supervisor.brokers if seat.fields is not None]
+    def _members(self) -> list[ProcessSlot]:
+        return [slot for slot in self._supervisor.brokers if slot.fields is not None]
 
     async def _ask_all(
         self, path: str, limit_s: float, accept: str = "", method: str = "GET"
     ) -> dict[str, Answer]:
         """Ask all brokers that are ready; return their answers by name."""
-        seats = self._members()
-        asked = (self._ask(seat, path, limit_s, accept, method) for seat in seats)
+        slots = self._members()
+        asked = (self._ask(slot, path, limit_s, accept, method) for slot in slots)
         answers = await asyncio.gather(*asked)
-        return {seat.name: answer for seat, answer in zip(seats, answers, strict=True)}
+        return {slot.name: answer for slot, answer in zip(slots, answers, strict=True)}
 
-    async def _ask(self, seat: Seat, path: str, limit_s: float, accept: str, method: str) -> Answer:
+    async def _ask(
+        self, slot: ProcessSlot, path: str, limit_s: float, accept: str, method: str
+    ) -> Answer:
         try:
-            return await within(self._clock, limit_s, _fetch(seat, path, accept, method))
+            return await within(self._clock, limit_s, _fetch(slot, path, accept, method))
         except TimeoutError:
             return Answer(why=f"no answer within {limit_s} s")
         except (OSError, ValueError) as error:
             return Answer(why=f"no answer: {error or type(error).__name__}")
 
 
-async def _fetch(seat: Seat, path: str, accept: str, method: str) -> Answer:
-    if seat.child is None:
+async def _fetch(slot: ProcessSlot, path: str, accept: str, method: str) -> Answer:
+    if slot.child is None:
         raise OSError("it has ended")
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            seat.child.hand_over(theirs)
+            slot.child.hand_over(theirs)
         except OSError:
             ours.close()
             raise
@@ -183,7 +185,7 @@ def _why_not(answer: Answer) -> str:
 
 def fleet_families(supervisor: Supervisor, scraped: frozenset[str]) -> Iterator[Any]:
     """Yield the supervisor's own families."""
-    seats = supervisor.seats
+    slots = supervisor.slots
     gauge, counter = metrics_core.GaugeMetricFamily, metrics_core.CounterMetricFamily
     hangs = counter(
         "skylarkmq_fleet_hangs", "Processes killed because they did not answer.", labels=["process"]
@@ -198,10 +200,10 @@ def fleet_families(supervisor: Supervisor, scraped: frozenset[str]) -> Iterator[
         "skylarkmq_fleet_scraped", "Whether a broker's metrics are in this scrape.",
         labels=["process"],
     )  # fmt: skip
-    for seat in seats:
-        up.add_metric([seat.name], float(seat.fields is not None))
-        restarts.add_metric([seat.name], seat.restart_count)
-        hangs.add_metric([seat.name], seat.aborted_count)
-    for seat in supervisor.brokers:
-        answered.add_metric([seat.name], float(seat.name in scraped))
+    for slot in slots:
+        up.add_metric([slot.name], float(slot.fields is not None))
+        restarts.add_metric([slot.name], slot.restart_count)
+        hangs.add_metric([slot.name], slot.aborted_count)
+    for slot in supervisor.brokers:
+        answered.add_metric([slot.name], float(slot.name in scraped))
     yield from (up, restarts, hangs, answered)

@@ -31,7 +31,7 @@ from skylarkmq.broker.fleet.plan import (
     namesrv_environment,
     reachable,
 )
-from skylarkmq.broker.fleet.supervisor import Seat, Supervisor
+from skylarkmq.broker.fleet.supervisor import ProcessSlot, Supervisor
 from skylarkmq.broker.pages import drain_page
 from skylarkmq.broker.pages.http import PageServer
 from skylarkmq.broker.start.service_manager import ServiceManager
@@ -97,7 +97,7 @@ async def run_fleet(
         loop.add_signal_handler(number, supervisor.stop)
     pages = _pages(supervisor, config, clock)
     limit_s = config.hung_process_timeout_seconds
-    watch = HangWatch(lambda: supervisor.seats, limit_s, clock, why_spared)
+    watch = HangWatch(lambda: supervisor.slots, limit_s, clock, why_spared)
     manager = ServiceManager(os.environ)
     started_s = clock.monotonic()
     address = None
@@ -109,12 +109,12 @@ async def run_fleet(
         # The brokers need to know where it listens, so it starts before them.
         namesrv = await _start_namesrv(supervisor, config, line, clock) if with_namesrv else None
         keys = {} if namesrv is None else keys_for_namesrv(config, namesrv)
-        seats = [
-            Seat(member.name, partial(_launch_broker, line, member, keys), clock)
+        slots = [
+            ProcessSlot(member.name, partial(_launch_broker, line, member, keys), clock)
             for member in members
         ]
         # A signal may have come while the name server started.
-        if not supervisor.stopping.is_set() and await supervisor.start_brokers(seats):
+        if not supervisor.stopping.is_set() and await supervisor.start_brokers(slots):
             ready_s = clock.monotonic() - started_s
             _tell_ready(supervisor, loaded, line.log_format, namesrv, address, ready_s)
             if console is not None and namesrv is not None:
@@ -148,7 +148,7 @@ async def _start_namesrv(
         words = [*COMMAND, "namesrv", *line.log_words]
         return await ChildProcess.start(words, namesrv_environment(config, port, os.environ))
 
-    report = await supervisor.start_namesrv(Seat(NAMESRV_NAME, launch, clock))
+    report = await supervisor.start_namesrv(ProcessSlot(NAMESRV_NAME, launch, clock))
     if report is None:
         return None
     port = int(report["namesrvAddr"].rpartition(":")[2])  # of a free one: the same ever after
@@ -170,7 +170,7 @@ def _tell_ready(
     pages: tuple[str, int] | None,
     ready_s: float,
 ) -> None:
-    brokers = [seat.fields for seat in supervisor.brokers if seat.fields is not None]
+    brokers = [slot.fields for slot in supervisor.brokers if slot.fields is not None]
     vain = loaded.without_effect
     if log_format == "json":
         fields = fleet_fields(brokers, namesrv, pages, ready_s, vain)

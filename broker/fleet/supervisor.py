@@ -52,8 +52,8 @@ class StartFailedError(Exception):
         self.code = code
 
 
-class Seat:
-    """One member: its present process, if there is one, and what to do when it ends. Loop thread.
+class ProcessSlot:
+    """A place for one member: its process, if it has one now, and a new one when that ends.
 
     Attributes:
         name: in logs and metrics.
@@ -88,7 +88,7 @@ class Seat:
         Raises:
             StartFailedError: it ended instead, and would do so again.
         """
-        self._task = asyncio.create_task(self._keep(), name=f"seat-{self.name}")
+        self._task = asyncio.create_task(self._keep(), name=f"process-slot-{self.name}")
         return await self._first
 
     def terminate(self) -> None:
@@ -189,14 +189,14 @@ class Supervisor:
     """A whole fleet. Loop thread."""
 
     def __init__(self, clock: Clock) -> None:
-        self.brokers: Sequence[Seat] = ()
-        self.namesrv: Seat | None = None
+        self.brokers: Sequence[ProcessSlot] = ()
+        self.namesrv: ProcessSlot | None = None
         self.stopping = asyncio.Event()
         self._kill = asyncio.Event()
         self._clock = clock
 
     @property
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[ProcessSlot]:
         """All members, the name server first."""
         return [*([self.namesrv] if self.namesrv else []), *self.brokers]
 
@@ -204,25 +204,25 @@ class Supervisor:
         """Begin to stop; the second call kills."""
         (self._kill if self.stopping.is_set() else self.stopping).set()
 
-    async def start_namesrv(self, seat: Seat) -> Mapping[str, Any] | None:
+    async def start_namesrv(self, slot: ProcessSlot) -> Mapping[str, Any] | None:
         """Start the name server; return its report, None when the fleet is to stop.
 
         Raises:
             StartFailedError: it cannot start.
         """
-        self.namesrv = seat
-        report = await self._unless_stopping(seat.start())
-        seat.on_ready = self._namesrv_is_new
+        self.namesrv = slot
+        report = await self._unless_stopping(slot.start())
+        slot.on_ready = self._namesrv_is_new
         return report
 
-    async def start_brokers(self, seats: Sequence[Seat]) -> bool:
+    async def start_brokers(self, slots: Sequence[ProcessSlot]) -> bool:
         """Start all brokers; return False when the fleet is to stop.
 
         Raises:
             StartFailedError: one cannot start.
         """
-        self.brokers = seats
-        started = asyncio.gather(*(seat.start() for seat in seats))
+        self.brokers = slots
+        started = asyncio.gather(*(slot.start() for slot in slots))
         return await self._unless_stopping(started) is not None
 
     async def _unless_stopping(self, started: Awaitable[T]) -> T | None:
@@ -240,9 +240,9 @@ class Supervisor:
                 await work
 
     def _namesrv_is_new(self) -> None:
-        for seat in self.brokers:
-            if seat.child is not None:
-                seat.child.name_server_is_new()
+        for slot in self.brokers:
+            if slot.child is not None:
+                slot.child.name_server_is_new()
 
     async def drain(self) -> int:
         """Stop all members, the name server last; return the exit code."""
@@ -260,20 +260,20 @@ class Supervisor:
             log.error("killed, because they did not stop: %s", ", ".join(killed))
         return EXIT_KILLED if killed else 0
 
-    async def _end(self, seats: Sequence[Seat]) -> list[str]:
+    async def _end(self, slots: Sequence[ProcessSlot]) -> list[str]:
         """Stop some members; return the names of those that had to be killed."""
-        for seat in seats:
-            seat.terminate()
-        ended = asyncio.ensure_future(_all_ended(seats))
+        for slot in slots:
+            slot.terminate()
+        ended = asyncio.ensure_future(_all_ended(slots))
         asked = asyncio.ensure_future(self._kill.wait())
         both: set[asyncio.Future[Any]] = {ended, asked}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
-        killed = [seat.name for seat in seats if not ended.done() and seat.kill()]
+        killed = [slot.name for slot in slots if not ended.done() and slot.kill()]
         await ended
         return killed
 
 
-async def _all_ended(seats: Sequence[Seat]) -> None:
-    for seat in seats:
-        await seat.ended()
+async def _all_ended(slots: Sequence[ProcessSlot]) -> None:
+    for slot in slots:
+        await slot.ended()

@@ -30,7 +30,7 @@ LONG_FUNCTIONS = {
 # list, none enters it.
 LARGE_CLASSES = {
     "broker/controller.py::BrokerController",
-    "broker/fleet/supervisor.py::Seat",
+    "broker/fleet/supervisor.py::ProcessSlot",
     "broker/forwarding/grpc_client.py::GrpcClient",
     "broker/grpc/connection.py::GrpcConnection",
     "broker/grpc/connection.py::GrpcStream",

@@ -110,8 +110,8 @@ class FleetPage:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        seat = SimpleNamespace(name="broker-m", fields={}, restart_count=0, aborted_count=0)
-        supervisor: Any = SimpleNamespace(seats=[seat], brokers=[seat])
+        slot = SimpleNamespace(name="broker-m", fields={}, restart_count=0, aborted_count=0)
+        supervisor: Any = SimpleNamespace(slots=[slot], brokers=[slot])
         yield from fleet_families(supervisor, frozenset({"broker-m"}))
 
 

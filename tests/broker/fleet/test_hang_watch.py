@@ -27,8 +27,8 @@ class WatchedRig(Rig):
     @asynccontextmanager
     async def started(cls, limit_s: float) -> AsyncIterator[WatchedRig]:
         rig = cls()
-        await rig.supervisor.start_brokers([rig.seat])
-        watch = HangWatch(lambda: rig.supervisor.seats, limit_s, rig.clock, lambda _: rig.spared)
+        await rig.supervisor.start_brokers([rig.slot])
+        watch = HangWatch(lambda: rig.supervisor.slots, limit_s, rig.clock, lambda _: rig.spared)
         task = asyncio.create_task(watch.run())
         await rig.settle()
         try:
@@ -62,7 +62,7 @@ async def test_one_that_does_not_answer_for_the_limit_is_killed_and_started_agai
         await rig.pass_seconds(600)
         assert not rig.lives[0].signals
         assert 60 <= await rig.seconds_until_killed() <= 70
-        assert len(rig.lives) == 2 and rig.seat.aborted_count == 1 == rig.seat.restart_count
+        assert len(rig.lives) == 2 and rig.slot.aborted_count == 1 == rig.slot.restart_count
         assert "killed by signal 9: it had not answered for 60 s" in caplog.text
         await rig.pass_seconds(600)
         assert not rig.lives[1].signals
@@ -121,10 +121,10 @@ async def test_with_a_limit_of_0_it_is_told_once_and_a_page_says_it(
         await rig.pass_seconds(600)
         assert not rig.lives[0].signals
         assert caplog.text.count("hungProcessTimeoutSeconds is 0") == 1
-        assert "does not answer" in rig.seat.hung
+        assert "does not answer" in rig.slot.hung
         rig.lives[0].hangs = False
         await rig.pass_seconds(12)
-        assert not rig.seat.hung
+        assert not rig.slot.hung
 
 
 async def test_a_start_may_take_any_time_while_it_answers_and_is_killed_when_it_hangs() -> None:
@@ -132,7 +132,7 @@ async def test_a_start_may_take_any_time_while_it_answers_and_is_killed_when_it_
         rig.are_ready = False
         await rig.end(-9)
         await rig.pass_seconds(3600)
-        assert len(rig.lives) == 2 and not rig.lives[1].signals and rig.seat.fields is None
+        assert len(rig.lives) == 2 and not rig.lives[1].signals and rig.slot.fields is None
         assert 60 <= await rig.seconds_until_killed() <= 70
 
 

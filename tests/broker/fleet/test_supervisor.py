@@ -13,7 +13,7 @@ from skylarkmq.broker.fleet.child import Child
 from skylarkmq.broker.fleet.supervisor import (
     NAMESRV_STOP_LIMIT_S,
     SERVED_S,
-    Seat,
+    ProcessSlot,
     StartFailedError,
     Supervisor,
 )
@@ -59,14 +59,14 @@ class Script:
 
 
 class Rig:
-    """A seat whose processes are scripts."""
+    """A process slot whose processes are scripts."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.lives: list[Script] = []
         self.are_ready = True
         self.supervisor = Supervisor(self.clock)
-        self.seat = Seat("a", self._launch, self.clock)
+        self.slot = ProcessSlot("a", self._launch, self.clock)
 
     async def _launch(self) -> Child:
         self.lives.append(Script(len(self.lives), is_ready=self.are_ready))
@@ -87,19 +87,19 @@ class Rig:
 
 async def test_it_waits_longer_after_each_end_and_forgets_after_a_minute_of_service() -> None:
     rig = Rig()
-    assert await rig.supervisor.start_brokers([rig.seat])
+    assert await rig.supervisor.start_brokers([rig.slot])
     for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         await rig.end(-9)
         lives = len(rig.lives)
         await rig.pass_time(wait_s - 0.01)
-        assert len(rig.lives) == lives and rig.seat.fields is None
+        assert len(rig.lives) == lives and rig.slot.fields is None
         await rig.pass_time(0.02)
-        assert len(rig.lives) == lives + 1 and rig.seat.fields is not None
+        assert len(rig.lives) == lives + 1 and rig.slot.fields is not None
     await rig.pass_time(SERVED_S)
     await rig.end(74)
     lives = len(rig.lives)
     await rig.pass_time(0.51)
-    assert len(rig.lives) == lives + 1 == rig.seat.restart_count + 1
+    assert len(rig.lives) == lives + 1 == rig.slot.restart_count + 1
     assert await rig.supervisor.drain() == 0
     assert rig.lives[-1].signals == [signal.SIGTERM]
 
@@ -108,7 +108,7 @@ async def test_it_waits_longer_after_each_end_and_forgets_after_a_minute_of_serv
 async def test_a_start_that_would_fail_again_ends_all_with_its_reason(code: int) -> None:
     rig = Rig()
     rig.are_ready = False
-    start = asyncio.ensure_future(rig.supervisor.start_brokers([rig.seat]))
+    start = asyncio.ensure_future(rig.supervisor.start_brokers([rig.slot]))
     await rig.settle()
     rig.lives[0].reports.put_nowait({"event": "failed", "why": "port taken"})
     await rig.end(code)
@@ -121,7 +121,7 @@ async def test_a_start_that_would_fail_again_ends_all_with_its_reason(code: int)
 async def test_a_start_that_was_killed_is_tried_again() -> None:
     rig = Rig()
     rig.are_ready = False
-    start = asyncio.ensure_future(rig.supervisor.start_brokers([rig.seat]))
+    start = asyncio.ensure_future(rig.supervisor.start_brokers([rig.slot]))
     await rig.settle()
     rig.are_ready = True
     await rig.end(-9)
@@ -132,7 +132,7 @@ async def test_a_start_that_was_killed_is_tried_again() -> None:
 
 async def test_after_the_first_readiness_no_code_ends_all() -> None:
     rig = Rig()
-    await rig.supervisor.start_brokers([rig.seat])
+    await rig.supervisor.start_brokers([rig.slot])
     await rig.end(2)
     await rig.pass_time(0.51)
     assert len(rig.lives) == 2
@@ -142,7 +142,7 @@ async def test_after_the_first_readiness_no_code_ends_all() -> None:
 @pytest.mark.parametrize("by", ["second signal", "limit"])
 async def test_who_does_not_stop_is_killed(by: str) -> None:
     rig = Rig()
-    await rig.supervisor.start_brokers([rig.seat])
+    await rig.supervisor.start_brokers([rig.slot])
     rig.lives[0].ignores = True
     rig.supervisor.stop()
     drain = asyncio.ensure_future(rig.supervisor.drain())
@@ -159,8 +159,8 @@ async def test_who_does_not_stop_is_killed(by: str) -> None:
 async def test_the_second_signal_leaves_the_name_server_its_time_to_stop() -> None:
     rig = Rig()
     names = Rig()
-    await rig.supervisor.start_namesrv(names.seat)
-    await rig.supervisor.start_brokers([rig.seat])
+    await rig.supervisor.start_namesrv(names.slot)
+    await rig.supervisor.start_brokers([rig.slot])
     rig.lives[0].ignores = names.lives[0].ignores = True
     rig.supervisor.stop()
     drain = asyncio.ensure_future(rig.supervisor.drain())
@@ -176,7 +176,7 @@ async def test_the_second_signal_leaves_the_name_server_its_time_to_stop() -> No
 
 async def test_a_stop_ends_the_wait_for_the_next_start() -> None:
     rig = Rig()
-    await rig.supervisor.start_brokers([rig.seat])
+    await rig.supervisor.start_brokers([rig.slot])
     await rig.end(-9)
     assert await rig.supervisor.drain() == 0
     assert len(rig.lives) == 1
