@@ -323,7 +323,7 @@ class BrokerParts:
         self.offsets.start()
         if not self.store.follows:
             self.start_master_services()
-        elif self.grpc is not None and self.grpc.hands_on:
+        elif self.grpc is not None and self.grpc.forwards:
             self.grpc.start()
 
     def start_master_services(self) -> None:
@@ -342,7 +342,7 @@ class BrokerParts:
         """End what stores messages of its own; those that have not started are none the wiser."""
         self.leads = False
         self.pop.receiver.end_polls()
-        if self.grpc is not None and not self.grpc.hands_on:
+        if self.grpc is not None and not self.grpc.forwards:
             await self.grpc.stop()
         self.deduplication.stop()
         await self.pop.stop()

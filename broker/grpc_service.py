@@ -15,7 +15,7 @@ from skylarkmq.broker.forwarding.cluster_sessions import (
     ClusterRouteRpcs,
     ClusterSessionRpcs,
 )
-from skylarkmq.broker.forwarding.handing_on import HandOn
+from skylarkmq.broker.forwarding.forwarder import Forwarder
 from skylarkmq.broker.forwarding.upstream import Upstreams
 from skylarkmq.broker.grpc.calls import RpcHandlers
 from skylarkmq.broker.grpc.endpoint import (
@@ -81,7 +81,7 @@ def cluster_handlers(
     sessions: Sessions,
     own: OwnEndpoints,
     neighbours: Neighbours,
-    hand_on: HandOn,
+    forwarder: Forwarder,
     refusal: Refusal,
 ) -> list[RpcHandlers]:
     """Return what handles calls at an endpoint that stands for several brokers.
@@ -92,14 +92,14 @@ def cluster_handlers(
     """
     name, body_max = parts.config.broker_name, parts.config.store.max_message_size
     cluster = Cluster(
-        name, parts.topics, lambda: parts.leads, neighbours, hand_on, parts.peer_clock
+        name, parts.topics, lambda: parts.leads, neighbours, forwarder, parts.peer_clock
     )
     return [
         ClusterRouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), cluster),
         ClusterSessionRpcs(sessions, parts.groups, parts.context.clock, cluster, body_max),
         ClusterRpcs(
             message_handlers(parts, sessions),
-            hand_on,
+            forwarder,
             neighbours,
             name,
             lambda topic: _told(parts, topic),
@@ -158,8 +158,8 @@ def make_endpoint(
     )
     # Nothing is prolonged any more for a client that has gone.
     sessions.release = parts.pop.settlement.release_client
-    hands_on = config.grpc_proxy_mode == "CLUSTER"
-    endpoints = OwnEndpoints(own, config.grpc_advertised_address, hands_on=hands_on)
+    forwards = config.grpc_proxy_mode == "CLUSTER"
+    endpoints = OwnEndpoints(own, config.grpc_advertised_address, forwards=forwards)
     parts.info.grpc = GrpcPlaces(endpoints.address, own)
     neighbours = Neighbours(
         lambda name: name == config.broker_name and parts.leads,
@@ -168,14 +168,14 @@ def make_endpoint(
         lambda address: parts.find_grpc(address),
     )
     services: list[Service] = [sessions, neighbours]
-    hand_on: HandOn | None = None
+    forwarder: Forwarder | None = None
     refusal: Refusal = router.refusal
-    if hands_on:
+    if forwards:
         upstreams = Upstreams(parts.peer_clock, tls)
         services.append(upstreams)
-        hand_on = HandOn(upstreams, parts.peer_clock, own, access)
-        handlers = cluster_handlers(parts, sessions, endpoints, neighbours, hand_on, refusal)
-        refusal = refuse_nothing  # of what is handed on
+        forwarder = Forwarder(upstreams, parts.peer_clock, own, access)
+        handlers = cluster_handlers(parts, sessions, endpoints, neighbours, forwarder, refusal)
+        refusal = refuse_nothing  # of what is forwarded
     else:
         handlers = own_handlers(parts, sessions, endpoints, neighbours)
     endpoint = GrpcEndpoint(
@@ -191,8 +191,8 @@ def make_endpoint(
         parts.access_files.add_revoker(endpoint.revoke)
         parts.access_files.add_revoker(sessions.revoke)
     endpoint.services += services
-    endpoint.hands_on = hands_on
-    if hand_on is not None:
-        endpoint.handed_on = hand_on.answered
-        endpoint.end_polls = hand_on.end_polls
+    endpoint.forwards = forwards
+    if forwarder is not None:
+        endpoint.forwarded = forwarder.answered
+        endpoint.end_polls = forwarder.end_polls
     return endpoint

@@ -30,7 +30,7 @@ from skylarkmq.broker.access.control import (
     ensure_origins,
     no_origins,
 )
-from skylarkmq.broker.access.handed_on import client_of, is_proved
+from skylarkmq.broker.access.forwarded import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.base.token_bucket import TokenBucket
@@ -75,7 +75,7 @@ class RpcAccess:
         self._white_rules = self.rules
 
     def client(self, metadata: Mapping[str, str], peer: str) -> str:
-        """Return the address of the client of a call that another endpoint hands on.
+        """Return the address of the client of a call that another endpoint forwards.
 
         Empty where it is not proved.
 
@@ -87,7 +87,7 @@ class RpcAccess:
             return client
         if self._log_bucket.take():
             log.info(
-                "%s hands a call of %s on without a proof that counts here, so no white list "
+                "%s forwards a call of %s without a proof that counts here, so no white list "
                 "lets it in: give both brokers the same admin's account",
                 peer,
                 client or "no address",

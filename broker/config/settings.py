@@ -178,7 +178,7 @@ class BrokerConfig(ServerConfig):
     namesrv_listen_port: Port = 9876  # of the built-in name server
     grpc_listen_port: Port | None = None  # for clients of RocketMQ 5, 8081 there; off: nowhere
     grpc_advertised_address: str | None = None  # ours; host:port; None: as clients reached it
-    grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are handed on
+    grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are forwarded
     metrics_prom_exporter_port: Port | None = 5557  # off: no pages of metrics and health
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
     metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; names of RocketMQ 5 too

@@ -1,6 +1,6 @@
 """The calls about messages at an endpoint that stands for several brokers (grpcProxyMode=CLUSTER).
 
-Each is handled by the broker whose message it is, here or by `HandOn`:
+Each is handled by the broker whose message it is, here or by `Forwarder`:
 
     ReceiveMessage                     the broker of the queue; without one this broker, or one of
                                        those that have the topic
@@ -14,8 +14,8 @@ Each is handled by the broker whose message it is, here or by `HandOn`:
 Messages of one request that belong to several brokers are handed to each of them, and the answer
 has all of them in order. Then what is wrong with one message refuses those of its broker alone.
 
-What is handled here is refused while this broker does not lead; what was handed on to this broker
-is never handed on again. A broker that cannot be reached is INTERNAL_SERVER_ERROR, also one that no
+What is handled here is refused while this broker does not lead; what was forwarded to this broker
+is never forwarded again. A broker that cannot be reached is INTERNAL_SERVER_ERROR, also one that no
 name server knows: it may come back, and clients try again.
 
 When a client breaks a receive off, so does this endpoint, and the other broker gives the messages
@@ -33,7 +33,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
-from skylarkmq.broker.forwarding.handing_on import HandOn, NotHandedOn, is_handed_on
+from skylarkmq.broker.forwarding.forwarder import Forwarder, NotForwarded, is_forwarded
 from skylarkmq.broker.grpc.calls import (
     RECEIVE,
     Call,
@@ -89,12 +89,12 @@ def broker_of_group(group: str, names: tuple[str, ...]) -> str:
 
 
 class ClusterRpcs(RpcHandlers):
-    """Handles calls here or hands them on. Loop thread."""
+    """Handles calls here or forwards them. Loop thread."""
 
     def __init__(
         self,
         local: Iterable[RpcHandlers],
-        hand_on: HandOn,
+        forwarder: Forwarder,
         neighbours: Neighbours,
         own_name: str,
         own_topic: OwnTopic,
@@ -109,10 +109,10 @@ class ClusterRpcs(RpcHandlers):
             own_name: of this broker.
             own_topic: returns a topic of this broker as clients may be told of it.
             refusal: tells by a request code of remoting what this broker refuses just now.
-            note_receive: told of each receive that is handed on; may refuse it.
+            note_receive: told of each receive that is forwarded; may refuse it.
         """
         self._local = rpc_table(local)
-        self._hand_on = hand_on
+        self._forwarder = forwarder
         self._neighbours = neighbours
         self._own_name = own_name
         self._own_topic = own_topic
@@ -130,7 +130,7 @@ class ClusterRpcs(RpcHandlers):
             RpcRefused: there is no such broker, or the topic is none.
         """
         name = broker_name or self._own_name
-        if is_handed_on(call) or self._neighbours.is_own(name):
+        if is_forwarded(call) or self._neighbours.is_own(name):
             return None
         found = await self._neighbours.find(name, topic_of(topic))
         if found is None:
@@ -181,7 +181,7 @@ class ClusterRpcs(RpcHandlers):
     async def _answer(self, name: str, target: Target, call: Call, request: Any) -> Any:
         if target is None:
             return await self._here(name).handler(call, request)
-        return await self._hand_on.unary(self._local[name], target, call, request)
+        return await self._forwarder.unary(self._local[name], target, call, request)
 
     async def _named_answer(
         self, name: str, call: Call, broker_name: str, topic: schema_pb2.Resource, request: Any
@@ -232,7 +232,7 @@ class ClusterRpcs(RpcHandlers):
         target = None
         if queue.broker.name:
             target = await self._named(call, queue.broker.name, queue.topic)
-        elif not is_handed_on(call):
+        elif not is_forwarded(call):
             topic = topic_of(queue.topic)
             brokers = await self._brokers(topic, writes=False)
             if self._own_name in brokers:
@@ -262,11 +262,11 @@ class ClusterRpcs(RpcHandlers):
                 handles.append(answer.message.system_properties.receipt_handle)
             return answer
 
-        async with self._hand_on.stream(self._local[RECEIVE], target, call) as stream:
+        async with self._forwarder.stream(self._local[RECEIVE], target, call) as stream:
             await stream.write(request.SerializeToString())
             stream.end()
             try:
-                data = await self._hand_on.polled(stream)
+                data = await self._forwarder.polled(stream)
                 while data is not None:
                     answer = read(data)
                     if answer.HasField("status"):
@@ -279,7 +279,7 @@ class ClusterRpcs(RpcHandlers):
                         read(data)
                     self._give_back(target, call, request, handles)
                 raise
-        self._hand_on.count(target, code)
+        self._forwarder.count(target, code)
 
     def _give_back(
         self,
@@ -307,8 +307,8 @@ class ClusterRpcs(RpcHandlers):
                 group=request.group, topic=request.message_queue.topic, receipt_handle=handle
             )
             try:
-                await self._hand_on.unary(self._local[CHANGE], target, call, change)
-            except NotHandedOn as error:  # they come again when their time is over
+                await self._forwarder.unary(self._local[CHANGE], target, call, change)
+            except NotForwarded as error:  # they come again when their time is over
                 log.info("messages are not given back: %s", error.message)
                 return
 
@@ -319,7 +319,7 @@ class ClusterRpcs(RpcHandlers):
         parts = _places(_broker_of_handle(entry.receipt_handle) for entry in entries)
         if len(parts) != 1 and not 0 < len(entries) <= ENTRIES_MAX:
             parts = {"": [0]}  # this broker refuses it as a whole
-        if len(parts) == 1 or is_handed_on(call):
+        if len(parts) == 1 or is_forwarded(call):
             return await self._named_answer(ACK, call, next(iter(parts)), topic, request)
 
         async def answered(broker_name: str, piece: Any) -> Any:
@@ -364,7 +364,7 @@ class ClusterRpcs(RpcHandlers):
     async def send_message(self, call: Call, request: schema_pb2.SendMessageRequest) -> Any:
         """Store messages of one topic on the brokers that they belong to."""
         messages = request.messages
-        if is_handed_on(call):
+        if is_forwarded(call):
             return await self._here(SEND).handler(call, request)
         topics = {message.topic.name for message in messages}
         if len(topics) != 1 or len(messages) > MESSAGES_MAX:
@@ -405,7 +405,7 @@ class ClusterRpcs(RpcHandlers):
                 continue
             try:
                 return await self._answer(SEND, target, call, request)
-            except NotHandedOn as error:
+            except NotForwarded as error:
                 if error.reached:
                     raise
                 failed = error

@@ -19,7 +19,7 @@ over with the client's own, and with the last topic that the broker had.
 To a replica that follows, its set's master is one of the other brokers. The session that each
 client has here, too, stays when it comes to lead.
 
-A call that another endpoint has handed on is handled here, as by `telemetry.py`.
+A call that another endpoint has forwarded is handled here, as by `telemetry.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple
 
+from skylarkmq.broker.forwarding.forwarder import Forwarder, NotForwarded, is_forwarded
 from skylarkmq.broker.forwarding.grpc_client import UpstreamError, UpstreamStream
-from skylarkmq.broker.forwarding.handing_on import HandOn, NotHandedOn, is_handed_on
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import TELEMETRY, Call, Rpc, RpcRefused, TelemetryStream, rpc_table
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
@@ -83,7 +83,7 @@ class Cluster(NamedTuple):
     topics: TopicConfigManager
     leads: Callable[[], bool]
     neighbours: Neighbours
-    hand_on: HandOn
+    forwarder: Forwarder
     clock: Clock
 
     async def brokers_of(self, wishes: Wishes) -> dict[str, Neighbour]:
@@ -143,7 +143,7 @@ class _Link:
                 await self._serve()
                 # Perhaps because the client is silent: its next heartbeat opens it again.
                 why, first_s = "the broker has ended it", MOST_WAIT_S
-            except NotHandedOn as error:
+            except NotForwarded as error:
                 why, first_s = error.message, FIRST_WAIT_S
             except TimeoutError:
                 why, first_s = "the broker takes no settings", FIRST_WAIT_S
@@ -163,8 +163,8 @@ class _Link:
 
     async def _serve(self) -> None:
         client = self._client
-        hand_on, to = client.cluster.hand_on, self.to
-        async with hand_on.stream(client.rpc, to, client.call, has_limit=False) as stream:
+        forwarder, to = client.cluster.forwarder, self.to
+        async with forwarder.stream(client.rpc, to, client.call, has_limit=False) as stream:
             self._unanswered = 1
             self._stream = stream
             try:
@@ -185,7 +185,7 @@ class _Link:
             question.nonce = f"{question.nonce}@{self.to.name}"
             self._client.outbox.put(command)
         elif kind in ("settings", None):
-            self._client.cluster.hand_on.count(self.to, command.status.code)
+            self._client.cluster.forwarder.count(self.to, command.status.code)
             self._unanswered = max(0, self._unanswered - 1)
             if kind is not None:
                 self._failures = 0
@@ -332,7 +332,7 @@ class ClientLinks:
         return other
 
     async def told(self, command: _Command) -> bool:
-        """Hand the client's answer to a question on; False: no other broker has asked."""
+        """Forward the client's answer to a question; False: no other broker has asked."""
         kind = command.WhichOneof("command")
         if kind not in _ANSWERS:
             return False
@@ -374,7 +374,7 @@ class ClusterSessionRpcs(SessionRpcs):
         self._rpcs = rpc_table([self])
 
     async def _read(self, call: Call, stream: TelemetryStream, outbox: Outbox) -> None:
-        if is_handed_on(call):
+        if is_forwarded(call):
             self._check_leads()
             await super()._read(call, stream, outbox)
             return
@@ -419,7 +419,7 @@ class ClusterSessionRpcs(SessionRpcs):
         self, call: Call, request: schema_pb2.HeartbeatRequest
     ) -> schema_pb2.HeartbeatResponse:
         """Keep a client in its groups at all brokers of its topics."""
-        if is_handed_on(call):
+        if is_forwarded(call):
             self._check_leads()
             return await super().heartbeat(call, request)
         answer = schema_pb2.HeartbeatResponse()
@@ -444,7 +444,7 @@ class ClusterSessionRpcs(SessionRpcs):
     ) -> schema_pb2.NotifyClientTerminationResponse:
         """Take a client out of its groups at all brokers of its topics."""
         brokers: list[Neighbour] = []
-        if is_handed_on(call):
+        if is_forwarded(call):
             self._check_leads()
         else:
             brokers = await self._brokers(call)
@@ -471,7 +471,7 @@ class ClusterSessionRpcs(SessionRpcs):
     async def _tell_all(
         self, call: Call, name: str, request: Any, brokers: list[Neighbour]
     ) -> dict[str, Any]:
-        """Hand a call on to each of these brokers; return the answers that there are by name."""
+        """Forward a call to each of these brokers; return the answers that there are by name."""
         answers = await asyncio.gather(*(self._tell(call, name, request, to) for to in brokers))
         return {
             to.name: answer
@@ -480,10 +480,10 @@ class ClusterSessionRpcs(SessionRpcs):
         }
 
     async def _tell(self, call: Call, name: str, request: Any, to: Neighbour) -> Any:
-        handed_on = self._cluster.hand_on.unary(self._rpcs[name], to, call, request)
+        forwarded = self._cluster.forwarder.unary(self._rpcs[name], to, call, request)
         try:
-            return await within(self._cluster.clock, ANSWER_LIMIT_S, handed_on)
-        except (TimeoutError, NotHandedOn) as error:
+            return await within(self._cluster.clock, ANSWER_LIMIT_S, forwarded)
+        except (TimeoutError, NotForwarded) as error:
             log.debug("%s of %s: %s", name, shown(call.client_id), error)
             return None
 
@@ -492,7 +492,7 @@ class ClusterSessionRpcs(SessionRpcs):
         return Wishes(0) if peer is None else peer.wishes
 
     def _check_leads(self) -> None:
-        """Refuse a call that another endpoint has handed on to the wrong replica.
+        """Refuse a call that another endpoint has forwarded to the wrong replica.
 
         Raises:
             RemoteProtocolError: this one does not lead.
@@ -528,14 +528,14 @@ class ClusterRouteRpcs(RouteRpcs):
         try:
             return await super().query_route(call, request)
         except RpcRefused as error:
-            if error.code != Code.TOPIC_NOT_FOUND or is_handed_on(call) or cluster.leads():
+            if error.code != Code.TOPIC_NOT_FOUND or is_forwarded(call) or cluster.leads():
                 raise
             # Each broker has a topic of its own name.
             master = await cluster.neighbours.find(cluster.broker_name, cluster.broker_name)
             if master is None:
                 raise
         answer: schema_pb2.QueryRouteResponse
-        answer = await cluster.hand_on.unary(self._rpc, master, call, request)
+        answer = await cluster.forwarder.unary(self._rpc, master, call, request)
         told = self._own.told(request.endpoints)
         for queue in answer.message_queues:
             queue.broker.endpoints.CopyFrom(told)

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from skylarkmq.broker.access.handed_on import CLIENT, client_of, proving_key
+from skylarkmq.broker.access.forwarded import CLIENT, client_of, proving_key
 from skylarkmq.broker.access.revoking import Revoked, access_key_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.base.process import give_memory_back
@@ -359,11 +359,11 @@ class GrpcEndpoint:
         access: checks who calls; None: access control is off.
         refusal, gate: as given.
         answered: calls by name and status code.
-        handed_on: calls that other brokers answered, by the broker's name and status code.
+        forwarded: calls that other brokers answered, by the broker's name and status code.
         open_calls: of all clients.
         services: start and stop with it.
         end_polls: has calls answered that wait at other brokers, before it stops.
-        hands_on: it listens also while its broker does not lead: other brokers are reached by it.
+        forwards: it listens also while its broker does not lead: other brokers are reached by it.
     """
 
     def __init__(
@@ -391,7 +391,7 @@ class GrpcEndpoint:
         self.refusal = refusal
         self.gate = gate or Gate()
         self.answered: Counter[tuple[str, int]] = Counter()
-        self.handed_on: Counter[tuple[str, int]] = Counter()
+        self.forwarded: Counter[tuple[str, int]] = Counter()
         self._methods: dict[str, _Method] = {}
         for name, rpc in rpc_table(handlers).items():
             size_max = limits.body_max + BESIDE_BODY if name == SEND else BESIDE_BODY
@@ -409,7 +409,7 @@ class GrpcEndpoint:
         self.open_calls = OpenCalls(limits.calls)
         self.services: list[Service] = []
         self.end_polls: Callable[[], None] = lambda: None
-        self.hands_on = False
+        self.forwards = False
         self._running: list[Service] = []
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
         self._under_way = 0  # calls that end by themselves: all but telemetry

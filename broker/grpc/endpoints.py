@@ -8,7 +8,7 @@ address there is a client that hangs at its start and says nothing.
                                     whatever translates addresses in between
     it names several                this broker's own, if it is among them; else all of them, which
                                     lead to one broker or to brokers behind one another. Where calls
-                                    are handed on, all of them: the others hand on as well, and one
+                                    are forwarded, all of them: the others forward as well, and one
                                     that is lost leaves the client the others
     it names none                   this broker's own: brokerIP1 and grpcListenPort
 
@@ -44,17 +44,17 @@ def place_of(address: str) -> Place:
 class OwnEndpoints:
     """What clients are told of this broker."""
 
-    def __init__(self, own: str, advertised: str | None = None, *, hands_on: bool = False) -> None:
+    def __init__(self, own: str, advertised: str | None = None, *, forwards: bool = False) -> None:
         """Take the addresses, each `host:port`.
 
         Args:
             own: as the broker knows itself.
             advertised: as the configuration has it.
-            hands_on: calls about other brokers' queues are handed on from here.
+            forwards: calls about other brokers' queues are forwarded from here.
         """
         self._own = place_of(advertised or own)
         self._is_fixed = bool(advertised)
-        self._hands_on = hands_on
+        self._forwards = forwards
         self.address = advertised or own
 
     def told(self, asked: schema_pb2.Endpoints) -> schema_pb2.Endpoints:
@@ -71,7 +71,7 @@ class OwnEndpoints:
             if _scheme(host) is None or not 0 < port <= 0xFFFF:
                 why = f"an endpoint is no address: {host[:64]!a}, port {port}"
                 raise RpcRefused(Code.ILLEGAL_ACCESS_POINT, why)
-        is_one_of_them = len(places) > 1 and self._own in places and not self._hands_on
+        is_one_of_them = len(places) > 1 and self._own in places and not self._forwards
         if self._is_fixed or not places or is_one_of_them:
             places = [self._own]
         return endpoints(places)

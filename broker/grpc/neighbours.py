@@ -3,7 +3,7 @@
 A client has one access point and needs each broker of its topic. So a route names the queues of all
 of them. With grpcProxyMode=LOCAL each broker's have its own endpoints, to which the client then
 goes by itself: a broker that fails takes nobody's messages but its own along. With CLUSTER, as of
-RocketMQ's proxy, all have this endpoint, which hands calls on (`forwarding/cluster.py`).
+RocketMQ's proxy, all have this endpoint, which forwards calls (`forwarding/cluster.py`).
 
     which brokers    the name servers say, as to any client of RocketMQ 4: the present master of
                      each, also after another replica was elected

@@ -58,7 +58,7 @@ CALLS_MAX: Final = 64
 """Questions that one client may leave unanswered."""
 _RETRY_TOPIC: Final = RETRY_TOPIC.encode() + b"\x01"
 STACK_SIZE_MAX: Final = 1 << 20
-"""Characters of stacks that are handed on."""
+"""Characters of stacks that are forwarded."""
 _LANGUAGES: Final = {
     "CPP": LanguageCode.CPP,
     "DOT_NET": LanguageCode.DOTNET,
@@ -192,7 +192,7 @@ class GrpcPeer(PendingCalls, CloseListeners):
     # As a member
 
     def push(self, command: RemotingCommand) -> None:
-        """Hand on the question about a transaction, and drop what has no counterpart."""
+        """Forward the question about a transaction, and drop what has no counterpart."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return
         header = decode_fields(CheckTransactionStateRequestHeader, command.ext_fields)

@@ -161,9 +161,9 @@ class RouteRpcs(RpcHandlers):
         self, call: Call, topic: str, asked: schema_pb2.Endpoints, *, may_make: bool = False
     ) -> list[Place]:
         told = self._own.told(asked)
-        are_handed_on = self._config.grpc_proxy_mode == "CLUSTER"
+        are_forwarded = self._config.grpc_proxy_mode == "CLUSTER"
         places = [
-            _place(other, told if are_handed_on else endpoints([place_of(other.endpoint)]))
+            _place(other, told if are_forwarded else endpoints([place_of(other.endpoint)]))
             for other in await self._others(topic)
         ]
         config = self._topics.get(topic)

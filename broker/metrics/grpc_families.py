@@ -42,5 +42,5 @@ def grpc_families(endpoint: GrpcEndpoint | None, ours: FamilyMaker) -> Iterator[
         ("to", "code"),
         []
         if endpoint is None
-        else [((name, str(code)), count) for (name, code), count in endpoint.handed_on.items()],
+        else [((name, str(code)), count) for (name, code), count in endpoint.forwarded.items()],
     )

@@ -104,7 +104,7 @@ ALLOWED = {
     ("protocol/v5/schema_pb2.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/calls.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/endpoint.py", "google"): "optional; the extra `grpc`",
-    ("broker/forwarding/handing_on.py", "google"): "optional; the extra `grpc`",
+    ("broker/forwarding/forwarder.py", "google"): "optional; the extra `grpc`",
     ("broker/grpc/validation.py", "google"): "optional; the extra `grpc`",
     ("broker/net/tls_context.py", "cryptography"): "optional; the extra `tls`",
     **{

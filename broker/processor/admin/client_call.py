@@ -106,9 +106,9 @@ class ClientCallProcessor(Processor):
         client = self._find(group, client_id)
         fields = {**request.ext_fields, **more}
         fields.pop(CODEC_FIELD, None)  # between the two who share a connection
-        handed_on = RemotingCommand.request(request.code, fields, body)
+        forwarded = RemotingCommand.request(request.code, fields, body)
         try:
-            answer = await self._client_calls.call(client, handed_on, CALL_TIMEOUT_S)
+            answer = await self._client_calls.call(client, forwarded, CALL_TIMEOUT_S)
         except TimeoutError:
             raise RemoteProtocolError(
                 ResponseCode.CONSUME_MSG_TIMEOUT,

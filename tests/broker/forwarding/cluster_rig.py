@@ -141,11 +141,11 @@ class Cluster:
         """Return the polls that wait at one broker."""
         return self.brokers[number].parts.pop.receiver.waiting(GROUP, TOPIC)
 
-    def handed_on(self) -> dict[tuple[str, int], int]:
-        """Return what the first endpoint has handed on."""
+    def forwarded(self) -> dict[tuple[str, int], int]:
+        """Return what the first endpoint has forwarded."""
         endpoint = self.brokers[0].parts.grpc
         assert endpoint is not None
-        return dict(endpoint.handed_on)
+        return dict(endpoint.forwarded)
 
 
 @asynccontextmanager

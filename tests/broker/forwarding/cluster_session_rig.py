@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from skylarkmq.broker.forwarding.cluster_sessions import Cluster, ClusterSessionRpcs
-from skylarkmq.broker.forwarding.handing_on import HandOn
+from skylarkmq.broker.forwarding.forwarder import Forwarder
 from skylarkmq.broker.forwarding.upstream import UpstreamError
 from skylarkmq.broker.grpc.calls import Call, Rpc, failure, rpc_table
 from skylarkmq.broker.grpc.endpoint import call_of
@@ -195,13 +195,13 @@ class ClusterRig(SessionRig):
             self.others.rigs[name] = rig = SessionRig(broker_name=name)
             rig.start()
         neighbours: Any = self.neighbours
-        self.hand_on = HandOn(self.others, self.clock, OWN_ADDRESS)
+        self.forwarder = Forwarder(self.others, self.clock, OWN_ADDRESS)
         cluster = Cluster(
             self.config.broker_name,
             self.topics,
             lambda: self.leads,
             neighbours,
-            self.hand_on,
+            self.forwarder,
             self.clock,
         )
         self.sessions: Sessions

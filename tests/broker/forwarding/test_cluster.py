@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
-from skylarkmq.broker.access.handed_on import CLIENT
+from skylarkmq.broker.access.forwarded import CLIENT
 from skylarkmq.broker.forwarding import cluster as limits
 from skylarkmq.broker.forwarding.cluster import ClusterRpcs, broker_of_group
-from skylarkmq.broker.forwarding.handing_on import NotHandedOn
+from skylarkmq.broker.forwarding.forwarder import NotForwarded
 from skylarkmq.broker.grpc.calls import OK, Call, Rpc, RpcHandlers, RpcRefused, rpc, status
 from skylarkmq.broker.grpc.names import transaction_id
 from skylarkmq.broker.grpc.neighbours import Neighbour
@@ -148,7 +148,7 @@ class Rig:
         assert topic == TOPIC
         return self.brokers.get(broker_name)
 
-    # As `HandOn`
+    # As `Forwarder`
 
     async def unary(self, rpc: Rpc, to: Neighbour, call: Call, request: Any) -> Any:
         self._reach(to)
@@ -184,7 +184,7 @@ class Rig:
     def _reach(self, to: Neighbour) -> None:
         if to.name in self.unreachable:
             reached = self.unreachable[to.name]
-            raise NotHandedOn(Code.INTERNAL_SERVER_ERROR, f"no way to {to.name}", reached=reached)
+            raise NotForwarded(Code.INTERNAL_SERVER_ERROR, f"no way to {to.name}", reached=reached)
 
     def handled(self, broker_name: str, name: str, request: Any) -> Any:
         self.work.append((broker_name, name))
@@ -230,7 +230,7 @@ def neighbour(name: str, perm: int = 6, queues: int = 4) -> Neighbour:
     return Neighbour(data, f"{name}:8081", f"{name}.internal:8081")
 
 
-def handed_on() -> Call:
+def forwarded() -> Call:
     return a_call(metadata={CLIENT: "192.0.2.5:1"})
 
 
@@ -307,14 +307,14 @@ async def test_a_broker_that_nobody_knows_may_come_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMED, "SendMessage"])
-async def test_what_was_handed_on_is_handled_here(name: str) -> None:
+async def test_what_was_forwarded_is_handled_here(name: str) -> None:
     rig = Rig("b")
     for broker_name in ("b", "gone") if name in NAMED else ("",):
         request = named(name, broker_name) if name in NAMED else v5.SendMessageRequest()
-        assert await rig.by(name, request, handed_on()) == HERE
+        assert await rig.by(name, request, forwarded()) == HERE
     if name == "AckMessage":
-        assert await rig.by(name, ack(handle("b"), handle("gone")), handed_on()) == HERE
-        assert await rig.by(name, ack(), handed_on()) == HERE
+        assert await rig.by(name, ack(handle("b"), handle("gone")), forwarded()) == HERE
+        assert await rig.by(name, ack(), forwarded()) == HERE
 
 
 @pytest.mark.parametrize("name", [*NAMED, "SendMessage", "ReceiveMessage"])
@@ -332,7 +332,7 @@ async def test_this_broker_refuses_what_it_would_handle_and_nothing_else(name: s
         if name == "ReceiveMessage":
             await rig.receive(HERE)
         elif name == "SendMessage":
-            await rig.call(name, v5.SendMessageRequest(messages=[message()]), handed_on())
+            await rig.call(name, v5.SendMessageRequest(messages=[message()]), forwarded())
         else:
             await rig.call(name, named(name, HERE))
     assert not rig.work and len(asked) == 1
@@ -444,14 +444,14 @@ async def test_a_broker_that_is_not_reached_is_passed_over() -> None:
     rig.unreachable = {"a": False, "b": False}
     assert [(await rig.sent(message()))[0] for _ in range(3)] == [HERE] * 3
     rig.topics.clear()
-    with pytest.raises(NotHandedOn, match="no way to"):
+    with pytest.raises(NotForwarded, match="no way to"):
         await rig.sent(message())
 
 
 async def test_a_message_that_may_have_arrived_is_sent_to_nobody_else() -> None:
     rig = Rig("a", "b")
     rig.unreachable = {"a": True}
-    with pytest.raises(NotHandedOn, match="no way to a"):
+    with pytest.raises(NotForwarded, match="no way to a"):
         await rig.sent(message())
     assert not rig.work
 
@@ -490,7 +490,7 @@ async def test_brokers_where_nothing_may_be_written_get_nothing() -> None:
     assert await rig.sent(message()) == [HERE]
 
 
-async def test_a_replica_that_follows_hands_on_to_its_master() -> None:
+async def test_a_replica_that_follows_forwards_to_its_master() -> None:
     rig = Rig("b", HERE)
     rig.leads = False
     rig.refusal = lambda code: RemoteProtocolError(ResponseCode.SYSTEM_ERROR, "it follows")
@@ -524,7 +524,7 @@ async def test_a_group_has_one_broker() -> None:
         if owner == HERE:
             assert await rig.sent(message(group=group)) == [HERE]
         else:
-            with pytest.raises(NotHandedOn):  # its messages stay in order: nobody else has them
+            with pytest.raises(NotForwarded):  # its messages stay in order: nobody else has them
                 await rig.sent(message(group=group))
 
 
@@ -611,13 +611,13 @@ async def test_a_receive_goes_to_the_broker_of_the_queue() -> None:
         await rig.receive("gone")
 
 
-async def test_the_client_of_a_receive_that_is_handed_on_is_known_here_too() -> None:
+async def test_the_client_of_a_receive_that_is_forwarded_is_known_here_too() -> None:
     rig = Rig("b")
     rig.frames = frames()
     await rig.receive("b")
     assert rig.noted == [("c@1", "g", "tag")]
     await rig.receive(HERE)
-    await rig.receive("b", handed_on())
+    await rig.receive("b", forwarded())
     assert len(rig.noted) == 1, "the handler notes it by itself"
     with pytest.raises(RemoteProtocolError, match="otherwise"):
         await rig.receive("b", group="refused")
@@ -651,11 +651,11 @@ async def test_a_receive_without_a_broker() -> None:
     assert await taker() == HERE, "this broker says why not"
 
 
-async def test_a_receive_that_was_handed_on_is_handled_here() -> None:
+async def test_a_receive_that_was_forwarded_is_handled_here() -> None:
     rig = Rig("b")
     rig.topics.clear()
     for name in ("", "b", "gone"):
-        assert await rig.receive(name, handed_on()) == [v5.ReceiveMessageResponse(status=OK)]
+        assert await rig.receive(name, forwarded()) == [v5.ReceiveMessageResponse(status=OK)]
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

@@ -1,4 +1,4 @@
-"""Replicas of one broker whose endpoints hand calls on: a client of one that follows, at failover.
+"""Replicas of one broker whose endpoints forward calls: a client of one that follows, at failover.
 
 Its transaction is open while the lead goes over; whoever leads then asks it how it ended.
 """

@@ -108,7 +108,7 @@ async def test_what_chance_asks_of_another_broker_gets_a_status(
                         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED, error
                         continue
                     assert len(codes) == 1 and codes[0] in known, (codes, data.hex())
-        assert {to for to, _ in cluster.handed_on()} == {"broker-b"}
+        assert {to for to, _ in cluster.forwarded()} == {"broker-b"}
         await is_well(cluster)
         await until(lambda: not any(map(open_calls, cluster.brokers)))
 

@@ -66,7 +66,7 @@ async def test_messages_of_three_brokers_by_one_endpoint(tmp_path: Path) -> None
         ]
         assert {entry.status.code for entry in answer.entries} == {Code.OK}
         assert [cluster.mark(at) for at in range(3)] == [2, 2, 2]
-        assert cluster.handed_on() == {
+        assert cluster.forwarded() == {
             ("broker-b", Code.OK): 4,
             ("broker-c", Code.OK): 4,
         }
@@ -134,7 +134,7 @@ async def test_delayed_messages_are_recalled_where_they_wait(tmp_path: Path) -> 
             late = message(message_id=f"m{number}", deliver_ms=now_ms + 3_600_000)
             handles.append((await client.send_one(late)).recall_handle)
         assert [await client.recall(handle) for handle in handles] == [Code.OK] * 4
-        assert cluster.handed_on() == {("broker-b", Code.OK): 4}
+        assert cluster.forwarded() == {("broker-b", Code.OK): 4}
         assert await client.recall("nonsense") == Code.BAD_REQUEST
 
 
@@ -288,7 +288,7 @@ async def test_the_handle_of_a_broker_that_there_never_was(tmp_path: Path) -> No
         frames = await all_of(client.begin("broker-x"))
         assert [frame.status.code for frame in frames] == [Code.INTERNAL_SERVER_ERROR]
         assert await client.end("m@broker-x", "m") == Code.INTERNAL_SERVER_ERROR
-        assert not cluster.handed_on()
+        assert not cluster.forwarded()
 
 
 async def test_brokers_call_each_other_by_tls(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ async def test_accounts_count_at_both_brokers(tmp_path: Path) -> None:
             assert await codes_of(client) == [Code.UNAUTHORIZED] * 2
         async with cluster.client() as client:
             assert await codes_of(client) == [Code.UNAUTHORIZED] * 2
-        assert cluster.handed_on() == {("broker-b", Code.FORBIDDEN): 1}, "the rest was refused here"
+        assert cluster.forwarded() == {("broker-b", Code.FORBIDDEN): 1}, "the rest was refused here"
 
 
 @pytest.mark.parametrize("is_proved", [True, False])

@@ -78,7 +78,7 @@ async def test_all_brokers_of_its_topics_know_a_client(rig: ClusterRig) -> None:
         assert member_of(broker).client_id == "c@1"
         assert member_of(broker).remote_address == "192.0.2.5:4711"
     assert bodies(stream) == ["settings"], "one answer"
-    assert rig.hand_on.answered == {(B, Code.OK): 1, (C, Code.OK): 1}
+    assert rig.forwarder.answered == {(B, Code.OK): 1, (C, Code.OK): 1}
 
 
 async def test_a_producer_is_known_by_the_topics_that_a_broker_has(rig: ClusterRig) -> None:
@@ -524,10 +524,10 @@ async def test_a_client_that_is_silent_is_forgotten_by_all(rig: ClusterRig) -> N
     assert not any(rig.others.lines.values())
 
 
-# Calls that were handed on
+# Calls that were forwarded
 
 
-async def test_a_call_that_was_handed_on_goes_no_further(rig: ClusterRig) -> None:
+async def test_a_call_that_was_forwarded_goes_no_further(rig: ClusterRig) -> None:
     call = from_client()
     call.metadata = {**call.metadata, "x-skylarkmq-client": call.peer}
     stream = await rig.open(subscription(), call)

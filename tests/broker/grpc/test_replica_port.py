@@ -58,7 +58,7 @@ async def test_the_port_goes_over_with_the_lead(tmp_path: Path) -> None:
         await until(lambda: answers(replicas, first), "its port")
 
 
-async def test_a_replica_that_hands_on_has_its_port_open(tmp_path: Path) -> None:
+async def test_a_replica_that_forwards_has_its_port_open(tmp_path: Path) -> None:
     async with replica_set(tmp_path, grpc_listen_port=0, grpc_proxy_mode="CLUSTER") as replicas:
         for number in (1, 2):
             await replicas.start(number)

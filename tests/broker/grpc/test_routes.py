@@ -38,7 +38,7 @@ class Rig(SessionRig):
         self.others: list[Neighbour] = []
         self.routes = RouteRpcs(
             self.context,
-            OwnEndpoints(OWN, advertised, hands_on=config.get("grpc_proxy_mode") == "CLUSTER"),
+            OwnEndpoints(OWN, advertised, forwards=config.get("grpc_proxy_mode") == "CLUSTER"),
             self._told,
             self._others,
         )
@@ -240,7 +240,7 @@ async def test_of_several_addresses_the_own_one_counts(rig: Rig) -> None:
     assert await rig.endpoints(*names) == (DOMAIN_NAME, [("a.example.org", 1)])
 
 
-async def test_of_several_addresses_all_count_where_calls_are_handed_on() -> None:
+async def test_of_several_addresses_all_count_where_calls_are_forwarded() -> None:
     """When the one that a client uses is lost, it goes on with another one at once."""
     rig = rig_of(grpc_proxy_mode="CLUSTER")
     places = [("192.0.2.1", 8081), ("192.0.2.7", 8081)]

@@ -1,4 +1,4 @@
-"""Calls that another broker's endpoint hands on: from which address they count as coming.
+"""Calls that another broker's endpoint forwards: from which address they count as coming.
 
     x-skylarkmq-client    `host:port` of the client; whoever sends it wants the call handled here
     x-skylarkmq-proof     <access key> <hex digits>, of an account that is an admin's here
@@ -7,7 +7,7 @@ The digits are HMAC-SHA256(secret key, client's address, its x-mq-client-id, x-m
 in a line). White lists let addresses in without an account, so with access control on an address
 counts only with a proof. Without one the call has that of the connection, and no white list lets it
 in: who is behind the other endpoint is not known. The account of the call is the client's own all
-the same: its signature is handed on as it came.
+the same: its signature is forwarded as it came.
 
 Whoever has read a proof may use the client's address from then on: TLS is what protects it.
 """

@@ -1,4 +1,4 @@
-"""What a call looks like that is handed on, and what becomes of its failures."""
+"""What a call looks like that is forwarded, and what becomes of its failures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.access.accounts import read_rules
-from skylarkmq.broker.access.handed_on import CLIENT, PROOF, is_proved
-from skylarkmq.broker.forwarding.grpc_client import UpstreamError
-from skylarkmq.broker.forwarding.handing_on import (
+from skylarkmq.broker.access.forwarded import CLIENT, PROOF, is_proved
+from skylarkmq.broker.forwarding.forwarder import (
     LIMIT_S,
     MARGIN_S,
-    HandOn,
-    NotHandedOn,
-    is_handed_on,
+    Forwarder,
+    NotForwarded,
+    is_forwarded,
 )
+from skylarkmq.broker.forwarding.grpc_client import UpstreamError
 from skylarkmq.broker.grpc.calls import OK, Rpc, RpcRefused
 from skylarkmq.broker.grpc.neighbours import Neighbour
 from skylarkmq.protocol.bodies.route import QueueData
@@ -99,16 +99,16 @@ class Endpoints:
         return answer
 
 
-def hand_on(endpoints: Endpoints, accounts: str | None = None) -> HandOn:
+def make_forwarder(endpoints: Endpoints, accounts: str | None = None) -> Forwarder:
     access = None
     if accounts is not None:
         access = SimpleNamespace(rules=read_rules([(Path("a.yml"), accounts.encode())]))
-    return HandOn(cast(Any, endpoints), ManualClock(), OWN, cast(Any, access))
+    return Forwarder(cast(Any, endpoints), ManualClock(), OWN, cast(Any, access))
 
 
-async def beat(hands: HandOn, **call: Any) -> Any:
+async def beat(forwarder: Forwarder, **call: Any) -> Any:
     request = schema_pb2.HeartbeatRequest(client_type=schema_pb2.PRODUCER)
-    return await hands.unary(BEAT, OTHER, a_call(metadata=SAID | OF_THIS_HOP, **call), request)
+    return await forwarder.unary(BEAT, OTHER, a_call(metadata=SAID | OF_THIS_HOP, **call), request)
 
 
 WELL = schema_pb2.HeartbeatResponse(status=OK).SerializeToString()
@@ -117,48 +117,48 @@ REFUSED = schema_pb2.HeartbeatResponse(status={"code": 40015}).SerializeToString
 
 async def test_a_call_goes_as_it_came() -> None:
     endpoints = Endpoints(WELL, REFUSED)
-    hands = hand_on(endpoints)
-    assert (await beat(hands)).status == OK
+    forwarder = make_forwarder(endpoints)
+    assert (await beat(forwarder)).status == OK
     ((address, path, metadata, request, timeout_s),) = endpoints.made
     assert address == OTHER.address
     assert path == "/apache.rocketmq.v2.MessagingService/Heartbeat"
     assert metadata == {**SAID, CLIENT: "192.0.2.5:4711"}
     assert schema_pb2.HeartbeatRequest.FromString(request).client_type == schema_pb2.PRODUCER
     assert timeout_s == LIMIT_S, "its client does not say how long it waits"
-    assert (await beat(hands)).status.code == 40015, "a refusal is an answer"
-    assert hands.answered == {("broker-b", 20000): 1, ("broker-b", 40015): 1}
+    assert (await beat(forwarder)).status.code == 40015, "a refusal is an answer"
+    assert forwarder.answered == {("broker-b", 20000): 1, ("broker-b", 40015): 1}
 
 
 async def test_the_other_broker_answers_before_the_client_gives_up() -> None:
     endpoints = Endpoints(WELL)
-    hands = hand_on(endpoints)
-    now_s = cast(Any, hands)._clock.monotonic()
-    await beat(hands, deadline_s=now_s + 3)
+    forwarder = make_forwarder(endpoints)
+    now_s = cast(Any, forwarder)._clock.monotonic()
+    await beat(forwarder, deadline_s=now_s + 3)
     assert endpoints.made[0][4] == pytest.approx(3 - MARGIN_S)
-    with pytest.raises(NotHandedOn) as caught:
-        await beat(hands, deadline_s=now_s + MARGIN_S / 2)
+    with pytest.raises(NotForwarded) as caught:
+        await beat(forwarder, deadline_s=now_s + MARGIN_S / 2)
     assert caught.value.code == Code.PROXY_TIMEOUT and not caught.value.reached
     assert len(endpoints.made) == 1
 
 
 def test_a_client_s_address_is_proved_by_an_admin() -> None:
-    hands = hand_on(Endpoints(), ACCOUNTS)
-    metadata = hands.metadata(a_call(metadata=SAID | OF_THIS_HOP))
-    rules = cast(Any, hands)._rules
+    forwarder = make_forwarder(Endpoints(), ACCOUNTS)
+    metadata = forwarder.metadata(a_call(metadata=SAID | OF_THIS_HOP))
+    rules = cast(Any, forwarder)._rules
     assert is_proved(rules, metadata[CLIENT], metadata)
     assert metadata[PROOF].startswith("administrator ")
     assert not is_proved(rules, "192.0.2.6:4711", metadata)
     later = ACCOUNTS.replace("administrator", "another-admin")
-    cast(Any, hands)._access.rules = read_rules([(Path("a.yml"), later.encode())])
-    assert hands.metadata(a_call())[PROOF].startswith("another-admin ")
-    without = hand_on(Endpoints(), ACCOUNTS.replace("admin: true", "admin: false"))
+    cast(Any, forwarder)._access.rules = read_rules([(Path("a.yml"), later.encode())])
+    assert forwarder.metadata(a_call())[PROOF].startswith("another-admin ")
+    without = make_forwarder(Endpoints(), ACCOUNTS.replace("admin: true", "admin: false"))
     assert PROOF not in without.metadata(a_call(metadata=OF_THIS_HOP))
 
 
-def test_what_was_handed_on_is_told_by_its_metadata() -> None:
-    hands = hand_on(Endpoints())
-    assert not is_handed_on(a_call(metadata=SAID))
-    assert is_handed_on(a_call(metadata=hands.metadata(a_call())))
+def test_what_was_forwarded_is_told_by_its_metadata() -> None:
+    forwarder = make_forwarder(Endpoints())
+    assert not is_forwarded(a_call(metadata=SAID))
+    assert is_forwarded(a_call(metadata=forwarder.metadata(a_call())))
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -176,66 +176,68 @@ async def test_what_fails_on_the_way_is_a_status(
     status: GrpcStatus, code: Code, reached: bool
 ) -> None:
     error = UpstreamError(status, "nobody listens", reached=reached)
-    hands = hand_on(Endpoints(error, error))
-    with pytest.raises(NotHandedOn, match=r"broker-b at 192.0.2.9:8081 .*nobody listens") as caught:
-        await beat(hands)
+    forwarder = make_forwarder(Endpoints(error, error))
+    with pytest.raises(
+        NotForwarded, match=r"broker-b at 192.0.2.9:8081 .*nobody listens"
+    ) as caught:
+        await beat(forwarder)
     assert (caught.value.code, caught.value.reached) == (code, reached)
-    with pytest.raises(NotHandedOn) as caught:
-        async with hands.stream(BEAT, OTHER, a_call()) as stream:
+    with pytest.raises(NotForwarded) as caught:
+        async with forwarder.stream(BEAT, OTHER, a_call()) as stream:
             await stream.read()
     assert (caught.value.code, caught.value.reached) == (code, reached)
-    assert hands.answered == {("broker-b", code): 2}
+    assert forwarder.answered == {("broker-b", code): 2}
 
 
 async def test_an_answer_that_is_none() -> None:
-    hands = hand_on(Endpoints(b"\xff\xff"))
-    with pytest.raises(NotHandedOn) as caught:
-        await beat(hands)
+    forwarder = make_forwarder(Endpoints(b"\xff\xff"))
+    with pytest.raises(NotForwarded) as caught:
+        await beat(forwarder)
     assert caught.value.code == Code.INTERNAL_SERVER_ERROR and caught.value.reached
 
 
 async def test_a_stream_is_left_with_its_user() -> None:
     endpoints = Endpoints(WELL)
-    hands = hand_on(endpoints)
+    forwarder = make_forwarder(endpoints)
     with pytest.raises(asyncio.CancelledError):
-        async with hands.stream(BEAT, OTHER, a_call(), has_limit=False) as stream:
+        async with forwarder.stream(BEAT, OTHER, a_call(), has_limit=False) as stream:
             assert await stream.read() == WELL
             assert await stream.read() is None
             raise asyncio.CancelledError
     assert endpoints.left == [OTHER.address]
     assert endpoints.made[0][4] is None
-    assert not hands.answered, "who reads the answer counts it"
+    assert not forwarder.answered, "who reads the answer counts it"
 
 
 async def test_polls_end_with_the_endpoint() -> None:
-    hands, stream = hand_on(Endpoints()), SimpleNamespace(read=asyncio.Event().wait)
+    forwarder, stream = make_forwarder(Endpoints()), SimpleNamespace(read=asyncio.Event().wait)
 
     async def poll() -> None:
-        await hands.polled(cast(Any, stream))
+        await forwarder.polled(cast(Any, stream))
 
     ended, cancelled, both = [asyncio.ensure_future(poll()) for _ in range(3)]
     await settle(3)
     cancelled.cancel()
     await settle(3)
     both.cancel()
-    hands.end_polls()
+    forwarder.end_polls()
     results = await asyncio.gather(ended, cancelled, both, return_exceptions=True)
     assert isinstance(results[0], RpcRefused) and results[0].code == Code.MESSAGE_NOT_FOUND
     assert all(isinstance(each, asyncio.CancelledError) for each in results[1:])
     answered = asyncio.get_running_loop().create_future()
     answered.set_result(WELL)
-    assert await hands.polled(cast(Any, SimpleNamespace(read=lambda: answered))) == WELL
-    assert not cast(Any, hands)._polls
+    assert await forwarder.polled(cast(Any, SimpleNamespace(read=lambda: answered))) == WELL
+    assert not cast(Any, forwarder)._polls
 
 
-async def test_nothing_is_handed_on_to_this_endpoint_itself() -> None:
+async def test_nothing_is_forwarded_to_this_endpoint_itself() -> None:
     endpoints = Endpoints(WELL)
-    hands = hand_on(endpoints)
+    forwarder = make_forwarder(endpoints)
     own = OTHER._replace(address=OWN)
-    with pytest.raises(NotHandedOn, match="about to lead") as caught:
-        await hands.unary(BEAT, own, a_call(), schema_pb2.HeartbeatRequest())
+    with pytest.raises(NotForwarded, match="about to lead") as caught:
+        await forwarder.unary(BEAT, own, a_call(), schema_pb2.HeartbeatRequest())
     assert not caught.value.reached
-    with pytest.raises(NotHandedOn, match="about to lead"):
-        async with hands.stream(BEAT, own, a_call()):
+    with pytest.raises(NotForwarded, match="about to lead"):
+        async with forwarder.stream(BEAT, own, a_call()):
             pass
     assert not endpoints.made

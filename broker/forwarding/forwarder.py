@@ -1,11 +1,11 @@
-"""Hands calls on, as they came, to the endpoint of another broker.
+"""Forwards calls, as they came, to the endpoint of another broker.
 
 There the client is as one that is connected: the same id, account, deadline and address.
 
     metadata               what the client says of itself (x-mq-*), and proves itself by
-    x-skylarkmq-client     host:port of the client; a call that has it was handed on, and is handled
+    x-skylarkmq-client     host:port of the client; a call that has it was forwarded, and is handled
                            where it arrives, so no two brokers hand it to each other for ever
-    x-skylarkmq-proof      where access control is on, that a broker says so (`handed_on.py`)
+    x-skylarkmq-proof      where access control is on, that a broker says so (`forwarded.py`)
     deadline               MARGIN_S before the client's, which so hears why there is no answer
 
 What fails on the way becomes the status of an answer; an error of gRPC's own would be trouble of
@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError, Message
 
 from skylarkmq.broker.access.accounts import NOBODY, AccessRules, Account
 from skylarkmq.broker.access.files import RulesUser
-from skylarkmq.broker.access.handed_on import CLIENT, PROOF, proof_of
+from skylarkmq.broker.access.forwarded import CLIENT, PROOF, proof_of
 from skylarkmq.broker.forwarding.grpc_client import UpstreamError, UpstreamStream
 from skylarkmq.broker.forwarding.upstream import Upstreams
 from skylarkmq.broker.grpc.calls import Call, Rpc, RpcRefused
@@ -49,7 +49,7 @@ _CODES: Final[dict[GrpcStatus, Code]] = {
 }
 
 
-class NotHandedOn(RpcRefused):
+class NotForwarded(RpcRefused):
     """A call that another broker gave no answer to.
 
     Attributes:
@@ -61,13 +61,13 @@ class NotHandedOn(RpcRefused):
         self.reached = reached
 
 
-def is_handed_on(call: Call) -> bool:
-    """Return whether another broker has handed a call on, so that it is handled here."""
+def is_forwarded(call: Call) -> bool:
+    """Return whether another broker has forwarded a call, so that it is handled here."""
     return CLIENT in call.metadata
 
 
-class HandOn:
-    """Hands calls on. Loop thread.
+class Forwarder:
+    """Forwards calls. Loop thread.
 
     Attributes:
         answered: calls by the other broker's name and status code.
@@ -80,11 +80,11 @@ class HandOn:
         own_address: str,
         access: RulesUser | None = None,
     ) -> None:
-        """Hand on through connections to other endpoints.
+        """Forward through connections to other endpoints.
 
         Args:
             clock: of peers, on which deadlines are told.
-            own_address: `host:port` of this endpoint, to which nothing is handed on.
+            own_address: `host:port` of this endpoint, to which nothing is forwarded.
             access: has the account of an admin, which proves clients' addresses; None: access
                 control is off.
         """
@@ -98,10 +98,10 @@ class HandOn:
         self._polls: set[asyncio.Task[Any]] = set()
 
     async def unary(self, rpc: Rpc, to: Neighbour, call: Call, request: Message) -> Any:
-        """Hand a call on, and return the answer, whatever its status.
+        """Forward a call, and return the answer, whatever its status.
 
         Raises:
-            NotHandedOn: there is none.
+            NotForwarded: there is none.
         """
         self._check(to)
         timeout_s, data = self._timeout_s(call), request.SerializeToString()
@@ -119,7 +119,7 @@ class HandOn:
     async def stream(
         self, rpc: Rpc, to: Neighbour, call: Call, *, has_limit: bool = True
     ) -> AsyncGenerator[UpstreamStream]:
-        """Hand a call with many messages on; leaving it resets what is open.
+        """Forward a call with many messages; leaving it resets what is open.
 
         Who reads the answer counts it by its status.
 
@@ -127,7 +127,7 @@ class HandOn:
             has_limit: it ends in time for the client's deadline.
 
         Raises:
-            NotHandedOn: it did not end well; also out of what is done with the stream.
+            NotForwarded: it did not end well; also out of what is done with the stream.
         """
         self._check(to)
         timeout_s = self._timeout_s(call) if has_limit else None
@@ -169,7 +169,7 @@ class HandOn:
         self.answered[to.name, code] += 1
 
     def metadata(self, call: Call) -> dict[str, str]:
-        """Return the metadata of a call that is handed on."""
+        """Return the metadata of a call that is forwarded."""
         metadata = {
             name: value
             for name, value in call.metadata.items()
@@ -185,33 +185,33 @@ class HandOn:
         return metadata
 
     def _check(self, to: Neighbour) -> None:
-        """Refuse to hand a call on to this endpoint itself: its broker does not lead any more.
+        """Refuse to forward a call to this endpoint itself: its broker does not lead any more.
 
         Raises:
-            NotHandedOn: it is the one.
+            NotForwarded: it is the one.
         """
         if to.address == self._own_address:
             why = f"another replica of broker {to.name} is about to lead; try again"
-            raise NotHandedOn(Code.INTERNAL_SERVER_ERROR, why, reached=False)
+            raise NotForwarded(Code.INTERNAL_SERVER_ERROR, why, reached=False)
 
     def _timeout_s(self, call: Call) -> float:
         """Return how long the other broker has.
 
         Raises:
-            NotHandedOn: no time is left.
+            NotForwarded: no time is left.
         """
         if call.deadline_s is None:
             return LIMIT_S
         left_s = call.deadline_s - self._clock.monotonic() - MARGIN_S
         if left_s <= 0:
             why = "the deadline of the call is over, or too soon for another broker's answer"
-            raise NotHandedOn(Code.PROXY_TIMEOUT, why, reached=False)
+            raise NotForwarded(Code.PROXY_TIMEOUT, why, reached=False)
         return left_s
 
-    def _failed(self, to: Neighbour, error: UpstreamError | DecodeError) -> NotHandedOn:
+    def _failed(self, to: Neighbour, error: UpstreamError | DecodeError) -> NotForwarded:
         code, reached = Code.INTERNAL_SERVER_ERROR, True
         if isinstance(error, UpstreamError):
             code, reached = _CODES.get(error.status, code), error.reached
         self.count(to, code)
         why = f"broker {to.name} at {to.address} gave no answer: {error}"
-        return NotHandedOn(code, why, reached=reached)
+        return NotForwarded(code, why, reached=reached)

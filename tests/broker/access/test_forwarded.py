@@ -1,4 +1,4 @@
-"""Calls that another broker's endpoint hands on: whose address counts."""
+"""Calls that another broker's endpoint forwards: whose address counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.access.accounts import AccessRules, Account, read_rules
-from skylarkmq.broker.access.handed_on import CLIENT, PROOF, client_of, is_proved, proof_of
+from skylarkmq.broker.access.forwarded import CLIENT, PROOF, client_of, is_proved, proof_of
 from skylarkmq.broker.access.revoking import Revoked
 from skylarkmq.broker.access.rpc_control import RpcAccess
 from skylarkmq.broker.access.rpc_rights import RPCS
@@ -35,8 +35,8 @@ def admin(key: str = "administrator") -> Account:
     return RULES.accounts[key]
 
 
-def handed_on(client: str, account: Account | None = None, **more: str) -> dict[str, str]:
-    """Metadata of a client's call as another endpoint hands it on."""
+def forwarded(client: str, account: Account | None = None, **more: str) -> dict[str, str]:
+    """Metadata of a client's call as another endpoint forwards it."""
     metadata = {"x-mq-client-id": "c@1", **more, CLIENT: client}
     if account is not None:
         metadata[PROOF] = proof_of(account, client, metadata)
@@ -45,7 +45,7 @@ def handed_on(client: str, account: Account | None = None, **more: str) -> dict[
 
 @pytest.mark.parametrize("client", [WHITE_CLIENT, "::1:81", "fe80::1%eth0:4711"])
 def test_an_address_is_read(client: str) -> None:
-    assert client_of(handed_on(client)) == client
+    assert client_of(forwarded(client)) == client
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_an_address_is_read(client: str) -> None:
     ],
 )
 def test_what_is_no_address_counts_for_none(client: str) -> None:
-    assert client_of(handed_on(client)) == ""
+    assert client_of(forwarded(client)) == ""
 
 
 def test_an_admin_proves_a_client() -> None:
-    metadata = handed_on(WHITE_CLIENT, admin(), **signed())
+    metadata = forwarded(WHITE_CLIENT, admin(), **signed())
     assert is_proved(RULES, WHITE_CLIENT, metadata)
-    assert is_proved(RULES, WHITE_CLIENT, handed_on(WHITE_CLIENT, admin())), "without a date"
+    assert is_proved(RULES, WHITE_CLIENT, forwarded(WHITE_CLIENT, admin())), "without a date"
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,17 @@ def test_an_admin_proves_a_client() -> None:
         ({PROOF: "administrator"}, "no digits"),
         ({PROOF: "administrator " + "0" * 64}, "others' digits"),
         ({PROOF: "administrator é"}, "no digits at all"),
-        ({PROOF: proof_of(admin("publisher"), WHITE_CLIENT, handed_on(WHITE_CLIENT))}, "no admin"),
+        ({PROOF: proof_of(admin("publisher"), WHITE_CLIENT, forwarded(WHITE_CLIENT))}, "no admin"),
         ({PROOF: "nobody " + "0" * 64}, "unknown"),
         ({"x-mq-client-id": "c@2"}, "another client's"),
         ({"x-mq-date-time": "20200101T000001Z"}, "of another call"),
     ],
 )
 def test_others_prove_nothing(change: dict[str, str], why: str) -> None:
-    metadata = {**handed_on(WHITE_CLIENT, admin()), **change}
+    metadata = {**forwarded(WHITE_CLIENT, admin()), **change}
     assert not is_proved(RULES, WHITE_CLIENT, metadata), why
-    proof = handed_on(FAR_CLIENT, admin())[PROOF]
-    assert not is_proved(RULES, WHITE_CLIENT, handed_on(WHITE_CLIENT) | {PROOF: proof})
+    proof = forwarded(FAR_CLIENT, admin())[PROOF]
+    assert not is_proved(RULES, WHITE_CLIENT, forwarded(WHITE_CLIENT) | {PROOF: proof})
 
 
 async def peers_of(
@@ -107,26 +107,26 @@ async def peers_of(
 
 
 async def test_without_access_control_the_address_is_believed() -> None:
-    found = await peers_of(handed_on(FAR_CLIENT), with_access=False)
+    found = await peers_of(forwarded(FAR_CLIENT), with_access=False)
     assert found == (Code.OK, [(FAR_CLIENT, None)])
-    code, calls = await peers_of(handed_on("no-address"), with_access=False)
+    code, calls = await peers_of(forwarded("no-address"), with_access=False)
     assert code == Code.OK and calls[0][0].rpartition(":")[0] in ("127.0.0.1", "::1")
 
 
 async def test_with_access_control_it_is_to_be_proved() -> None:
-    white = await peers_of(handed_on(WHITE_CLIENT, admin()), with_access=True)
+    white = await peers_of(forwarded(WHITE_CLIENT, admin()), with_access=True)
     assert white == (Code.OK, [(WHITE_CLIENT, None)])
-    code, calls = await peers_of(handed_on(WHITE_CLIENT), with_access=True)
+    code, calls = await peers_of(forwarded(WHITE_CLIENT), with_access=True)
     assert (code, calls) == (Code.UNAUTHORIZED, []), "the connection's address is on no list"
     signs = signed("subscriber")
     code, calls = await peers_of({**signs, CLIENT: WHITE_CLIENT}, with_access=True)
     assert code == Code.OK
     assert calls[0][0] != WHITE_CLIENT and calls[0][1] == "subscriber"
-    code, calls = await peers_of(handed_on(FAR_CLIENT), with_access=True, rules=AT_HOME)
+    code, calls = await peers_of(forwarded(FAR_CLIENT), with_access=True, rules=AT_HOME)
     assert (code, calls) == (Code.UNAUTHORIZED, []), "the connection's address is on the list"
     code, calls = await peers_of({}, with_access=True, rules=AT_HOME)
-    assert code == Code.OK, "who hands nothing on is let in by it"
-    proved = handed_on(FAR_CLIENT, admin(), **signs)
+    assert code == Code.OK, "who forwards nothing is let in by it"
+    proved = forwarded(FAR_CLIENT, admin(), **signs)
     found = await peers_of(proved, with_access=True)
     assert found == (Code.OK, [(FAR_CLIENT, "subscriber")])
 
@@ -149,7 +149,7 @@ async def test_a_receive_ends_with_the_account_whose_word_lets_its_client_in(key
             await waits.wait()
 
         rig.handlers.work = work
-        metadata = {**dict(METADATA), **handed_on(WHITE_CLIENT, admin())}
+        metadata = {**dict(METADATA), **forwarded(WHITE_CLIENT, admin())}
         request = schema_pb2.ReceiveMessageRequest()
         receive = client.receive(request, metadata=tuple(metadata.items()))
         await until(lambda: rig.handlers.calls, "the call")
