@@ -482,7 +482,7 @@ def _ha_server(
 def _processors(
     parts: BrokerParts, clock: Clock, store_host: bytes, rng: random.Random
 ) -> tuple[SendProcessor, PlainPulls, tuple[Processor, ...]]:
-    """Return the processor of sends and the plain road of pulls, which the router knows, and more.
+    """Return the processor of sends and the fast path of pulls, which the router knows, and more.
 
     The others handle decoded requests.
     """

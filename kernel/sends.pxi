@@ -402,7 +402,7 @@ def take_sends(
                 text_size = text.size + PyBytes_GET_SIZE(cluster_pair)
                 size = PyBytes_GET_SIZE(body) + batch.count * (
                     RECORD_MIN + IPV6_HOSTS_EXTRA + lane.topic.size + text_size + 1
-                )  # as much as the full road reserves
+                )  # as much as the slow path reserves
                 if batch.count > BATCH_COUNT_MAX or size > batch_size_max or size > room:
                     break
                 record = make_room(&records, record, size + text_size)

@@ -1,9 +1,9 @@
 """Signed frames, read before anything handles them, and checked where there is access control.
 
 A send or a pull that may pass is written anew, without key, signature and token: then it is as
-plain as one without an account, and may take the plain roads of Python and the kernel. What they
-see is made of the very fields that were checked. Any other frame has no header, so no plain road
-takes it; the full road goes on with the command that was decoded for the check.
+plain as one without an account, and may take the fast paths of Python and the kernel. What they
+see is made of the very fields that were checked. Any other frame has no header, so no fast path
+takes it; the slow path goes on with the command that was decoded for the check.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def _plain_header(command: RemotingCommand) -> bytes:
     try:
         return ENCODERS[command.serialize_type](plain)
     except WireError:
-        return b""  # the full road takes it
+        return b""  # the slow path takes it
 
 
 def unseen_size(frames: Iterable[RawFrame]) -> int:
-    """Return the bytes of headers that plain roads were not shown."""
+    """Return the bytes of headers that fast paths were not shown."""
     return sum(
         len(frame.original.header) - len(frame.header)
         for frame in frames

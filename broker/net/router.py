@@ -1,7 +1,7 @@
 """From request code to processor, for all frames of one read.
 
-Sends and pulls, which come in thousands, have a plain road: nothing is built that the answer does
-not need. Everything else, and what a plain road is not sure of, is decoded in full and handed to
+Sends and pulls, which come in thousands, have a fast path: nothing is built that the answer does
+not need. Everything else, and what a fast path is not sure of, is decoded in full and handed to
 its handler:
 
     handler(connection, request) -> response         answered now
@@ -11,16 +11,16 @@ its handler:
 Where there is access control it is asked about all frames of a read before anything is handled; a
 peer that it knows by its address goes its way as if there were none. What such a peer signs, and
 what is signed where there is no access control, is written anew without the signature, which
-nobody looks at, so that it takes the plain roads.
+nobody looks at, so that it takes the fast paths.
 
 The sends of one turn of the loop, from all connections, gather in one store batch. Before any other
 request is handled that batch is committed, so a pull after a send finds it.
 
-What a slave does not do is refused here, on whatever road it comes
+What a slave does not do is refused here, on whatever path it comes
 (`replication/ha/slave_rules.py`).
 
 A handler's `RemoteProtocolError` is answered with its code and remark; any other exception, on the
-road of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
+path of sends too, is a defect, logged with its traceback and answered with SYSTEM_ERROR. A frame
 whose header cannot be read costs its connection (the caller closes it).
 """
 
@@ -124,8 +124,8 @@ class Router:
         """Answer some codes with an error from now on, and no others."""
         self._refused = refused
         takes_sends = self._send is not None and not self._send_codes & refused.keys()
-        roads = (self._send if takes_sends else None, self._pulls)
-        self._takes = [road.take for road in roads if road is not None]
+        paths = (self._send if takes_sends else None, self._pulls)
+        self._takes = [path.take for path in paths if path is not None]
 
     def refusal(self, code: int) -> RemoteProtocolError | None:
         """Return the error that a code is answered with just now; None for one that is handled."""
@@ -183,7 +183,7 @@ class Router:
         return frames[position:]
 
     def _handle_other(self, connection: Connection, frame: RawFrame) -> None:
-        """Handle a frame that no plain road took."""
+        """Handle a frame that no fast path took."""
         traffic = self._stats.frames_in.get(frame.serialize_type)
         if traffic is not None:
             traffic.count += 1
@@ -277,7 +277,7 @@ class Router:
         connection.reply(command, response)
 
     def _count_unseen(self, frames: list[RawFrame]) -> None:
-        """Count what plain roads were not shown of frames that they took."""
+        """Count what fast paths were not shown of frames that they took."""
         traffic = self._stats.frames_in.get(frames[0].serialize_type)
         if traffic is not None:
             traffic.bytes += unseen_size(frames)

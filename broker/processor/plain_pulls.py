@@ -1,11 +1,11 @@
-"""The plain road of pulls: messages that are there and in memory, for a subscription that is known.
+"""The fast path of pulls: messages that are there and in memory, for a subscription that is known.
 
 The pulls of a read that follow each other are answered in one call. A lane leads from what a pull
-names to its queue, filter and counter; the full road, `PullProcessor.handle`, opens it to a peer
+names to its queue, filter and counter; the slow path, `PullProcessor.handle`, opens it to a peer
 when it has checked all of that. When a topic, a group or a subscription changes, all lanes are
 forgotten.
 
-The full road takes what the plain one is not sure of: the first pull of its kind, one that waits,
+The slow path takes what the fast one is not sure of: the first pull of its kind, one that waits,
 has nothing to get or asks for old messages, filters by properties, and whatever is refused. Both
 give the same answers and counts; tests hold that.
 """
@@ -156,7 +156,7 @@ def take_pulls(
 ) -> Taken | None:
     """Answer the plain pulls of one codec that follow each other from `start` on.
 
-    It ends at whatever the full road must look at, and when the answers fill `room`. The counters
+    It ends at whatever the slow path must look at, and when the answers fill `room`. The counters
     of the lanes move.
 
     Args:
@@ -216,7 +216,7 @@ def _plan(
         size_max = 0 if fields.max_msg_bytes is None else java_int(fields.max_msg_bytes, "")
         java_long(fields.suspend_timeout_millis, "")
     except RemoteProtocolError:
-        return None  # the full road meets the same and words the refusal
+        return None  # the slow path meets the same and words the refusal
     if sys_flag & PullSysFlag.FLAG_SUBSCRIPTION:
         if not is_tag_type(fields.expression_type):
             return None

@@ -10,13 +10,13 @@ acknowledged only when `topics.json` is on the disk, so an acknowledged topic su
     kernel         plain sends that follow each other, also of batches, in one call, to queues that
                    have a lane: a message was stored there since the topic was made or changed.
                    Those that came alone in a read wait for others of their turn
-    plain road     header with short names, known ordinary topic, no delay, no batch: small structs,
+    fast path      header with short names, known ordinary topic, no delay, no batch: small structs,
                    templates, no dict
-    full road      everything else, and whatever the plain road is not sure of
-    other          of another protocol (`put`): the full road without a frame
+    slow path      everything else, and whatever the fast path is not sure of
+    other          of another protocol (`put`): the slow path without a frame
 
 All give the same records and answers; tests hold that. The kernel takes nothing for a topic with a
-deduplication window; the other roads look whether such a message is stored already
+deduplication window; the other paths look whether such a message is stored already
 (`store/deduplication.py`).
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/SendMessageProcessor.java
@@ -78,7 +78,7 @@ _BEGINS: Final = {
     int(SerializeType.MSGPACK): (b"\x97\xcd\x01\x36", b"\x97\xcd\x01\x40"),
     int(SerializeType.ROCKETMQ): (b"\x01\x36", b"\x01\x40"),
 }
-# What sends a message down the full road. Looked for in text: `in` on bytes costs ten times as
+# What sends a message down the slow path. Looked for in text: `in` on bytes costs ten times as
 # much, because it first tries the right side as a number, and fails by an exception.
 _DELAY = "DELAY\x01"
 _TRANSACTION = "TRAN_MSG\x01"
@@ -191,7 +191,7 @@ class SendProcessor:
         self._window_lanes.clear()
         self._skips_kernel = False
 
-    # The plain road
+    # The fast path
 
     def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
         """Handle plain sends from `start` on; return how many, 0 for what is something else."""
@@ -225,7 +225,7 @@ class SendProcessor:
             self._store.fail(error)
             return 0
         except (RemoteProtocolError, StoreFullError):
-            return 0  # the full road meets the same and words the refusal
+            return 0  # the slow path meets the same and words the refusal
         traffic = self._stats.frames_in[kind]
         traffic.count += 1
         traffic.bytes += len(header) + len(body) + PREFIX_SIZE
@@ -366,7 +366,7 @@ class SendProcessor:
             lanes[topic, queue_id_text] = lane
         return lane
 
-    # The full road
+    # The slow path
 
     def request(self, connection: Connection, request: RemotingCommand) -> None:
         """Handle a send that was decoded in full."""

@@ -1,4 +1,4 @@
-"""What is checked before a message is stored, for all roads that store one.
+"""What is checked before a message is stored, for all paths that store one.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AbstractSendMessageProcessor.java
 (msgCheck), SendMessageProcessor.java (handleRetryAndDLQ)

@@ -1,4 +1,4 @@
-"""What is checked before a group gets messages of a topic, for all roads that hand them out.
+"""What is checked before a group gets messages of a topic, for all paths that hand them out.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/PullMessageProcessor.java
 """

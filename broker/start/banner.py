@@ -67,7 +67,7 @@ def loss_window(config: StoreConfig) -> str:
 
 
 def kernel_text() -> str:
-    """Return which road the work of each message takes, and why."""
+    """Return which path the work of each message takes, and why."""
     return kernel.road if kernel.compiled is not None else f"{kernel.road}: {kernel.why_pure}"
 
 

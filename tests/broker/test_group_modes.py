@@ -145,8 +145,8 @@ async def test_who_only_reads_goes_on(broker: BrokerController, client: RawClien
 async def test_what_was_pulled_plainly_before_is_looked_at_again(
     broker: BrokerController, client: RawClient
 ) -> None:
-    """The plain road commits what rides on a pull without asking anybody."""
-    for _ in range(3):  # the first opens the road
+    """The fast path commits what rides on a pull without asking anybody."""
+    for _ in range(3):  # the first opens the path
         assert (await pull(client, SUBSCRIPTION | COMMIT)).code == ResponseCode.SUCCESS
     broker.parts.offsets.remove_group(GROUP)
     pop_member(broker)

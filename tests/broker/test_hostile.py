@@ -219,7 +219,7 @@ async def test_a_zero_in_a_property_is_refused(tmp_path: Path) -> None:
     """Recovery reads zeros there as a sector that never reached the disk."""
     async with _broker(tmp_path) as process:
         client = await RawClient.open(process.address)
-        for _ in range(2):  # the first one makes the topic, the second goes the quick road
+        for _ in range(2):  # the first one makes the topic, the second goes the fast path
             answer = await client.call(
                 RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "KEYS\x01a\x00b\x02"), b"body"
             )

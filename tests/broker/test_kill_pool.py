@@ -99,7 +99,7 @@ async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills
 
 @pytest.mark.slow
 async def test_the_promise_of_the_other_roads_would_not_hold(tmp_path: Path) -> None:
-    """Commits that never come: the check of the plain road notices, and so does this file's.
+    """Commits that never come: the check of the other write modes notices, and so does this file's.
 
     A busy machine may lose nothing: no buffer was ready for the first file, or a slow append had
     what it left written at once. That life counts for nothing.

@@ -47,10 +47,10 @@ async def a_group_of_one(broker: BrokerController) -> RawClient:
     peer = FakeConnection()
     parts.consumers.register(peer, "one", LanguageCode.JAVA, 409, DATA)  # type: ignore[arg-type]
     fields = {**pull_fields("orders"), "consumerGroup": "billing"}
-    for road in ("full", "plain"):
+    for path in ("slow", "fast"):
         parts.stats.pulled_by("orders", "billing").clear()
         assert (await client.call(11, fields)).code == 0
-        assert parts.stats.pulled_by("orders", "billing") == {0: 3}, road
+        assert parts.stats.pulled_by("orders", "billing") == {0: 3}, path
     parts.offsets.keep("x", "billing", "orders", 0, 1)
     await parts.measure()
     return client

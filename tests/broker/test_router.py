@@ -25,7 +25,7 @@ from tests.support.manual_clock import settle
 CODE, SEND = 30, 310
 
 
-class SendRoad:
+class FastPathOfSends:
     """Sends as the router sees them; `events` tells what it was asked in which order."""
 
     codes = frozenset({SEND})
@@ -74,12 +74,12 @@ class Rig:
     ) -> None:
         self.owner = Owner()
         self.events: list[str] = []
-        self.road = SendRoad(self.events)
+        self.fast_path = FastPathOfSends(self.events)
         self.router = Router(
             {CODE: handler, code: handler},
             self.owner.stats,
             self.owner.clock,
-            send=self.road if sends else None,
+            send=self.fast_path if sends else None,
             waiting_max=waiting_max,
         )
         self.owner.on_frames = self.router.handle
@@ -316,7 +316,7 @@ def test_sends_are_committed_together_and_before_anything_else() -> None:
     rig.read(request(SEND), request(CODE), request(SEND))
     assert rig.events == ["take 1", "commit", "take 1", "end"]
     rig.events.clear()
-    rig.road.quick = False
+    rig.fast_path.quick = False
     rig.read(request(SEND), request(9999), request(CODE))
     assert rig.events == ["request", "commit"]
 
@@ -324,22 +324,22 @@ def test_sends_are_committed_together_and_before_anything_else() -> None:
 def test_a_response_is_no_send() -> None:
     rig = Rig(ok, sends=True)
     rig.read(request())
-    rig.road.quick = False
+    rig.fast_path.quick = False
     rig.read(request(SEND).reply(0))
     rig.connection.data_received(encode_command(request(CODE, opaque=77).reply(0)))
     assert rig.events == []
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_defect_on_the_road_of_sends_is_answered_and_the_rest_committed(quick: bool) -> None:
+def test_a_defect_on_the_path_of_sends_is_answered_and_the_rest_committed(quick: bool) -> None:
     rig = Rig(ok, sends=True)
     rig.read(request())
-    rig.road.quick = quick
-    rig.road.error = ZeroDivisionError("a defect")
+    rig.fast_path.quick = quick
+    rig.fast_path.error = ZeroDivisionError("a defect")
     (answer,) = rig.read(request(SEND, opaque=8))
     assert (answer.opaque, answer.code) == (8, 1)
     assert rig.events == ["end"]
-    rig.road.error = None
+    rig.fast_path.error = None
     assert rig.read(request(SEND)) == []
     assert rig.transport.ended == ""
 

@@ -41,7 +41,7 @@ async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
 @pytest.mark.parametrize("codec", CODECS)
 async def test_a_message_comes_back_as_it_was_sent(client: RawClient, codec: int) -> None:
     properties = "KEYS\x01k1\x02UNIQ_KEY\x01AB\x02WAIT\x01true\x02TAGS\x01TagA"
-    for number in range(3):  # the first one goes the full road: its topic is new
+    for number in range(3):  # the first one goes the slow path: its topic is new
         answer = await client.call(
             SEND, send_fields("T", 1, properties), b"hello%d" % number, serialize_type=codec
         )

@@ -109,7 +109,7 @@ async def test_no_queue_at_all_is_refused(asked: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "x" * 128, "ä", "orders\n"])
-async def test_bad_names_are_refused_on_every_road(name: str) -> None:
+async def test_bad_names_are_refused_on_every_path(name: str) -> None:
     manager, _ = _manager()
     with pytest.raises(RemoteProtocolError):
         manager.create_in_send(name, "TBW102", 4, REMOTE)

@@ -1,4 +1,4 @@
-"""Plain pulls: the kernel, its twin and the full road answer, count and note the same."""
+"""Plain pulls: the kernel, its twin and the slow path answer, count and note the same."""
 
 from __future__ import annotations
 

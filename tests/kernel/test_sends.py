@@ -194,7 +194,7 @@ class Road:
         self.refused: list[tuple[int, int, str | None]] = []
 
     def take(self, frames: list[RawFrame], host: bytes, *, full: bool = False) -> list[int]:
-        """Hand frames in, and return the places of those that the full road would get, or gets."""
+        """Hand frames in, and return the places of those that the slow path would get, or gets."""
 
         def reply(request: RemotingCommand, answer: RemotingCommand) -> None:
             self.refused.append((request.opaque, answer.code, answer.remark))
@@ -471,7 +471,7 @@ def test_batches_and_sends_between_them(
 def check_batches(
     pieces: list[bytes], host: bytes = BORN, position: int = 0, size_max: int = 1 << 22
 ) -> list[int]:
-    """Hand frames in on both roads, twice; return what the kernel left to the full road."""
+    """Hand frames in on both roads, twice; return what the kernel left to the slow path."""
     frames = frames_of([encode_plain(CODECS[0], e=str(e)) for e in (0, 1, 3)] + pieces + pieces)
     with_kernel, in_python = Road(position), Road(position)
     for road in (with_kernel, in_python):

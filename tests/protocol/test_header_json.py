@@ -1,4 +1,4 @@
-"""JSON headers: Java's own, wider ones, hostile ones; quick roads and templates."""
+"""JSON headers: Java's own, wider ones, hostile ones; fast paths and templates."""
 
 import json
 from typing import Any

@@ -3,7 +3,7 @@ on request: log files that have expired go now, whatever the hour (329), and so 
 that hold nothing of the log any more (306).
 
 Unlike RocketMQ, the configuration is changed by peers on this machine alone, as long as there is no
-access control: its change was the road of command execution in RocketMQ's past. A peer that
+access control: its change was the way of command execution in RocketMQ's past. A peer that
 connects through a proxy on this machine counts as local.
 
 The answers to 306 and 329 come at once; `store/upkeep/cleaning.py` tells what is removed. The

@@ -120,10 +120,10 @@ async def test_a_send_needs_the_right_to_publish(
         assert topic not in topics(broker)
 
 
-async def test_a_send_after_many_of_a_white_road_is_checked_too(
+async def test_a_send_after_many_of_a_white_list_is_checked_too(
     broker: BrokerController, client: RawClient
 ) -> None:
-    """The quick roads take plain sends of known form; none may pass them unsigned."""
+    """The fast paths take plain sends of known form; none may pass them unsigned."""
     good = signed(send_fields("Mine"), b"body", "publisher")
     assert (await client.call(SEND, good, b"body")).code == 0
     opaques = [client.send(SEND, send_fields("Mine"), b"body") for _ in range(20)]
@@ -143,8 +143,8 @@ async def test_signed_sends_and_pulls_take_the_plain_roads_each_with_its_own_ver
     key, topic, count, bad = "administrator", "Plain", 20, 7
     first = signed(send_fields(topic), b"first", key, serialize_type=kind)
     assert (await client.call(SEND, first, b"first", serialize_type=kind)).code == 0
-    on_full_road: list[RemotingCommand] = []
-    monkeypatch.setattr(router._send, "request", lambda _, request: on_full_road.append(request))
+    on_slow_path: list[RemotingCommand] = []
+    monkeypatch.setattr(router._send, "request", lambda _, request: on_slow_path.append(request))
     opaques = []
     for number in range(count):
         body = b"%d" % number
@@ -155,7 +155,7 @@ async def test_signed_sends_and_pulls_take_the_plain_roads_each_with_its_own_ver
     codes = [answer.code for answer in answers]
     assert codes == [int(number == bad) for number in range(count)]
     assert "Check signature failed" in (answers[bad].remark or "")
-    assert on_full_road == []
+    assert on_slow_path == []
     fields = signed(pull_fields(topic, 0), b"", key, serialize_type=kind)
     pulled = await client.call(PULL, fields, serialize_type=kind)
     stored = [message.body for message in decode_messages(pulled.body)]
@@ -532,7 +532,7 @@ async def test_what_calls_itself_an_answer_is_no_way_to_store_or_read(
 ) -> None:
     """Answers are not signed, so a send or a pull with the bit of an answer must not be handled."""
     good = signed(send_fields("Mine"), b"body", serialize_type=kind)
-    for _ in range(3):  # now the queue is known to the plain roads
+    for _ in range(3):  # now the queue is known to the fast paths
         assert (await client.call(SEND, good, b"body", serialize_type=kind)).code == 0
     end, pulled = broker.parts.store.commit_log.max_offset, broker.parts.stats.pull_results
     before = dict(pulled)

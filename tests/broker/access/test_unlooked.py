@@ -47,12 +47,12 @@ async def test_they_take_the_plain_roads_and_mean_what_unsigned_ones_mean(
         client = await RawClient.open(broker.listen_address)
         first = signed(send_fields("T"), b"first", kind)
         assert (await client.call(SEND, first, b"first", serialize_type=kind)).code == 0
-        on_full_road: list[RemotingCommand] = []
-        full_road = router._send.request
+        on_slow_path: list[RemotingCommand] = []
+        slow_path = router._send.request
 
         def noted(connection: Connection, request: RemotingCommand) -> None:
-            on_full_road.append(request)
-            full_road(connection, request)
+            on_slow_path.append(request)
+            slow_path(connection, request)
 
         monkeypatch.setattr(router._send, "request", noted)
         opaques = []
@@ -62,7 +62,7 @@ async def test_they_take_the_plain_roads_and_mean_what_unsigned_ones_mean(
             opaques.append(client.send(SEND, fields, body, serialize_type=kind))
         answers = [await client.answer(opaque) for opaque in opaques]
         assert {answer.code for answer in answers} == {0}
-        assert on_full_road == []
+        assert on_slow_path == []
         plain = await client.call(PULL, pull_fields("T", 0), serialize_type=kind)
         fields = signed(pull_fields("T", 0), b"", kind)
         again = await client.call(PULL, fields, serialize_type=kind)

@@ -231,7 +231,7 @@ async def test_a_place_that_one_member_came_to_is_not_open_to_another(
     other = await RawClient.open(broker.listen_address)
     await heartbeat(client)
     await heartbeat(other, name="c2")
-    for _ in range(3):  # the first ones open the plain road
+    for _ in range(3):  # the first ones open the fast path
         assert (await client.call(PULL, by_heartbeat())).code == ResponseCode.SUCCESS
     answer = await other.call(PULL, by_heartbeat(queueOffset="2"))
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED

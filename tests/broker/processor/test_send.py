@@ -1,4 +1,4 @@
-"""Sends over the wire: retries and dead letters, delays, both roads, batches; what is counted."""
+"""Sends over the wire: retries and dead letters, delays, both paths, batches; what is counted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_delayed_send_is_parked_and_its_answer_names_the_parking_place(
     assert unit.tags_code == parked.store_timestamp + 10_000
 
 
-ROADS = [
+PATHS = [
     (SEND, SerializeType.JSON, {}),
     (SEND, SerializeType.MSGPACK, {}),
     (SEND, SerializeType.ROCKETMQ, {}),
@@ -79,7 +79,7 @@ ROADS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "kind", "more"), ROADS)
+@pytest.mark.parametrize(("code", "kind", "more"), PATHS)
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -99,7 +99,7 @@ ROADS = [
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
     ],
 )
-async def test_every_road_says_the_same(
+async def test_every_path_says_the_same(
     client: RawClient,
     code: int,
     kind: int,
@@ -207,7 +207,7 @@ async def test_a_delayed_message_counts_under_the_topic_it_was_sent_to(tmp_path:
 async def test_sizes_of_records_are_on_the_page(
     broker: BrokerController, client: RawClient, kind: int
 ) -> None:
-    """Of sends on every road, of which many come at once."""
+    """Of sends on every path, of which many come at once."""
     changes = [{}, {"unknown": "field"}, {"i": "DELAY\x0118"}] * 9
     sent = [
         client.send(SEND, {**send_fields("T"), **more}, bytes(300 * place), serialize_type=kind)

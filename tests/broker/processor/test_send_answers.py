@@ -90,7 +90,7 @@ async def test_all_sends_to_a_new_topic_wait_for_its_table_and_no_others(
         files.writing.clear()
         waiting = [
             (client, client.send(SEND, send_fields("New"), b"makes it")),
-            (client, client.send(SEND, send_fields("New"), b"quick road")),
+            (client, client.send(SEND, send_fields("New"), b"fast path")),
             (client, client.send(SEND, send_fields("New", 0, "WAIT\x01false"), b"in a hurry")),
             (client, client.send(SEND, send_fields("%RETRY%g", j="99"), b"a dead letter")),
         ]

@@ -175,7 +175,7 @@ async def test_a_log_file_that_could_not_be_made_once_ends_writing(
         assert found.ext_fields["offset"] == str(1 + stored)
 
 
-@pytest.mark.parametrize("more", [{}, {"extra": "field"}], ids=["plain road", "full road"])
+@pytest.mark.parametrize("more", [{}, {"extra": "field"}], ids=["fast path", "slow path"])
 async def test_a_full_disk_refuses_and_writing_resumes_by_itself(
     tmp_path: Path, more: dict[str, str]
 ) -> None:

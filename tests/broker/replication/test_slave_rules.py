@@ -110,7 +110,7 @@ async def test_pulls_are_served_and_commit_nothing(
     slave: BrokerController, client: RawClient
 ) -> None:
     flags = str(SUBSCRIPTION | COMMIT)
-    for _ in range(3):  # the first on the full road, which opens the plain one
+    for _ in range(3):  # the first on the slow path, which opens the fast one
         answer = await client.call(PULL, pull_fields("T", sysFlag=flags, commitOffset="2"))
         assert [each.body for each in decode_messages(answer.body)] == [b"0", b"1", b"2"]
         assert answer.ext_fields["suggestWhichBrokerId"] == "0"

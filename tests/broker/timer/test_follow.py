@@ -99,8 +99,8 @@ async def test_a_cancellation_goes_over_where_the_clock_went_back() -> None:
     assert again.bodies() == [b"earlier"]
 
 
-@pytest.mark.parametrize("road", ["a start", "in place"])
-async def test_a_successor_whose_clock_goes_back_keeps_it_through_a_kill(road: str) -> None:
+@pytest.mark.parametrize("way", ["a start", "in place"])
+async def test_a_successor_whose_clock_goes_back_keeps_it_through_a_kill(way: str) -> None:
     """How far the master had come is all that it knows of what was forgotten there."""
     master = TimerRig().start()
     master.at(master.clock.now_ms() + 10_000, b"taken back", b"\x02UNIQ_KEY\x01K")
@@ -110,7 +110,7 @@ async def test_a_successor_whose_clock_goes_back_keeps_it_through_a_kill(road: s
     assert progress is not None
 
     again = TimerRig(master.files.snapshot())  # its clock is where the master's began
-    if road == "a start":
+    if way == "a start":
         path = again.store.paths.timer / "checkpoint"
         again.files.replace(path, encode_progress(progress, LogHistory()), backup=False)
         again.start()
