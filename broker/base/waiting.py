@@ -37,18 +37,18 @@ class Outcome(asyncio.Future[T]):
                 self.go_on()
 
 
-class Rest(Coroutine[Any, Any, T]):
-    """What is left of a coroutine that began without a task and waits for something; for a task."""
+class StartedCoroutine(Coroutine[Any, Any, T]):
+    """Runs the rest of a coroutine in a task; it began without one, and waits for something."""
 
     def __init__(self, work: Coroutine[Any, Any, T], waits_for: object) -> None:
         self._work = work
-        self._is_told = False
+        self._has_yielded = False
         self._waits_for = waits_for
 
     def send(self, value: Any) -> Any:
-        if self._is_told:
+        if self._has_yielded:
             return self._work.send(value)
-        self._is_told = True
+        self._has_yielded = True
         return self._waits_for
 
     def throw(self, *error: Any) -> Any:

@@ -37,7 +37,7 @@ from skylarkmq.broker.grpc.calls import TELEMETRY, Call, Rpc, RpcRefused, Teleme
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
 from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
 from skylarkmq.broker.grpc.peer import Outbox
-from skylarkmq.broker.grpc.routes import RouteRpcs, Told
+from skylarkmq.broker.grpc.routes import ClientView, RouteRpcs
 from skylarkmq.broker.grpc.sessions import Key, Sessions, key_of
 from skylarkmq.broker.grpc.settings import Wishes
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
@@ -331,7 +331,7 @@ class ClientLinks:
                         other = other or command
         return other
 
-    async def told(self, command: _Command) -> bool:
+    async def take_answer(self, command: _Command) -> bool:
         """Forward the client's answer to a question; False: no other broker has asked."""
         kind = command.WhichOneof("command")
         if kind not in _ANSWERS:
@@ -390,8 +390,8 @@ class ClusterSessionRpcs(SessionRpcs):
                     if before not in (None, links):
                         await before.close()
                     await self._settle_all(links, command.settings, wishes)
-                elif not await links.told(command):
-                    self._told(call, command)
+                elif not await links.take_answer(command):
+                    self._take_answer(call, command)
         finally:
             if self._clients.get(key) is links:
                 del self._clients[key]
@@ -507,13 +507,15 @@ class ClusterSessionRpcs(SessionRpcs):
 class ClusterRouteRpcs(RouteRpcs):
     """Answers where topics are, also while this broker follows. Loop thread."""
 
-    def __init__(self, context: Context, own: OwnEndpoints, told: Told, cluster: Cluster) -> None:
+    def __init__(
+        self, context: Context, own: OwnEndpoints, client_view: ClientView, cluster: Cluster
+    ) -> None:
         """Make it.
 
         Args:
-            told: returns a topic as clients may be told of it.
+            client_view: returns a topic as clients may see it.
         """
-        super().__init__(context, own, told, cluster.neighbours.of)
+        super().__init__(context, own, client_view, cluster.neighbours.of)
         self._cluster = cluster
         self._rpc = rpc_table([self])["QueryRoute"]
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakValueDictionary
 
-from skylarkmq.broker.base.waiting import Outcome, Rest
+from skylarkmq.broker.base.waiting import Outcome, StartedCoroutine
 from skylarkmq.broker.grpc.calls import NOT_BUILT
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.peer_connection import PeerConnection
@@ -230,7 +230,7 @@ class GrpcStream(MessageReader):
             waits_for.go_on = self._go_on
             self._connection.note_answer_soon()
         else:
-            rest = Rest(self._work, waits_for)
+            rest = StartedCoroutine(self._work, waits_for)
             self._task = asyncio.get_running_loop().create_task(rest)
         if self._is_dropped:
             self.drop()

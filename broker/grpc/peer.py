@@ -275,7 +275,7 @@ class GrpcPeer(PendingCalls, CloseListeners):
         finally:
             self.forget(nonce)
 
-    def told(self, command: schema_pb2.TelemetryCommand) -> None:
+    def take_answer(self, command: schema_pb2.TelemetryCommand) -> None:
         """Take the client's answer to a question; one that nobody waits for is passed over."""
         if command.HasField("thread_stack_trace"):
             stacks = command.thread_stack_trace

@@ -47,7 +47,7 @@ _TYPES: Final = {
     "DELAY": schema_pb2.DELAY,
     "TRANSACTION": schema_pb2.TRANSACTION,
 }
-Told = Callable[[TopicConfig], TopicConfig]
+ClientView = Callable[[TopicConfig], TopicConfig]
 Others = Callable[[str], Awaitable[list[Neighbour]]]
 
 
@@ -79,12 +79,12 @@ class RouteRpcs(RpcHandlers):
     """Answers where topics are. Loop thread."""
 
     def __init__(
-        self, context: Context, own: OwnEndpoints, told: Told, others: Others = _nobody
+        self, context: Context, own: OwnEndpoints, client_view: ClientView, others: Others = _nobody
     ) -> None:
         """Make it.
 
         Args:
-            told: returns a topic as clients may be told of it: its permission may be withheld.
+            client_view: returns a topic as clients may see it: its permission may be withheld.
             others: finds a topic's queues on other brokers.
         """
         self._config = context.config
@@ -93,7 +93,7 @@ class RouteRpcs(RpcHandlers):
         self._groups = context.groups
         self._consumers = context.consumers
         self._own = own
-        self._told = told
+        self._client_view = client_view
         self._others = others
 
     @rpc("QueryRoute", schema_pb2.QueryRouteRequest, schema_pb2.QueryRouteResponse)
@@ -177,7 +177,7 @@ class RouteRpcs(RpcHandlers):
             return places
         if may_make and self._topics.pending:  # what is sent to it must not be there before
             await durable(self._topics)
-        config = self._told(config)
+        config = self._client_view(config)
         name = self._config.broker_name
         broker = schema_pb2.Broker(name=name, id=MASTER_ID, endpoints=told)
         own = Place.of(broker, config.perm, config.read_queue_nums, config.write_queue_nums)

@@ -72,8 +72,8 @@ MESSAGES_MAX: Final = 1000
 OPENED_MAX: Final = 32
 """By so many times the largest body those of a request may grow when they are opened."""
 NO_HOST: Final = HostAddress("0.0.0.0", 0).pack()
-Told = tuple[PutMessageStatus, str]
-Begun = tuple[Placed, Outcome[Told]]
+StoreResult = tuple[PutMessageStatus, str]
+Begun = tuple[Placed, Outcome[StoreResult]]
 """Where a message will lie, and what has come of it."""
 
 
@@ -118,8 +118,8 @@ class SendHandlers(RpcHandlers):
         if len(messages) == 1:
             types = message_types_of(topic.attributes_map)
             checked = self._rules.check(messages[0], name, types, self._clock.now_ms())
-            placed, told = self._begin(sender, topic, checked)
-            entry = self._entry(checked, placed, await told)
+            placed, outcome = self._begin(sender, topic, checked)
+            entry = self._entry(checked, placed, await outcome)
             return SendMessageResponse(status=entry.status, entries=[entry])
         is_packed = any(message.system_properties.body_encoding == GZIP for message in messages)
         async with self._opening if is_packed else nullcontext():
@@ -199,16 +199,16 @@ class SendHandlers(RpcHandlers):
         )
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        told: Outcome[Told] = Outcome(loop=self._loop)
+        outcome: Outcome[StoreResult] = Outcome(loop=self._loop)
         placed = self._send.put(
-            sender, checked.body, header, lambda status, why: told.tell((status, why))
+            sender, checked.body, header, lambda status, why: outcome.tell((status, why))
         )
         if placed.inner.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             self._ledger.keys.note(name, checked.message_id, placed.queue_offset)
-        return placed, told
+        return placed, outcome
 
-    def _entry(self, checked: Checked, placed: Placed, told: Told) -> SendResultEntry:
-        put, why = told
+    def _entry(self, checked: Checked, placed: Placed, stored: StoreResult) -> SendResultEntry:
+        put, why = stored
         if put not in TAKEN:
             return SendResultEntry(status=status(status_code(CODES[put]), why))
         entry = SendResultEntry(

@@ -77,7 +77,7 @@ class SessionRpcs(RpcHandlers):
                 wishes = self._settle(call, command.settings, outbox)
                 self._answer(outbox, self._own_answer(command.settings, wishes))
             else:
-                self._told(call, command)
+                self._take_answer(call, command)
 
     def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> Wishes:
         """Take in what a client says of itself, and tell it things over this stream."""
@@ -110,11 +110,11 @@ class SessionRpcs(RpcHandlers):
             why = "the client does not read what it asks for"
             raise RpcRefused(Code.TOO_MANY_REQUESTS, why, ends_stream=True)
 
-    def _told(self, call: Call, command: schema_pb2.TelemetryCommand) -> None:
+    def _take_answer(self, call: Call, command: schema_pb2.TelemetryCommand) -> None:
         """Take a client's answer to a question of this broker."""
         peer = self._sessions.find(call)
         if peer is not None:
-            peer.told(command)
+            peer.take_answer(command)
 
     @rpc("Heartbeat", schema_pb2.HeartbeatRequest, schema_pb2.HeartbeatResponse)
     async def heartbeat(

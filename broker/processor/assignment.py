@@ -43,25 +43,25 @@ AVERAGELY: Final = "AVG"
 BY_CIRCLE: Final = "AVG_BY_CIRCLE"
 
 Routes = Callable[[str], Awaitable[list[TopicRouteData | None]]]
-Told = Callable[[TopicConfig], TopicConfig]
+ClientView = Callable[[TopicConfig], TopicConfig]
 
 
 class AssignmentProcessor(Processor):
     """Answers consumers that ask what they are to receive from. Loop thread."""
 
     def __init__(
-        self, context: Context, find_routes: Callable[[], Routes | None], told: Told
+        self, context: Context, find_routes: Callable[[], Routes | None], client_view: ClientView
     ) -> None:
         """Make it.
 
         Args:
             find_routes: returns what asks the name servers for a topic's route; None while this
                 broker is registered nowhere.
-            told: returns a topic as clients may be told of it: its permission may be withheld.
+            client_view: returns a topic as clients may see it: its permission may be withheld.
         """
         super().__init__(context)
         self._find_routes = find_routes
-        self._told = told
+        self._client_view = client_view
         context.consumers.pops_by_setting = self._pops
 
     def _pops(self, group: str) -> bool:
@@ -138,7 +138,7 @@ class AssignmentProcessor(Processor):
                     if is_readable(queue.perm):
                         found[queue.broker_name] = queue.read_queue_nums
         config = self._topics.get(topic)
-        if config is not None and is_readable(self._told(config).perm):
+        if config is not None and is_readable(self._client_view(config).perm):
             found.setdefault(self._config.broker_name, config.read_queue_nums)
         return dict(sorted(found.items()))
 

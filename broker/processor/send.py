@@ -33,7 +33,7 @@ from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.recall import handle_of
-from skylarkmq.broker.processor.send_answers import SendAnswers, Tell
+from skylarkmq.broker.processor.send_answers import Callback, SendAnswers
 from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
 from skylarkmq.broker.processor.send_messages import (
     BatchHead,
@@ -396,14 +396,14 @@ class SendProcessor:
         self._note(connection, request, target, [placed.physical_offset], place, wait, handle)
 
     def put(
-        self, sender: Sender, body: bytes, header: SendMessageRequestHeader, tell: Tell
+        self, sender: Sender, body: bytes, header: SendMessageRequestHeader, callback: Callback
     ) -> Placed:
         """Store a message of another protocol, together with the others of this turn.
 
         Args:
             header: of one message; WAIT among its properties does nothing.
-            tell: called once, as soon as an answer to `request` would be sent; perhaps before this
-                returns, never after a refusal.
+            callback: called once, as soon as an answer to `request` would be sent; perhaps before
+                this returns, never after a refusal.
 
         Raises:
             RemoteProtocolError: with RocketMQ's code for what is wrong; nothing is stored.
@@ -414,7 +414,7 @@ class SendProcessor:
             placed = self._place(sender, body, header, target)
         except (StoreFullError, OSError) as error:
             raise self._unavailable(error) from error
-        self._answers.add_tell(tell, placed.target.topic)
+        self._answers.add_callback(callback, placed.target.topic)
         if self._batch.size + self._single_size >= TURN_SIZE_MAX:
             self.commit()
         else:

@@ -60,7 +60,7 @@ _TRACE_ON = "TRACE_ON"
 # Stored sends that want an answer, as a plain tuple because one is made for nearly every message:
 # (who wants them, serialize type, how many, frames that say SUCCESS)
 Sent = tuple[Connection, int, int, bytes]
-Tell = Callable[[PutMessageStatus, str], object]
+Callback = Callable[[PutMessageStatus, str], object]
 """Called once with what has come of a message, and why it is not stored, if it is not."""
 _connection_of = itemgetter(0)
 
@@ -69,8 +69,14 @@ class SendTurn:
     """The answers of one batch."""
 
     __slots__ = (
-        "_answers", "_fresh", "_is_committed", "_tells", "_tells_fresh", "_unwaited", "_waiting"
-    )  # fmt: skip
+        "_answers",
+        "_callbacks",
+        "_fresh",
+        "_fresh_callbacks",
+        "_is_committed",
+        "_unwaited",
+        "_waiting",
+    )
 
     def __init__(
         self,
@@ -78,21 +84,21 @@ class SendTurn:
         waiting: list[Sent],
         unwaited: list[Sent],
         fresh: list[Sent],
-        tells: list[Tell],
-        tells_fresh: list[Tell],
+        callbacks: list[Callback],
+        fresh_callbacks: list[Callback],
     ) -> None:
         self._answers = answers
         self._waiting = waiting
         self._unwaited = unwaited
         self._fresh = fresh
-        self._tells = tells
-        self._tells_fresh = tells_fresh
+        self._callbacks = callbacks
+        self._fresh_callbacks = fresh_callbacks
         self._is_committed = False
 
     def committed(self) -> None:
         """Note that the batch is committed: who was not answered by now waits."""
         self._is_committed = True
-        self._answers.waiting_count += len(self._tells) + len(self._tells_fresh)
+        self._answers.waiting_count += len(self._callbacks) + len(self._fresh_callbacks)
         for entries in (self._waiting, self._fresh):
             if entries:
                 self._park(entries, 1)
@@ -110,16 +116,16 @@ class SendTurn:
     @property
     def waits(self) -> bool:
         """True when a send waits for the disk."""
-        return bool(self._waiting or self._fresh or self._tells or self._tells_fresh)
+        return bool(self._waiting or self._fresh or self._callbacks or self._fresh_callbacks)
 
     def durable(self, status: PutMessageStatus) -> None:
         """Answer: the batch is durable, late, or lost."""
         waiting, self._waiting = self._waiting, []
-        tells, self._tells = self._tells, []
+        callbacks, self._callbacks = self._callbacks, []
         why = _UNCONFIRMED if status is PutMessageStatus.UNCONFIRMED else _REFUSED
         self._release(waiting, status, why)
-        self._tell(tells, status, why)
-        if self._fresh or self._tells_fresh:
+        self._call_back(callbacks, status, why)
+        if self._fresh or self._fresh_callbacks:
             if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
                 self._release_fresh(status, why)
             else:
@@ -138,9 +144,9 @@ class SendTurn:
 
     def _release_fresh(self, status: PutMessageStatus, why: str) -> None:
         fresh, self._fresh = self._fresh, []
-        tells, self._tells_fresh = self._tells_fresh, []
+        callbacks, self._fresh_callbacks = self._fresh_callbacks, []
         self._release(fresh, status, why)
-        self._tell(tells, status, why)
+        self._call_back(callbacks, status, why)
 
     @property
     def unwaited(self) -> Committed | None:
@@ -155,11 +161,11 @@ class SendTurn:
             self._park(entries, -1)
         self._send(entries, status, why)
 
-    def _tell(self, tells: list[Tell], status: PutMessageStatus, why: str) -> None:
+    def _call_back(self, callbacks: list[Callback], status: PutMessageStatus, why: str) -> None:
         if self._is_committed:
-            self._answers.waiting_count -= len(tells)
-        for tell in tells:
-            tell(status, why)
+            self._answers.waiting_count -= len(callbacks)
+        for callback in callbacks:
+            callback(status, why)
 
     def _send(self, entries: list[Sent], status: PutMessageStatus, why: str) -> None:
         # What the commit itself answers is all that the turn has; a sync ends many batches, and a
@@ -220,8 +226,8 @@ class SendAnswers:
         self._waiting: list[Sent] = []
         self._unwaited: list[Sent] = []
         self._fresh: list[Sent] = []
-        self._tells: list[Tell] = []
-        self._tells_fresh: list[Tell] = []
+        self._callbacks: list[Callback] = []
+        self._fresh_callbacks: list[Callback] = []
 
     def extras(self, request: RemotingCommand) -> dict[str, str]:
         """Return the extra fields of every answer to a send, refusals included."""
@@ -290,12 +296,12 @@ class SendAnswers:
         else:
             self._unwaited.append(sent)
 
-    def add_tell(self, tell: Tell, topic: str) -> None:
+    def add_callback(self, callback: Callback, topic: str) -> None:
         """Note a stored message whose sender writes its answer itself, and waits for the disk."""
         if self._fresh_topics and self.is_fresh(topic):
-            self._tells_fresh.append(tell)
+            self._fresh_callbacks.append(callback)
         else:
-            self._tells.append(tell)
+            self._callbacks.append(callback)
 
     def add_waiting(self, sent: list[Sent]) -> None:
         """Note stored messages of topics that are not fresh, whose senders wait for the disk."""
@@ -311,16 +317,20 @@ class SendAnswers:
     def has_some(self) -> bool:
         """True when something was gathered through this turn."""
         return bool(
-            self._waiting or self._tells or self._unwaited or self._fresh or self._tells_fresh
+            self._waiting
+            or self._callbacks
+            or self._unwaited
+            or self._fresh
+            or self._fresh_callbacks
         )
 
     def take(self) -> SendTurn:
         """Hand over what was gathered through this turn."""
         turn = SendTurn(
-            self, self._waiting, self._unwaited, self._fresh, self._tells, self._tells_fresh
+            self, self._waiting, self._unwaited, self._fresh, self._callbacks, self._fresh_callbacks
         )
         self._waiting, self._unwaited, self._fresh = [], [], []
-        self._tells, self._tells_fresh = [], []
+        self._callbacks, self._fresh_callbacks = [], []
         return turn
 
     def frames(self, entries: list[Sent], status: PutMessageStatus, why: str) -> bytes:

@@ -39,14 +39,14 @@ class Rig(SessionRig):
         self.routes = RouteRpcs(
             self.context,
             OwnEndpoints(OWN, advertised, forwards=config.get("grpc_proxy_mode") == "CLUSTER"),
-            self._told,
+            self._client_view,
             self._others,
         )
 
     async def _others(self, topic: str) -> list[Neighbour]:
         return self.others
 
-    def _told(self, topic: TopicConfig) -> TopicConfig:
+    def _client_view(self, topic: TopicConfig) -> TopicConfig:
         perm = topic.perm & self.withheld.get(topic.topic_name, topic.perm)
         return msgspec.structs.replace(topic, perm=perm)
 

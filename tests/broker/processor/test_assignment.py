@@ -39,10 +39,10 @@ class Rig(GroupRig):
         self.routes: list[TopicRouteData | None] = []
         self.find: Callable[[str], Any] | None = self.known
         self.withheld = 0
-        self.processor = AssignmentProcessor(self.context, lambda: self.find, self.told)
+        self.processor = AssignmentProcessor(self.context, lambda: self.find, self.client_view)
         self.peer = FakeConnection()
 
-    def told(self, topic: TopicConfig) -> TopicConfig:
+    def client_view(self, topic: TopicConfig) -> TopicConfig:
         return msgspec.structs.replace(topic, perm=topic.perm & ~self.withheld)
 
     async def known(self, _: str) -> list[TopicRouteData | None]:
