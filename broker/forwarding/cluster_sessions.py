@@ -39,7 +39,7 @@ from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
 from skylarkmq.broker.grpc.peer import Outbox
 from skylarkmq.broker.grpc.routes import ClientView, RouteRpcs
 from skylarkmq.broker.grpc.sessions import Key, Sessions, key_of
-from skylarkmq.broker.grpc.settings import Wishes
+from skylarkmq.broker.grpc.settings import ClientSettings
 from skylarkmq.broker.grpc.telemetry import SessionRpcs
 from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
@@ -86,11 +86,11 @@ class Cluster(NamedTuple):
     forwarder: Forwarder
     clock: Clock
 
-    async def brokers_of(self, wishes: Wishes) -> dict[str, Neighbour]:
+    async def brokers_of(self, settings: ClientSettings) -> dict[str, Neighbour]:
         """Return the other brokers of a client's topics by their names."""
         found: dict[str, Neighbour] = {}
         unknown: list[str] = []
-        for topic in _topics(wishes):
+        for topic in _topics(settings):
             known = self.neighbours.known(topic)
             if known is None:
                 unknown.append(topic)
@@ -108,14 +108,14 @@ class Cluster(NamedTuple):
             if not is_own and (len(found) < BROKERS_MAX or other.name in found):
                 found[other.name] = other
 
-    def has_any(self, wishes: Wishes) -> bool:
+    def has_any(self, settings: ClientSettings) -> bool:
         """Return whether this broker has a topic of a client, or the client has none."""
-        topics = _topics(wishes)
+        topics = _topics(settings)
         return not topics or any(self.topics.get(topic) is not None for topic in topics)
 
 
-def _topics(wishes: Wishes) -> Iterable[str]:
-    return wishes.topics or wishes.subscriptions
+def _topics(settings: ClientSettings) -> Iterable[str]:
+    return settings.topics or settings.subscriptions
 
 
 class _Link:
@@ -254,20 +254,20 @@ class ClientLinks:
         outbox: Outbox,
         rpc: Rpc,
         cluster: Cluster,
-        wishes: Callable[[], Wishes],
+        client_settings: Callable[[], ClientSettings],
     ) -> None:
         """Begin without a stream.
 
         Args:
             rpc: Telemetry.
-            wishes: returns what the client is known to want.
+            client_settings: returns what the client is known to want.
         """
         self.call = call
         self.outbox = outbox
         self.rpc = rpc
         self.cluster = cluster
         self.settings = b""
-        self._wishes = wishes
+        self._client_settings = client_settings
         self._links: dict[str, _Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -299,7 +299,7 @@ class ClientLinks:
 
     async def refresh(self) -> None:
         """Look where the client's topics are."""
-        self.use(await self.cluster.brokers_of(self._wishes()))
+        self.use(await self.cluster.brokers_of(self._client_settings()))
 
     def use(self, brokers: dict[str, Neighbour]) -> None:
         """Have a stream to each of these brokers, and to no other."""
@@ -380,16 +380,16 @@ class ClusterSessionRpcs(SessionRpcs):
             return
         key = key_of(call.client_id, call.account)
         links = ClientLinks(
-            call, outbox, self._rpcs[TELEMETRY], self._cluster, lambda: self._wishes(call)
+            call, outbox, self._rpcs[TELEMETRY], self._cluster, lambda: self._client_settings(call)
         )
         try:
             while (command := await stream.read()) is not None:
                 if command.HasField("settings"):
-                    wishes = self._settle(call, command.settings, outbox)
+                    client_settings = self._settle(call, command.settings, outbox)
                     before, self._clients[key] = self._clients.get(key), links
                     if before not in (None, links):
                         await before.close()
-                    await self._settle_all(links, command.settings, wishes)
+                    await self._settle_all(links, command.settings, client_settings)
                 elif not await links.take_answer(command):
                     self._take_answer(call, command)
         finally:
@@ -398,10 +398,13 @@ class ClusterSessionRpcs(SessionRpcs):
             await links.close()
 
     async def _settle_all(
-        self, links: ClientLinks, settings: schema_pb2.Settings, wishes: Wishes
+        self, links: ClientLinks, settings: schema_pb2.Settings, client_settings: ClientSettings
     ) -> None:
         """Give other brokers a client's settings, and answer the client."""
-        answer, is_own = self._own_answer(settings, wishes), self._cluster.has_any(wishes)
+        answer, is_own = (
+            self._own_answer(settings, client_settings),
+            self._cluster.has_any(client_settings),
+        )
         if is_own:
             self._answer(links.outbox, answer)
         with contextlib.suppress(TimeoutError):
@@ -459,7 +462,7 @@ class ClusterSessionRpcs(SessionRpcs):
     async def _brokers(self, call: Call) -> list[Neighbour]:
         """Return the other brokers of a client's topics; its streams follow them."""
         links = self._clients.get(key_of(call.client_id, call.account))
-        found = self._cluster.brokers_of(self._wishes(call))
+        found = self._cluster.brokers_of(self._client_settings(call))
         try:
             brokers = await within(self._cluster.clock, ANSWER_LIMIT_S, found)
         except TimeoutError:
@@ -487,9 +490,9 @@ class ClusterSessionRpcs(SessionRpcs):
             log.debug("%s of %s: %s", name, shown(call.client_id), error)
             return None
 
-    def _wishes(self, call: Call) -> Wishes:
+    def _client_settings(self, call: Call) -> ClientSettings:
         peer = self._sessions.find(call)
-        return Wishes(0) if peer is None else peer.wishes
+        return ClientSettings(0) if peer is None else peer.settings
 
     def _check_leads(self) -> None:
         """Refuse a call that another endpoint has forwarded to the wrong replica.

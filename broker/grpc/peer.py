@@ -28,7 +28,7 @@ from typing import Final
 from skylarkmq.broker.grpc.calls import Call, TelemetryStream
 from skylarkmq.broker.grpc.messages import fill_message
 from skylarkmq.broker.grpc.names import transaction_id
-from skylarkmq.broker.grpc.settings import Wishes
+from skylarkmq.broker.grpc.settings import ClientSettings
 from skylarkmq.broker.net.peer_connection import CloseListeners
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -137,20 +137,20 @@ class GrpcPeer(PendingCalls, CloseListeners):
 
     Attributes:
         client_id: as it says.
-        wishes: what its settings say, or its receives before it has sent any.
+        settings: what it says it wants, or its receives before it has sent any.
         last_s: when it was heard of last, on the clock of peers.
         is_told: that its group is consumed in another way was logged.
     """
 
     def __init__(
-        self, call: Call, wishes: Wishes, clock: Clock, body_max: int, broker_name: str
+        self, call: Call, settings: ClientSettings, clock: Clock, body_max: int, broker_name: str
     ) -> None:
         PendingCalls.__init__(self, clock)
         CloseListeners.__init__(self)
         self.client_id = call.client_id
         self.remote_address = call.peer
         self.account: object = call.account
-        self.wishes = wishes
+        self.settings = settings
         self.last_s = clock.monotonic()
         self.closed = False
         self.is_told = False
@@ -292,20 +292,20 @@ class GrpcPeer(PendingCalls, CloseListeners):
         self.answered(answer)
 
     def _running_info(self, command: RemotingCommand, stacks: str | None) -> RemotingCommand:
-        wishes = self.wishes
+        settings = self.settings
         started_ms = (self._started_s - self._clock.monotonic()) * 1000 + self._clock.now_ms()
         info = ConsumerRunningInfo(
             jstack=stacks,
             mq_table=[],
             properties={
                 "PROP_CLIENT_VERSION": " ".join(self._said),
-                "PROP_CONSUME_TYPE": wishes.consume_type,
+                "PROP_CONSUME_TYPE": settings.consume_type,
                 "PROP_CONSUMEORDERLY": "false",
                 "PROP_CONSUMER_START_TIMESTAMP": str(int(started_ms)),
-                "consumerGroup": wishes.group,
+                "consumerGroup": settings.group,
             },
             status_table={},
-            subscription_set=list(wishes.subscriptions.values()),
+            subscription_set=list(settings.subscriptions.values()),
         )
         return command.reply(ResponseCode.SUCCESS, body=encode_body(info))
 

@@ -33,7 +33,7 @@ from skylarkmq.broker.groups.consumer_manager import ConsumerManager
 from skylarkmq.broker.groups.producer_manager import ProducerManager
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
 from skylarkmq.broker.grpc.peer import LEAVES, VERSION, GrpcPeer
-from skylarkmq.broker.grpc.settings import Wishes, subscription_of, with_subscription
+from skylarkmq.broker.grpc.settings import ClientSettings, subscription_of, with_subscription
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
@@ -47,7 +47,7 @@ SILENT_S: Final = 120.0
 SCAN_INTERVAL_S: Final = 10.0
 CLIENTS_MAX: Final = 65_536
 CLIENTS_PER_HOST_MAX: Final = 16_384
-WISHES_SIZE_MAX: Final = 64 << 20
+ALL_SETTINGS_SIZE_MAX: Final = 64 << 20
 """Bytes of what all clients say of themselves."""
 
 Key = tuple[str, str]  # (access key, client id): an account says nothing for another one
@@ -88,7 +88,7 @@ class Sessions:
         self._peers: dict[Key, GrpcPeer] = {}
         self._hosts: Counter[bytes] = Counter()  # clients by the address that they came from first
         self._host_of: dict[GrpcPeer, bytes] = {}
-        self._size = 0  # of all wishes
+        self._size = 0  # of all settings
         self._timer = IntervalTimer(peer_clock, SCAN_INTERVAL_S, self.scan)
 
     def __len__(self) -> int:
@@ -111,13 +111,13 @@ class Sessions:
         """Return the client that makes a call, None when it is not known."""
         return self._peers.get(key_of(call.client_id, call.account))
 
-    def settle(self, call: Call, wishes: Wishes) -> GrpcPeer:
+    def settle(self, call: Call, settings: ClientSettings) -> GrpcPeer:
         """Take in what a client's settings say, and join its groups where it may.
 
         Raises:
             RpcRefused: TOO_MANY_REQUESTS; there is no room for it.
         """
-        peer = self._keep(call, wishes)
+        peer = self._keep(call, settings)
         with contextlib.suppress(RemoteProtocolError):  # it was logged, and its calls will be told
             self._join(peer)
         return peer
@@ -152,23 +152,23 @@ class Sessions:
         """
         peer = self.find(call)
         if peer is not None:
-            wishes = peer.wishes
-            if wishes.group and wishes.group != group:  # of one id, two groups
+            settings = peer.settings
+            if settings.group and settings.group != group:  # of one id, two groups
                 self._consumers.check_mode(group, pops=True)
-                return wishes.request_timeout_s
-            if wishes.group and topic in wishes.subscriptions:
+                return settings.request_timeout_s
+            if settings.group and topic in settings.subscriptions:
                 peer.heard(call)
                 member = self._consumers.clients(group).get(peer)
                 if member is None:
                     self._join(peer)
                 else:
                     member.last_update_ms = int(peer.last_s * 1000)
-                return wishes.request_timeout_s
-        before = None if peer is None else peer.wishes
+                return settings.request_timeout_s
+        before = None if peer is None else peer.settings
         subscription = subscription_of(topic, expression, self._clock.now_ms())
-        wishes = with_subscription(before, group, subscription)
-        self._join(self._keep(call, wishes))
-        return wishes.request_timeout_s
+        settings = with_subscription(before, group, subscription)
+        self._join(self._keep(call, settings))
+        return settings.request_timeout_s
 
     def leave(self, call: Call) -> None:
         """Forget a client that says so; nothing happens to one that is not known."""
@@ -190,49 +190,49 @@ class Sessions:
             log.info("client %s is silent for %g s", shown(peer.client_id), SILENT_S)
             peer.close("idle_timeout")
 
-    def _keep(self, call: Call, wishes: Wishes) -> GrpcPeer:
+    def _keep(self, call: Call, settings: ClientSettings) -> GrpcPeer:
         peer = self.find(call)
-        known = 0 if peer is None else peer.wishes.size
-        if self._size + wishes.size - known > WISHES_SIZE_MAX:
+        known = 0 if peer is None else peer.settings.size
+        if self._size + settings.size - known > ALL_SETTINGS_SIZE_MAX:
             raise _no_room(f"clients' settings have {self._size} bytes")
         if peer is None:
-            peer = self._add(call, wishes)
+            peer = self._add(call, settings)
         else:
             peer.heard(call)
-            self._change(peer, wishes)
-        self._size += wishes.size - known
+            self._change(peer, settings)
+        self._size += settings.size - known
         return peer
 
-    def _add(self, call: Call, wishes: Wishes) -> GrpcPeer:
+    def _add(self, call: Call, settings: ClientSettings) -> GrpcPeer:
         host = network_at(call.source)
         count = self._hosts[host]
         if len(self._peers) >= CLIENTS_MAX or count >= CLIENTS_PER_HOST_MAX:
             raise _no_room(f"there are {len(self._peers)} clients, {count} of {call.source}")
-        peer = GrpcPeer(call, wishes, self._peer_clock, self._body_max, self._broker_name)
+        peer = GrpcPeer(call, settings, self._peer_clock, self._body_max, self._broker_name)
         self._peers[key_of(call.client_id, call.account)] = peer
         self._hosts[host] += 1
         self._host_of[peer] = host
         peer.add_close_listener(self._gone)
         return peer
 
-    def _change(self, peer: GrpcPeer, wishes: Wishes) -> None:
+    def _change(self, peer: GrpcPeer, settings: ClientSettings) -> None:
         """Let a client be in the groups of its new settings alone."""
-        before, peer.wishes = peer.wishes, wishes
-        for topic in set(before.topics).difference(wishes.topics):
+        before, peer.settings = peer.settings, settings
+        for topic in set(before.topics).difference(settings.topics):
             self._producers.unregister(peer, topic)
-        if before.group and before.group != wishes.group:
+        if before.group and before.group != settings.group:
             self._consumers.unregister(peer, before.group)
             self.release(peer.client_id, before.group)
 
     def _join(self, peer: GrpcPeer) -> None:
-        wishes = peer.wishes
-        for topic in wishes.topics:
+        settings = peer.settings
+        for topic in settings.topics:
             self._producers.register(peer, peer.client_id, peer.language, VERSION, topic)
-        if not wishes.group:
+        if not settings.group:
             return
         try:
             changed = self._consumers.register(
-                peer, peer.client_id, peer.language, VERSION, wishes.consumer_data, divides=False
+                peer, peer.client_id, peer.language, VERSION, settings.consumer_data, divides=False
             )
         except RemoteProtocolError as error:
             if not peer.is_told:
@@ -246,7 +246,7 @@ class Sessions:
             raise
         peer.is_told = False
         if changed:
-            asyncio.get_running_loop().call_soon(self._consumers.tell, wishes.group)
+            asyncio.get_running_loop().call_soon(self._consumers.tell, settings.group)
 
     def _gone(self, peer: GrpcPeer) -> None:
         del self._peers[key_of(peer.client_id, peer.account)]
@@ -254,9 +254,9 @@ class Sessions:
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
-        self._size -= peer.wishes.size
-        if peer.wishes.group and self._releases:
-            self.release(peer.client_id, peer.wishes.group)
+        self._size -= peer.settings.size
+        if peer.settings.group and self._releases:
+            self.release(peer.client_id, peer.settings.group)
 
 
 def key_of(client_id: str, account: object) -> Key:

@@ -65,7 +65,7 @@ _CONSUMERS: Final = {
 }
 
 
-class Wishes(NamedTuple):
+class ClientSettings(NamedTuple):
     """What a client is and wants.
 
     Attributes:
@@ -86,7 +86,7 @@ class Wishes(NamedTuple):
 
     @property
     def consumer_data(self) -> ConsumerData:
-        """A consumer's wishes as a heartbeat of the remoting protocol has them."""
+        """A consumer's settings as a heartbeat of the remoting protocol has them."""
         return ConsumerData(
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
             consume_type=self.consume_type,
@@ -97,8 +97,8 @@ class Wishes(NamedTuple):
 
 
 def read_settings(
-    settings: schema_pb2.Settings, now_ms: int, before: Wishes | None = None
-) -> Wishes:
+    settings: schema_pb2.Settings, now_ms: int, before: ClientSettings | None = None
+) -> ClientSettings:
     """Return what a client says of itself.
 
     Args:
@@ -124,15 +124,15 @@ def read_settings(
     )
 
 
-def _producer(publishing: schema_pb2.Publishing, size: int) -> Wishes:
+def _producer(publishing: schema_pb2.Publishing, size: int) -> ClientSettings:
     topics = tuple(dict.fromkeys(topic_of(topic) for topic in publishing.topics))
     _check_count(len(topics))
-    return Wishes(size, topics)
+    return ClientSettings(size, topics)
 
 
 def _consumer(
-    settings: schema_pb2.Settings, size: int, now_ms: int, before: Wishes | None
-) -> Wishes:
+    settings: schema_pb2.Settings, size: int, now_ms: int, before: ClientSettings | None
+) -> ClientSettings:
     consume_type = _CONSUMERS.get(settings.client_type)
     if consume_type is None:
         raise RpcRefused(
@@ -144,7 +144,7 @@ def _consumer(
     group = group_of(subscription.group)
     _check_count(len(subscription.subscriptions))
     if before is None or before.group != group:
-        before = Wishes(0)
+        before = ClientSettings(0)
     wanted = {
         topic: subscription_of(topic, entry.expression, now_ms, before.subscriptions.get(topic))
         for entry in subscription.subscriptions
@@ -155,13 +155,15 @@ def _consumer(
     timeout_s = timeout.seconds + timeout.nanos / 1e9
     if timeout_s <= 0:
         timeout_s = REQUEST_TIMEOUT_S
-    return Wishes(size, (), group, consume_type, wanted, timeout_s)
+    return ClientSettings(size, (), group, consume_type, wanted, timeout_s)
 
 
-def with_subscription(before: Wishes | None, group: str, subscription: SubscriptionData) -> Wishes:
+def with_subscription(
+    before: ClientSettings | None, group: str, subscription: SubscriptionData
+) -> ClientSettings:
     """Return what a consumer wants that asks for a topic before its settings name it."""
     if before is None or before.group != group:
-        before = Wishes(0, (), group, _CONSUMERS[schema_pb2.PUSH_CONSUMER])
+        before = ClientSettings(0, (), group, _CONSUMERS[schema_pb2.PUSH_CONSUMER])
     wanted = {**before.subscriptions, subscription.topic: subscription}
     _check_count(len(wanted))
     _check_sql(wanted.values())

@@ -16,7 +16,7 @@ from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, TelemetryStream, rpc
 from skylarkmq.broker.grpc.peer import Outbox
 from skylarkmq.broker.grpc.sessions import Sessions
-from skylarkmq.broker.grpc.settings import Wishes, merged, read_settings
+from skylarkmq.broker.grpc.settings import ClientSettings, merged, read_settings
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.errors import shown
@@ -74,12 +74,12 @@ class SessionRpcs(RpcHandlers):
     async def _read(self, call: Call, stream: TelemetryStream, outbox: Outbox) -> None:
         while (command := await stream.read()) is not None:
             if command.HasField("settings"):
-                wishes = self._settle(call, command.settings, outbox)
-                self._answer(outbox, self._own_answer(command.settings, wishes))
+                client_settings = self._settle(call, command.settings, outbox)
+                self._answer(outbox, self._own_answer(command.settings, client_settings))
             else:
                 self._take_answer(call, command)
 
-    def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> Wishes:
+    def _settle(self, call: Call, settings: schema_pb2.Settings, outbox: Outbox) -> ClientSettings:
         """Take in what a client says of itself, and tell it things over this stream."""
         if call.namespace and not self._namespace_told:
             self._namespace_told = True
@@ -92,17 +92,19 @@ class SessionRpcs(RpcHandlers):
                 shown(call.namespace),
             )
         known = self._sessions.find(call)
-        before = None if known is None else known.wishes
-        wishes = read_settings(settings, self._clock.now_ms(), before)
-        self._sessions.settle(call, wishes).attach(outbox)
-        return wishes
+        before = None if known is None else known.settings
+        client_settings = read_settings(settings, self._clock.now_ms(), before)
+        self._sessions.settle(call, client_settings).attach(outbox)
+        return client_settings
 
-    def _own_answer(self, settings: schema_pb2.Settings, wishes: Wishes) -> schema_pb2.Settings:
+    def _own_answer(
+        self, settings: schema_pb2.Settings, client_settings: ClientSettings
+    ) -> schema_pb2.Settings:
         """Return a client's settings with what this broker has to add."""
         group: SubscriptionGroupConfig | None = None
-        if wishes.group:
-            group = self._groups.table.get(wishes.group)
-            group = group or SubscriptionGroupConfig(group_name=wishes.group)
+        if client_settings.group:
+            group = self._groups.table.get(client_settings.group)
+            group = group or SubscriptionGroupConfig(group_name=client_settings.group)
         return merged(settings, group, self._body_max)
 
     def _answer(self, outbox: Outbox, settings: schema_pb2.Settings) -> None:

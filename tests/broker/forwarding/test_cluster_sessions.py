@@ -170,7 +170,7 @@ async def test_new_settings_go_to_all_brokers(rig: ClusterRig) -> None:
     await settle(20)
     assert rig.others.opened == {B: 1, C: 1}
     for name in (B, C):
-        assert set(member_of(rig[name]).wishes.subscriptions) == {"U", TOPIC}
+        assert set(member_of(rig[name]).settings.subscriptions) == {"U", TOPIC}
     stream.says(settings=subscription("V"))
     await settle(20)
     assert not any(rig.others.lines.values()), "no broker has it"
@@ -274,7 +274,7 @@ async def test_a_stream_that_breaks_is_opened_again_with_the_newest_settings(
     await settle(20)
     await passed(rig, limits.FIRST_WAIT_S)
     assert rig.others.opened[B] == 2
-    assert set(member_of(rig[B]).wishes.subscriptions) == {"U", "W"}
+    assert set(member_of(rig[B]).settings.subscriptions) == {"U", "W"}
 
 
 async def test_what_a_broker_says_wrong_ends_its_stream_alone(rig: ClusterRig) -> None:

@@ -428,7 +428,7 @@ async def test_what_clients_say_is_bounded(
     rig: SessionRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = subscription("T", "U")
-    monkeypatch.setattr(limits, "WISHES_SIZE_MAX", 2 * settings.ByteSize())
+    monkeypatch.setattr(limits, "ALL_SETTINGS_SIZE_MAX", 2 * settings.ByteSize())
     for name in ("a", "b"):
         await rig.open(settings, a_call(name))
     await rig.open(settings, a_call("c"))

@@ -110,11 +110,11 @@ def test_what_the_schema_does_not_name_comes_back() -> None:
     assert b"\xfa\x06\x03abc" in answer.SerializeToString()
 
 
-def test_a_consumers_wishes() -> None:
-    wishes = read_settings(
+def test_a_consumers_settings() -> None:
+    client_settings = read_settings(
         subscription("T", "U", expression="A || B", kind=schema_pb2.SIMPLE_CONSUMER), NOW_MS
     )
-    data = wishes.consumer_data
+    data = client_settings.consumer_data
     assert (data.group_name, data.consume_type, data.message_model) == (
         "g",
         "CONSUME_ACTIVELY",
@@ -228,12 +228,16 @@ def test_damaged_settings_are_refused_or_answered() -> None:
         except DecodeError:
             continue
         try:
-            wishes = read_settings(settings, NOW_MS)
+            client_settings = read_settings(settings, NOW_MS)
         except RpcRefused as error:
             assert error.ends_stream
             outcomes["refused"] += 1
             continue
-        group = SubscriptionGroupConfig(group_name=wishes.group) if wishes.group else None
+        group = (
+            SubscriptionGroupConfig(group_name=client_settings.group)
+            if client_settings.group
+            else None
+        )
         merged(settings, group, 1).SerializeToString()
         outcomes["answered"] += 1
     assert min(outcomes["refused"], outcomes["answered"]) > 100
