@@ -41,7 +41,7 @@ _LEFT: Final = frozenset((7, 8))
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
-class LateWriter(Protocol):
+class DeferredWriter(Protocol):
     """A connection that gathers what it writes.
 
     Attributes:
@@ -59,7 +59,7 @@ class LateWriter(Protocol):
         ...
 
 
-class LateWrites:
+class DeferredWrites:
     """Connections that write at the end of this turn of the loop. Loop thread.
 
     They share one call of the loop. With one for each, 64 answers that a sync or a slave's report
@@ -69,9 +69,9 @@ class LateWrites:
     def __init__(self) -> None:
         # Kept: whoever asks for the running loop asks the system for a process id each time.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connections: list[LateWriter] = []
+        self._connections: list[DeferredWriter] = []
 
-    def add(self, connection: LateWriter) -> None:
+    def add(self, connection: DeferredWriter) -> None:
         """Have a connection write what it has queued by then."""
         if not self._connections:
             if self._loop is None:
@@ -206,7 +206,7 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         """Write what is queued at the end of the read or of the turn."""
         if not self._in_read and not self._scheduled and not self.closed:
             self._scheduled = True
-            self._server.late_writes.add(self)
+            self._server.deferred_writes.add(self)
 
     def write_out(self) -> None:
         """Write what is queued."""

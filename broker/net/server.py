@@ -19,7 +19,7 @@ from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.addresses import accept_from
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
-from skylarkmq.broker.net.peer_connection import LateWrites, PeerConnection
+from skylarkmq.broker.net.peer_connection import DeferredWrites, PeerConnection
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.repeating import IntervalTimer
@@ -74,7 +74,7 @@ class PeerServer:
         self.clock = clock
         self.inbound = inbound or InboundBuffers()
         self.outbound = outbound or OutboundBuffers()
-        self.late_writes = LateWrites()
+        self.deferred_writes = DeferredWrites()
         self.connections: set[PeerConnection] = set()
         self._make = make
         self._limits = limits

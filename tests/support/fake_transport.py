@@ -10,7 +10,7 @@ from typing import Any, cast
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection, Gate
-from skylarkmq.broker.net.peer_connection import LateWrites
+from skylarkmq.broker.net.peer_connection import DeferredWrites
 from skylarkmq.protocol.frame import RawFrame
 from tests.support.manual_clock import ManualClock
 
@@ -87,7 +87,7 @@ class Owner:
         self.gate = Gate()
         self.inbound = InboundBuffers()
         self.outbound = OutboundBuffers()
-        self.late_writes = LateWrites()
+        self.deferred_writes = DeferredWrites()
         self.takes_in = True
         self.gone: list[Connection] = []
         self.handled: list[list[RawFrame]] = []
