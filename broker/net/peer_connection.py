@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 PAUSE_SIZE: Final = 1 << 20
 OUTBOUND_MAX: Final = 16 << 20
 PROGRESS_SIZE: Final = 64 << 10
-"""Bytes that a peer with unread answers must take within `server.DEAF_LIMIT_S`."""
+"""Bytes that a peer with unread answers must take within `server.SLOW_READER_LIMIT_S`."""
 # Of tcp(7)'s struct tcp_info: tcpi_last_data_recv, ms, after 8 bytes and 11 words.
 _LAST_DATA: Final = struct.Struct("=I")
 _LAST_DATA_POSITION: Final = 52

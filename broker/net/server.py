@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 10_000
 SCAN_INTERVAL_S = 5.0
 SHARES_TOLD_MAX = 3  # addresses that a scan names because they have too many connections
-DEAF_LIMIT_S = 60.0  # how long a peer may leave our answers unread
+SLOW_READER_LIMIT_S = 60.0  # how long a peer may leave our answers unread
 FRAME_LIMIT_S = 30.0  # how long a frame may take from its first byte to its last
 
 
@@ -182,7 +182,7 @@ class PeerServer:
         for connection in list(self.connections):
             if connection.paused_since_s:
                 connection.note_progress()
-            if _is_older(connection.paused_since_s, now - DEAF_LIMIT_S):
+            if _is_older(connection.paused_since_s, now - SLOW_READER_LIMIT_S):
                 connection.abort("slow_reader")
             elif _is_older(connection.unfinished_since_s, now - FRAME_LIMIT_S):
                 log.warning("dropping %s: it does not finish its frame", connection.remote_address)

@@ -219,8 +219,8 @@ async def test_deaf_peers_have_one_limit_together(tmp_path: Path) -> None:
         before = highest = process.resident_size
         more = {"sysFlag": "4", "maxMsgBytes": str(4 * MIB), "maxMsgNums": "1024"}
         pulls = _frame(RequestCode.PULL_MESSAGE, pull_fields("big", **more)) * 10
-        deaf = [await asyncio.open_connection(*process.address) for _ in range(40)]
-        for _, writer in deaf:
+        stalled = [await asyncio.open_connection(*process.address) for _ in range(40)]
+        for _, writer in stalled:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(pulls)
             await canary.sing()
@@ -229,7 +229,7 @@ async def test_deaf_peers_have_one_limit_together(tmp_path: Path) -> None:
             await canary.sing()
             highest = max(highest, process.resident_size)
         assert highest - before < 96 * MIB, f"{(highest - before) // MIB} MiB"
-        for _, writer in deaf:
+        for _, writer in stalled:
             writer.transport.abort()
         await canary.close()
         await client.close()

@@ -77,12 +77,12 @@ def test_beyond_the_limit_who_has_been_behind_the_longest_goes() -> None:
 
 def test_who_takes_something_is_not_the_one_that_goes() -> None:
     buffers = OutboundBuffers(100)
-    slow, deaf, fresh = Peer("slow", 45), Peer("deaf", 45), Peer("fresh", 45)
+    slow, stalled, fresh = Peer("slow", 45), Peer("stalled", 45), Peer("fresh", 45)
     buffers.note(slow, 45)
-    buffers.note(deaf, 45)
+    buffers.note(stalled, 45)
     slow.unsent_size = 44
     buffers.note(fresh, 45)
-    assert [each.ended for each in (slow, deaf, fresh)] == ["", "slow_reader", ""]
+    assert [each.ended for each in (slow, stalled, fresh)] == ["", "slow_reader", ""]
     assert buffers.size == 89
 
 

@@ -174,16 +174,16 @@ def test_unfinished_frames_of_all_peers_have_one_limit(owner: Owner) -> None:
 
 async def test_while_peers_leave_too_much_unread_a_slow_one_is_not_read(owner: Owner) -> None:
     owner.outbound.limit = 2 << 20
-    (deaf, deaf_transport), (slow, slow_transport) = connect(owner), connect(owner)
-    deaf_transport.keeps = slow_transport.keeps = True
-    deaf.send(bytes(PAUSE_SIZE + 1))
+    (stalled, stalled_transport), (slow, slow_transport) = connect(owner), connect(owner)
+    stalled_transport.keeps = slow_transport.keeps = True
+    stalled.send(bytes(PAUSE_SIZE + 1))
     await settle(1)
     slow.send(bytes(100_000))
     await settle(1)
     assert not slow_transport.reading, "100 KB would be nothing alone"
     slow_transport.take(40_000)
     assert slow_transport.reading
-    deaf.connection_lost(None)
+    stalled.connection_lost(None)
     assert not owner.outbound.is_full
 
 

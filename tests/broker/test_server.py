@@ -19,9 +19,9 @@ from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.net.connection import Connection, FrameHandler
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import (
-    DEAF_LIMIT_S,
     FRAME_LIMIT_S,
     SCAN_INTERVAL_S,
+    SLOW_READER_LIMIT_S,
     PeerLimits,
     RemotingServer,
 )
@@ -95,7 +95,7 @@ async def test_a_peer_that_was_to_end_and_does_not_read_is_cut() -> None:
 async def test_a_deaf_peer_is_cut() -> None:
     _, clock, peer = await _server()
     peer.paused_since_s = clock.monotonic()
-    clock.advance(DEAF_LIMIT_S)
+    clock.advance(SLOW_READER_LIMIT_S)
     assert peer.calls == []
     clock.advance(SCAN_INTERVAL_S)
     assert (peer.calls, peer.close_reason) == (["abort"], "slow_reader")
@@ -104,11 +104,11 @@ async def test_a_deaf_peer_is_cut() -> None:
 async def test_a_peer_that_reads_slowly_is_not_deaf() -> None:
     _, clock, peer = await _server()
     peer.paused_since_s = clock.monotonic()
-    clock.advance(DEAF_LIMIT_S)
+    clock.advance(SLOW_READER_LIMIT_S)
     peer.progress_s.append(clock.monotonic())
     clock.advance(SCAN_INTERVAL_S)
     assert peer.calls == []
-    clock.advance(DEAF_LIMIT_S)
+    clock.advance(SLOW_READER_LIMIT_S)
     assert peer.close_reason == "slow_reader"
 
 
