@@ -21,7 +21,7 @@ from skylarkmq.tools.local.addresses import host_and_port
 from skylarkmq.tools.pages import UNREACHABLE, PageRequest, address_option, ask
 
 NOT_IN_TIME: Final = 1
-NOBODY_TO_MOVE_TO: Final = 3
+NO_OTHER_BROKER: Final = 3
 REFUSED: Final = 5
 SLICE_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 5.0
@@ -85,7 +85,7 @@ def drain(
             click.echo("clients may come back" if undo else _drained(state))
             return
         if status == http.client.CONFLICT:
-            _end(NOBODY_TO_MOVE_TO, state["why"])
+            _end(NO_OTHER_BROKER, state["why"])
         if status not in (http.client.ACCEPTED, http.client.SERVICE_UNAVAILABLE):
             _end(REFUSED, state["why"])
         waits = tuple(state["waits_for"])

@@ -160,8 +160,8 @@ class AccessRules:
         return None if key is None else self.accounts[key]
 
 
-NOBODY: Final = AccessRules(AddressList(), (), {}, {})
-"""Rules that let nobody in."""
+DENY_ALL: Final = AccessRules(AddressList(), (), {}, {})
+"""Rules without an account or a white list: they let nobody in."""
 
 
 def need_of(kind: Kind, name: str, right: int) -> tuple[Kind, str, int]:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.access.accounts import (
-    NOBODY,
+    DENY_ALL,
     PUB,
     SUB,
     AccessRules,
@@ -129,7 +129,7 @@ class AccessControl:
             reply_topic: to which every account may reply.
             topics_of_retries: the topics whose messages a topic of pop's retries has.
         """
-        self.rules: AccessRules = NOBODY
+        self.rules: AccessRules = DENY_ALL
         self._is_signed = signatures.is_signed
         self._rows = rows
         self._stats = stats

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skylarkmq.broker.access.accounts import (
     ACCOUNTS_KEY,
-    NOBODY,
+    DENY_ALL,
     VERSION_KEY,
     WHITE_KEY,
     AccessFileError,
@@ -88,7 +88,7 @@ class AccessFiles:
             home: rocketmqHome.
             worker: reads and writes.
         """
-        self.rules: AccessRules = NOBODY
+        self.rules: AccessRules = DENY_ALL
         self.failure_count = 0
         self.main_file = home.absolute() / "conf" / "plain_acl.yml"
         self._folder = self.main_file.parent / "acl"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from hmac import compare_digest, digest
 from typing import Final
 
-from skylarkmq.broker.access.accounts import NOBODY, AccessRules, Account
+from skylarkmq.broker.access.accounts import DENY_ALL, AccessRules, Account
 from skylarkmq.broker.access.control import (
     TOLD_BURST,
     TOLD_PER_S,
@@ -67,7 +67,7 @@ class RpcAccess:
             topics_of_retries: the topics whose messages a topic of pop's retries has.
         """
         self._topics_of_retries = topics_of_retries
-        self.rules: AccessRules = NOBODY
+        self.rules: AccessRules = DENY_ALL
         self._rows = rows
         self._stats = stats
         self._log_bucket = TokenBucket(clock, TOLD_BURST, TOLD_PER_S)

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from skylarkmq.broker.access.accounts import NOBODY, AccessRules, Account
+from skylarkmq.broker.access.accounts import DENY_ALL, AccessRules, Account
 from skylarkmq.broker.access.files import RulesUser
 from skylarkmq.broker.access.forwarded import CLIENT, PROOF, proof_of
 from skylarkmq.broker.forwarding.grpc_client import UpstreamError, UpstreamStream
@@ -93,7 +93,7 @@ class Forwarder:
         self._clock = clock
         self._own_address = own_address
         self._access = access
-        self._rules: AccessRules = NOBODY
+        self._rules: AccessRules = DENY_ALL
         self._admin: Account | None = None  # of these rules
         self._polls: set[asyncio.Task[Any]] = set()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skylarkmq.broker.access.accounts import NOBODY, AccessRules, read_rules
+from skylarkmq.broker.access.accounts import DENY_ALL, AccessRules, read_rules
 from skylarkmq.broker.access.revoking import BY_ADDRESS, Revoked
 
 KEY = "somebody"
@@ -81,4 +81,4 @@ def test_an_address_that_the_white_list_lets_in_no_more() -> None:
     assert not revoked.takes_from({BY_ADDRESS}, "10.1.0.9:1")
     assert not revoked.takes_from({KEY}, PEER), "it has signed"
     assert not Revoked(rules(white="10.0.0.9"), rules(white="10.0.0.9, 10.0.0.1"))
-    assert not Revoked(NOBODY, rules(white="10.0.0.9")), "at the start"
+    assert not Revoked(DENY_ALL, rules(white="10.0.0.9")), "at the start"
