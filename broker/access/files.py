@@ -163,7 +163,7 @@ class AccessFiles:
         self._worker.submit(lambda: self._changed(self._digest), self._looked)
 
     def _changed(self, known: bytes) -> tuple[bytes, AccessRules | AccessFileError] | None:
-        """Return what the files say now, None where they say what they said. Worker thread."""
+        """Read the files; return None when they have not changed since `known`. Worker thread."""
         texts = self._read()
         digest = _digest(texts)
         if digest == known:

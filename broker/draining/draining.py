@@ -72,7 +72,7 @@ SHOWN: Final = 20
 
 
 class Phase(Enum):
-    """How far a drain is."""
+    """The phases of a drain, in their order; an impossible one does not go on."""
 
     SERVING = "serving"
     PRODUCERS = "producers"

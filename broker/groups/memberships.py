@@ -133,7 +133,7 @@ class Memberships(ABC):
         return is_new
 
     def unregister(self, connection: Member, group: str) -> None:
-        """Take a client that says so out of a group; nothing happens when it is no member."""
+        """Remove a client from a group that it leaves; one that is no member is left alone."""
         self._end(connection, group, "leaves")
 
     def connection_closed(self, connection: Member) -> None:

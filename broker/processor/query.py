@@ -210,7 +210,7 @@ class QueryProcessor(Processor):
 
 
 class _Found:
-    """What an answer will hold."""
+    """Collects the records for one answer."""
 
     def __init__(self, topic: str, key: bytes) -> None:
         self.topic = topic

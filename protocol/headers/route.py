@@ -45,7 +45,7 @@ class RegisterBrokerResponseHeader(Header, kw_only=True, frozen=True):
 
 
 class UnRegisterBrokerRequestHeader(Header, kw_only=True, frozen=True):
-    """Who leaves."""
+    """Names the broker that a name server is to remove."""
 
     broker_name: str
     broker_addr: str
