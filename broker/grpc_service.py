@@ -26,7 +26,7 @@ from skylarkmq.broker.grpc.endpoint import (
     refuse_nothing,
 )
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
-from skylarkmq.broker.grpc.neighbours import Neighbours
+from skylarkmq.broker.grpc.other_brokers import OtherBrokers
 from skylarkmq.broker.grpc.recall import RecallHandlers
 from skylarkmq.broker.grpc.receiving import Receiving
 from skylarkmq.broker.grpc.routes import RouteRpcs
@@ -59,18 +59,18 @@ def message_handlers(parts: BrokerParts, sessions: Sessions) -> list[RpcHandlers
 
 
 def own_handlers(
-    parts: BrokerParts, sessions: Sessions, own: OwnEndpoints, neighbours: Neighbours
+    parts: BrokerParts, sessions: Sessions, own: OwnEndpoints, other_brokers: OtherBrokers
 ) -> list[RpcHandlers]:
     """Return what handles calls at an endpoint of this broker alone.
 
     Args:
         sessions: has the clients.
         own: where clients are told to find this broker.
-        neighbours: knows the other brokers.
+        other_brokers: knows the other brokers.
     """
     clock, body_max = parts.context.clock, parts.config.store.max_message_size
     return [
-        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), neighbours.of),
+        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), other_brokers.of),
         SessionRpcs(sessions, parts.groups, clock, parts.peer_clock, body_max),
         *message_handlers(parts, sessions),
     ]
@@ -80,19 +80,19 @@ def cluster_handlers(
     parts: BrokerParts,
     sessions: Sessions,
     own: OwnEndpoints,
-    neighbours: Neighbours,
+    other_brokers: OtherBrokers,
     forwarder: Forwarder,
     refusal: Refusal,
 ) -> list[RpcHandlers]:
     """Return what handles calls at an endpoint that stands for several brokers.
 
     Args:
-        sessions, own, neighbours: as of `own_handlers`.
+        sessions, own, other_brokers: as of `own_handlers`.
         refusal: tells what this broker refuses of what it would handle itself.
     """
     name, body_max = parts.config.broker_name, parts.config.store.max_message_size
     cluster = Cluster(
-        name, parts.topics, lambda: parts.leads, neighbours, forwarder, parts.peer_clock
+        name, parts.topics, lambda: parts.leads, other_brokers, forwarder, parts.peer_clock
     )
     return [
         ClusterRouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), cluster),
@@ -100,7 +100,7 @@ def cluster_handlers(
         ClusterRpcs(
             message_handlers(parts, sessions),
             forwarder,
-            neighbours,
+            other_brokers,
             name,
             lambda topic: _told(parts, topic),
             refusal,
@@ -161,23 +161,23 @@ def make_endpoint(
     forwards = config.grpc_proxy_mode == "CLUSTER"
     endpoints = OwnEndpoints(own, config.grpc_advertised_address, forwards=forwards)
     parts.info.grpc = GrpcPlaces(endpoints.address, own)
-    neighbours = Neighbours(
+    other_brokers = OtherBrokers(
         lambda name: name == config.broker_name and parts.leads,
         parts.peer_clock,
         lambda: parts.find_routes,
         lambda address: parts.find_grpc(address),
     )
-    services: list[Service] = [sessions, neighbours]
+    services: list[Service] = [sessions, other_brokers]
     forwarder: Forwarder | None = None
     refusal: Refusal = router.refusal
     if forwards:
         upstreams = Upstreams(parts.peer_clock, tls)
         services.append(upstreams)
         forwarder = Forwarder(upstreams, parts.peer_clock, own, access)
-        handlers = cluster_handlers(parts, sessions, endpoints, neighbours, forwarder, refusal)
+        handlers = cluster_handlers(parts, sessions, endpoints, other_brokers, forwarder, refusal)
         refusal = refuse_nothing  # of what is forwarded
     else:
-        handlers = own_handlers(parts, sessions, endpoints, neighbours)
+        handlers = own_handlers(parts, sessions, endpoints, other_brokers)
     endpoint = GrpcEndpoint(
         handlers,
         parts.peer_clock,

@@ -48,7 +48,7 @@ from skylarkmq.broker.grpc.calls import (
 )
 from skylarkmq.broker.grpc.endpoint import REMOTING_CODES, SEND, Refusal
 from skylarkmq.broker.grpc.names import group_of, split_transaction_id, topic_of
-from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
+from skylarkmq.broker.grpc.other_brokers import OtherBroker, OtherBrokers
 from skylarkmq.broker.grpc.receiving import ENTRIES_MAX, NoteReceive
 from skylarkmq.broker.grpc.sending import MESSAGES_MAX
 from skylarkmq.broker.pop.handles import parse
@@ -73,7 +73,7 @@ CHANGE: Final = "ChangeInvisibleDuration"
 FORWARD: Final = "ForwardMessageToDeadLetterQueue"
 END: Final = "EndTransaction"
 RECALL: Final = "RecallMessage"
-Target = Neighbour | None  # None: this broker
+Target = OtherBroker | None  # None: this broker
 OwnTopic = Callable[[str], TopicConfig | None]
 
 
@@ -95,7 +95,7 @@ class ClusterRpcs(RpcHandlers):
         self,
         local: Iterable[RpcHandlers],
         forwarder: Forwarder,
-        neighbours: Neighbours,
+        other_brokers: OtherBrokers,
         own_name: str,
         own_topic: OwnTopic,
         refusal: Refusal,
@@ -105,7 +105,7 @@ class ClusterRpcs(RpcHandlers):
 
         Args:
             local: handle what is for this broker.
-            neighbours: knows the other brokers, and whether this one leads.
+            other_brokers: knows the other brokers, and whether this one leads.
             own_name: of this broker.
             own_topic: returns a topic of this broker as clients may be told of it.
             refusal: tells by a request code of remoting what this broker refuses just now.
@@ -113,7 +113,7 @@ class ClusterRpcs(RpcHandlers):
         """
         self._local = rpc_table(local)
         self._forwarder = forwarder
-        self._neighbours = neighbours
+        self._other_brokers = other_brokers
         self._own_name = own_name
         self._own_topic = own_topic
         self._refusal = refusal
@@ -130,9 +130,9 @@ class ClusterRpcs(RpcHandlers):
             RpcRefused: there is no such broker, or the topic is none.
         """
         name = broker_name or self._own_name
-        if is_forwarded(call) or self._neighbours.is_own(name):
+        if is_forwarded(call) or self._other_brokers.is_own(name):
             return None
-        found = await self._neighbours.find(name, topic_of(topic))
+        found = await self._other_brokers.find(name, topic_of(topic))
         if found is None:
             raise RpcRefused(
                 Code.INTERNAL_SERVER_ERROR,
@@ -143,13 +143,13 @@ class ClusterRpcs(RpcHandlers):
 
     async def _brokers(self, topic: str, *, writes: bool) -> dict[str, Target]:
         """Return the brokers where a topic may be written or read, by name, in their order."""
-        neighbours = self._neighbours.known(topic)
-        if neighbours is None:
-            neighbours = await self._neighbours.of(topic)
+        other_brokers = self._other_brokers.known(topic)
+        if other_brokers is None:
+            other_brokers = await self._other_brokers.of(topic)
         found: dict[str, Target] = {
-            each.name: each for each in neighbours if _may_use(each.queues, writes=writes)
+            each.name: each for each in other_brokers if _may_use(each.queues, writes=writes)
         }
-        if self._neighbours.is_own(self._own_name):
+        if self._other_brokers.is_own(self._own_name):
             found.pop(self._own_name, None)
             own = self._own_topic(topic)
             if own is not None and _may_use(own, writes=writes):
@@ -248,7 +248,7 @@ class ClusterRpcs(RpcHandlers):
 
     async def _receive(
         self,
-        target: Neighbour,
+        target: OtherBroker,
         call: Call,
         request: schema_pb2.ReceiveMessageRequest,
         send: Send,
@@ -283,7 +283,7 @@ class ClusterRpcs(RpcHandlers):
 
     def _give_back(
         self,
-        target: Neighbour,
+        target: OtherBroker,
         call: Call,
         request: schema_pb2.ReceiveMessageRequest,
         handles: Sequence[str],
@@ -297,7 +297,7 @@ class ClusterRpcs(RpcHandlers):
 
     async def _given_back(
         self,
-        target: Neighbour,
+        target: OtherBroker,
         call: Call,
         request: schema_pb2.ReceiveMessageRequest,
         handles: Sequence[str],

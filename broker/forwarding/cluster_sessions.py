@@ -35,7 +35,7 @@ from skylarkmq.broker.forwarding.grpc_client import UpstreamError, UpstreamStrea
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.grpc.calls import TELEMETRY, Call, Rpc, RpcRefused, TelemetryStream, rpc_table
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
-from skylarkmq.broker.grpc.neighbours import Neighbour, Neighbours
+from skylarkmq.broker.grpc.other_brokers import OtherBroker, OtherBrokers
 from skylarkmq.broker.grpc.peer import Outbox
 from skylarkmq.broker.grpc.routes import ClientView, RouteRpcs
 from skylarkmq.broker.grpc.sessions import Key, Sessions, key_of
@@ -82,27 +82,27 @@ class Cluster(NamedTuple):
     broker_name: str
     topics: TopicConfigManager
     leads: Callable[[], bool]
-    neighbours: Neighbours
+    other_brokers: OtherBrokers
     forwarder: Forwarder
     clock: Clock
 
-    async def brokers_of(self, settings: ClientSettings) -> dict[str, Neighbour]:
+    async def brokers_of(self, settings: ClientSettings) -> dict[str, OtherBroker]:
         """Return the other brokers of a client's topics by their names."""
-        found: dict[str, Neighbour] = {}
+        found: dict[str, OtherBroker] = {}
         unknown: list[str] = []
         for topic in _topics(settings):
-            known = self.neighbours.known(topic)
+            known = self.other_brokers.known(topic)
             if known is None:
                 unknown.append(topic)
             else:
                 self._add(found, known)
         for start in range(0, len(unknown), TOPICS_AT_A_TIME):
             part = unknown[start : start + TOPICS_AT_A_TIME]
-            for others in await asyncio.gather(*map(self.neighbours.of, part)):
+            for others in await asyncio.gather(*map(self.other_brokers.of, part)):
                 self._add(found, others)
         return found
 
-    def _add(self, found: dict[str, Neighbour], others: Iterable[Neighbour]) -> None:
+    def _add(self, found: dict[str, OtherBroker], others: Iterable[OtherBroker]) -> None:
         for other in others:
             is_own = other.name == self.broker_name and self.leads()
             if not is_own and (len(found) < BROKERS_MAX or other.name in found):
@@ -126,7 +126,7 @@ class _Link:
         answer: to the client's newest settings; None as its result: there is none.
     """
 
-    def __init__(self, to: Neighbour, client: ClientLinks) -> None:
+    def __init__(self, to: OtherBroker, client: ClientLinks) -> None:
         self.to = to
         self.answer: asyncio.Future[_Command | None] = asyncio.get_running_loop().create_future()
         self._client = client
@@ -220,7 +220,7 @@ class _Link:
         except UpstreamError as error:  # `_run` is told as well
             log.debug("%s takes no command: %s", self.to.name, error)
 
-    def move(self, to: Neighbour) -> None:
+    def move(self, to: OtherBroker) -> None:
         """Go where the broker is now: another replica may lead."""
         is_elsewhere = to.address != self.to.address
         self.to = to
@@ -273,7 +273,7 @@ class ClientLinks:
         self._is_closed = False
 
     @property
-    def brokers(self) -> list[Neighbour]:
+    def brokers(self) -> list[OtherBroker]:
         """The other brokers, as they were found last."""
         return [link.to for link in self._links.values()]
 
@@ -301,7 +301,7 @@ class ClientLinks:
         """Look where the client's topics are."""
         self.use(await self.cluster.brokers_of(self._client_settings()))
 
-    def use(self, brokers: dict[str, Neighbour]) -> None:
+    def use(self, brokers: dict[str, OtherBroker]) -> None:
         """Have a stream to each of these brokers, and to no other."""
         if self._is_closed or not self.settings:
             return
@@ -446,7 +446,7 @@ class ClusterSessionRpcs(SessionRpcs):
         self, call: Call, request: schema_pb2.NotifyClientTerminationRequest
     ) -> schema_pb2.NotifyClientTerminationResponse:
         """Take a client out of its groups at all brokers of its topics."""
-        brokers: list[Neighbour] = []
+        brokers: list[OtherBroker] = []
         if is_forwarded(call):
             self._check_leads()
         else:
@@ -459,7 +459,7 @@ class ClusterSessionRpcs(SessionRpcs):
         await self._tell_all(call, "NotifyClientTermination", request, brokers)
         return answer
 
-    async def _brokers(self, call: Call) -> list[Neighbour]:
+    async def _brokers(self, call: Call) -> list[OtherBroker]:
         """Return the other brokers of a client's topics; its streams follow them."""
         links = self._clients.get(key_of(call.client_id, call.account))
         found = self._cluster.brokers_of(self._client_settings(call))
@@ -472,7 +472,7 @@ class ClusterSessionRpcs(SessionRpcs):
         return list(brokers.values())
 
     async def _tell_all(
-        self, call: Call, name: str, request: Any, brokers: list[Neighbour]
+        self, call: Call, name: str, request: Any, brokers: list[OtherBroker]
     ) -> dict[str, Any]:
         """Forward a call to each of these brokers; return the answers that there are by name."""
         answers = await asyncio.gather(*(self._tell(call, name, request, to) for to in brokers))
@@ -482,7 +482,7 @@ class ClusterSessionRpcs(SessionRpcs):
             if answer is not None
         }
 
-    async def _tell(self, call: Call, name: str, request: Any, to: Neighbour) -> Any:
+    async def _tell(self, call: Call, name: str, request: Any, to: OtherBroker) -> Any:
         forwarded = self._cluster.forwarder.unary(self._rpcs[name], to, call, request)
         try:
             return await within(self._cluster.clock, ANSWER_LIMIT_S, forwarded)
@@ -518,7 +518,7 @@ class ClusterRouteRpcs(RouteRpcs):
         Args:
             client_view: returns a topic as clients may see it.
         """
-        super().__init__(context, own, client_view, cluster.neighbours.of)
+        super().__init__(context, own, client_view, cluster.other_brokers.of)
         self._cluster = cluster
         self._rpc = rpc_table([self])["QueryRoute"]
 
@@ -536,7 +536,7 @@ class ClusterRouteRpcs(RouteRpcs):
             if error.code != Code.TOPIC_NOT_FOUND or is_forwarded(call) or cluster.leads():
                 raise
             # Each broker has a topic of its own name.
-            master = await cluster.neighbours.find(cluster.broker_name, cluster.broker_name)
+            master = await cluster.other_brokers.find(cluster.broker_name, cluster.broker_name)
             if master is None:
                 raise
         answer: schema_pb2.QueryRouteResponse

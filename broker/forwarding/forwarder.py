@@ -33,7 +33,7 @@ from skylarkmq.broker.access.forwarded import CLIENT, PROOF, proof_of
 from skylarkmq.broker.forwarding.grpc_client import UpstreamError, UpstreamStream
 from skylarkmq.broker.forwarding.upstream import Upstreams
 from skylarkmq.broker.grpc.calls import Call, Rpc, RpcRefused
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5.codes import Code
@@ -97,7 +97,7 @@ class Forwarder:
         self._admin: Account | None = None  # of these rules
         self._polls: set[asyncio.Task[Any]] = set()
 
-    async def unary(self, rpc: Rpc, to: Neighbour, call: Call, request: Message) -> Any:
+    async def unary(self, rpc: Rpc, to: OtherBroker, call: Call, request: Message) -> Any:
         """Forward a call, and return the answer, whatever its status.
 
         Raises:
@@ -117,7 +117,7 @@ class Forwarder:
 
     @asynccontextmanager
     async def stream(
-        self, rpc: Rpc, to: Neighbour, call: Call, *, has_limit: bool = True
+        self, rpc: Rpc, to: OtherBroker, call: Call, *, has_limit: bool = True
     ) -> AsyncGenerator[UpstreamStream]:
         """Forward a call with many messages; leaving it resets what is open.
 
@@ -164,7 +164,7 @@ class Forwarder:
         for task in polls:
             task.cancel()
 
-    def count(self, to: Neighbour, code: int) -> None:
+    def count(self, to: OtherBroker, code: int) -> None:
         """Count a call that another broker has answered."""
         self.answered[to.name, code] += 1
 
@@ -184,7 +184,7 @@ class Forwarder:
                 metadata[PROOF] = proof_of(self._admin, call.peer, metadata)
         return metadata
 
-    def _check(self, to: Neighbour) -> None:
+    def _check(self, to: OtherBroker) -> None:
         """Refuse to forward a call to this endpoint itself: its broker does not lead any more.
 
         Raises:
@@ -208,7 +208,7 @@ class Forwarder:
             raise NotForwarded(Code.PROXY_TIMEOUT, why, reached=False)
         return left_s
 
-    def _failed(self, to: Neighbour, error: UpstreamError | DecodeError) -> NotForwarded:
+    def _failed(self, to: OtherBroker, error: UpstreamError | DecodeError) -> NotForwarded:
         code, reached = Code.INTERNAL_SERVER_ERROR, True
         if isinstance(error, UpstreamError):
             code, reached = _CODES.get(error.status, code), error.reached

@@ -4,7 +4,7 @@ push consumer is to receive from (QueryAssignment).
     queues        those with an id below both counts may be read and written; the rest of the larger
                   count follows
     types         what the topic's attribute `message.type` says; all without it
-    endpoints     of this broker's queues see `endpoints.py`, of other brokers' `neighbours.py`;
+    endpoints     of this broker's queues see `endpoints.py`, of other brokers' `other_brokers.py`;
                   with grpcProxyMode=CLUSTER this broker's for all
     assignments   of an orderly group each queue; of others one for each broker, with the id -1,
                   which is any queue of it: nothing is divided among clients
@@ -24,7 +24,7 @@ from skylarkmq.broker.access.accounts import PUB, Kind, need_of
 from skylarkmq.broker.grpc.calls import OK, Call, RpcHandlers, RpcRefused, rpc
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints, endpoints, place_of
 from skylarkmq.broker.grpc.names import group_of, topic_of
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.broker.requests.processor import Context
 from skylarkmq.broker.tables.persist import durable
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -48,10 +48,10 @@ _TYPES: Final = {
     "TRANSACTION": schema_pb2.TRANSACTION,
 }
 ClientView = Callable[[TopicConfig], TopicConfig]
-Others = Callable[[str], Awaitable[list[Neighbour]]]
+Others = Callable[[str], Awaitable[list[OtherBroker]]]
 
 
-async def _nobody(topic: str) -> list[Neighbour]:
+async def _nobody(topic: str) -> list[OtherBroker]:
     return []
 
 
@@ -204,7 +204,7 @@ class RouteRpcs(RpcHandlers):
         return [_TYPES[kind] for kind in kinds]
 
 
-def _place(neighbour: Neighbour, told: schema_pb2.Endpoints) -> Place:
-    queues = neighbour.queues
-    broker = schema_pb2.Broker(name=neighbour.name, id=MASTER_ID, endpoints=told)
+def _place(other_broker: OtherBroker, told: schema_pb2.Endpoints) -> Place:
+    queues = other_broker.queues
+    broker = schema_pb2.Broker(name=other_broker.name, id=MASTER_ID, endpoints=told)
     return Place.of(broker, queues.perm, queues.read_queue_nums, queues.write_queue_nums)

@@ -17,7 +17,7 @@ from skylarkmq.broker.forwarding.forwarder import Forwarder
 from skylarkmq.broker.forwarding.upstream import UpstreamError
 from skylarkmq.broker.grpc.calls import Call, Rpc, failure, rpc_table
 from skylarkmq.broker.grpc.endpoint import call_of
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.broker.grpc.sessions import Sessions
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.http2.grpc import GrpcStatus, Metadata
@@ -32,10 +32,10 @@ def from_client(client_id: str = "c@1", **changes: Any) -> Call:
     return a_call(client_id, metadata={"x-mq-client-id": client_id}, **changes)
 
 
-def at(name: str, address: str = "") -> Neighbour:
+def at(name: str, address: str = "") -> OtherBroker:
     """A broker; its endpoint has its name, unless another replica leads."""
     queues = QueueData(broker_name=name, perm=6, read_queue_nums=2, write_queue_nums=2)
-    return Neighbour(queues, "clients:1", address or name)
+    return OtherBroker(queues, "clients:1", address or name)
 
 
 class Line:
@@ -162,7 +162,7 @@ class Brokers:
             line.back.put_nowait(UpstreamError(GrpcStatus.UNAVAILABLE, "cut", reached=True))
 
 
-class FakeNeighbours:
+class FakeOtherBrokers:
     """Where topics are, as the test says.
 
     Attributes:
@@ -170,15 +170,15 @@ class FakeNeighbours:
     """
 
     def __init__(self) -> None:
-        self.places: dict[str, list[Neighbour]] = {}
+        self.places: dict[str, list[OtherBroker]] = {}
         self.way = asyncio.Event()
         self.way.set()
         self.is_known = True
 
-    def known(self, topic: str) -> list[Neighbour] | None:
+    def known(self, topic: str) -> list[OtherBroker] | None:
         return self.places.get(topic, []) if self.is_known else None
 
-    async def of(self, topic: str) -> list[Neighbour]:
+    async def of(self, topic: str) -> list[OtherBroker]:
         await self.way.wait()
         return self.places.get(topic, [])
 
@@ -190,17 +190,17 @@ class ClusterRig(SessionRig):
         super().__init__(**config)
         self.leads = True
         self.others = Brokers()
-        self.neighbours = FakeNeighbours()
+        self.other_brokers = FakeOtherBrokers()
         for name in others:
             self.others.rigs[name] = rig = SessionRig(broker_name=name)
             rig.start()
-        neighbours: Any = self.neighbours
+        other_brokers: Any = self.other_brokers
         self.forwarder = Forwarder(self.others, self.clock, OWN_ADDRESS)
         cluster = Cluster(
             self.config.broker_name,
             self.topics,
             lambda: self.leads,
-            neighbours,
+            other_brokers,
             self.forwarder,
             self.clock,
         )

@@ -19,7 +19,7 @@ from skylarkmq.broker.forwarding.cluster import ClusterRpcs, broker_of_group
 from skylarkmq.broker.forwarding.forwarder import NotForwarded
 from skylarkmq.broker.grpc.calls import OK, Call, Rpc, RpcHandlers, RpcRefused, rpc, status
 from skylarkmq.broker.grpc.names import transaction_id
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.broker.grpc.queue_choice import queue_of_group
 from skylarkmq.broker.grpc.receiving import ENTRIES_MAX
 from skylarkmq.broker.grpc.sending import MESSAGES_MAX
@@ -95,7 +95,7 @@ class Rig:
     """An endpoint among brokers.
 
     Attributes:
-        brokers: the neighbours of the topic, by name.
+        brokers: the other brokers of the topic, by name.
         unreachable: brokers that are not reached; True: it is not known whether they were.
         refused: by brokers as a whole.
         work: who did what, in order.
@@ -103,7 +103,7 @@ class Rig:
 
     def __init__(self, *brokers: str) -> None:
         self.leads = True
-        self.brokers = {name: neighbour(name) for name in brokers}
+        self.brokers = {name: other_broker(name) for name in brokers}
         self.unreachable: dict[str, bool] = {}
         self.refused: dict[str, Exception] = {}
         self.work: list[tuple[str, str]] = []
@@ -132,30 +132,30 @@ class Rig:
         if group == "refused":
             raise RemoteProtocolError(ResponseCode.NO_PERMISSION, "others consume it otherwise")
 
-    # As `Neighbours`
+    # As `OtherBrokers`
 
     def is_own(self, name: str) -> bool:
         return name == HERE and self.leads
 
-    def known(self, topic: str) -> list[Neighbour] | None:
+    def known(self, topic: str) -> list[OtherBroker] | None:
         return None if self.is_cold else list(self.brokers.values())
 
-    async def of(self, topic: str) -> list[Neighbour]:
+    async def of(self, topic: str) -> list[OtherBroker]:
         self.is_cold = False
         return list(self.brokers.values())
 
-    async def find(self, broker_name: str, topic: str) -> Neighbour | None:
+    async def find(self, broker_name: str, topic: str) -> OtherBroker | None:
         assert topic == TOPIC
         return self.brokers.get(broker_name)
 
     # As `Forwarder`
 
-    async def unary(self, rpc: Rpc, to: Neighbour, call: Call, request: Any) -> Any:
+    async def unary(self, rpc: Rpc, to: OtherBroker, call: Call, request: Any) -> Any:
         self._reach(to)
         return self.handled(to.name, rpc.name, request)
 
     @asynccontextmanager
-    async def stream(self, rpc: Rpc, to: Neighbour, call: Call) -> AsyncGenerator[Any]:
+    async def stream(self, rpc: Rpc, to: OtherBroker, call: Call) -> AsyncGenerator[Any]:
         self._reach(to)
         self.work.append((to.name, "opened"))
         frames = iter(self.frames)
@@ -178,10 +178,10 @@ class Rig:
         frame: bytes | None = await stream.read()
         return frame
 
-    def count(self, to: Neighbour, code: int) -> None:
+    def count(self, to: OtherBroker, code: int) -> None:
         self.answered[to.name, code] += 1
 
-    def _reach(self, to: Neighbour) -> None:
+    def _reach(self, to: OtherBroker) -> None:
         if to.name in self.unreachable:
             reached = self.unreachable[to.name]
             raise NotForwarded(Code.INTERNAL_SERVER_ERROR, f"no way to {to.name}", reached=reached)
@@ -225,9 +225,9 @@ class Rig:
         return got
 
 
-def neighbour(name: str, perm: int = 6, queues: int = 4) -> Neighbour:
+def other_broker(name: str, perm: int = 6, queues: int = 4) -> OtherBroker:
     data = QueueData(broker_name=name, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
-    return Neighbour(data, f"{name}:8081", f"{name}.internal:8081")
+    return OtherBroker(data, f"{name}:8081", f"{name}.internal:8081")
 
 
 def forwarded() -> Call:
@@ -292,7 +292,7 @@ async def test_what_names_no_broker_is_for_this_one(name: str) -> None:
     rig = Rig("b")
     assert await rig.by(name, named(name, "")) == HERE
     rig.leads = False
-    rig.brokers[HERE] = neighbour(HERE)
+    rig.brokers[HERE] = other_broker(HERE)
     assert await rig.by(name, named(name, "")) == HERE
     assert rig.requests, "its master has it"
 
@@ -476,9 +476,9 @@ async def test_this_broker_is_passed_over_while_it_refuses() -> None:
 async def test_brokers_where_nothing_may_be_written_get_nothing() -> None:
     rig = Rig()
     rig.brokers = {
-        "read-only": neighbour("read-only", perm=4),
-        "empty": neighbour("empty", queues=0),
-        "b": neighbour("b"),
+        "read-only": other_broker("read-only", perm=4),
+        "empty": other_broker("empty", queues=0),
+        "b": other_broker("b"),
     }
     rig.topics[TOPIC] = TopicConfig(topic_name=TOPIC, perm=4)
     assert [(await rig.sent(message()))[0] for _ in range(3)] == ["b"] * 3
@@ -486,7 +486,7 @@ async def test_brokers_where_nothing_may_be_written_get_nothing() -> None:
     del rig.brokers["b"]
     assert await rig.sent(message()) == [HERE], "this broker says why not"
     rig.leads = False
-    rig.brokers[HERE] = neighbour(HERE, perm=4)
+    rig.brokers[HERE] = other_broker(HERE, perm=4)
     assert await rig.sent(message()) == [HERE]
 
 
@@ -640,12 +640,12 @@ async def test_a_receive_without_a_broker() -> None:
     rig.topics.clear()
     assert [await taker() for _ in range(4)] == ["b", "c"] * 2
     rig.leads = False
-    rig.brokers[HERE] = neighbour(HERE)
+    rig.brokers[HERE] = other_broker(HERE)
     await rig.receive()
     assert rig.work[-3:] == [(HERE, "opened"), (HERE, "ReceiveMessage"), (HERE, "left")]
     rig.leads = True
     del rig.brokers[HERE]
-    rig.brokers["b"] = neighbour("b", perm=2)
+    rig.brokers["b"] = other_broker("b", perm=2)
     assert [await taker() for _ in range(2)] == ["c"] * 2
     rig.brokers.clear()
     assert await taker() == HERE, "this broker says why not"

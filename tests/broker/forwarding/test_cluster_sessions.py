@@ -39,7 +39,7 @@ B, C = "broker-b", "broker-c"
 async def rig() -> AsyncIterator[ClusterRig]:
     rig = ClusterRig(B, C)
     rig.start()
-    rig.neighbours.places = {TOPIC: [at(B), at(C)], "U": [at(B)]}
+    rig.other_brokers.places = {TOPIC: [at(B), at(C)], "U": [at(B)]}
     yield rig
     for task in rig.tasks:
         task.cancel()
@@ -114,8 +114,8 @@ async def test_no_client_waits_for_brokers_that_do_not_answer(rig: ClusterRig) -
     assert bodies(stream) == []
     await passed(rig, 1.6)
     assert bodies(stream) == ["settings"]
-    rig.neighbours.is_known = False
-    rig.neighbours.way.clear()
+    rig.other_brokers.is_known = False
+    rig.other_brokers.way.clear()
     stream.says(settings=subscription(TOPIC))
     await passed(rig, 1.6, 1.6)
     assert bodies(stream) == ["settings"], "name servers are silent, too"
@@ -341,14 +341,14 @@ async def test_a_client_that_a_broker_has_forgotten_stays_so_while_it_is_silent(
 async def test_a_stream_follows_the_brokers_master(rig: ClusterRig) -> None:
     rig.others.rigs["replica"] = rig[B]
     await opened(rig, subscription("U"))
-    rig.neighbours.places["U"] = [at(B, "replica")]
+    rig.other_brokers.places["U"] = [at(B, "replica")]
     await rig.beat(from_client())
     await settle(20)
     assert not rig.others.lines[B]
     assert len(rig.others.lines["replica"]) == 1
     rig.others.down |= {"replica"}
     rig.others.cut("replica")
-    rig.neighbours.places["U"] = [at(B)]
+    rig.other_brokers.places["U"] = [at(B)]
     await passed(rig, limits.FIRST_WAIT_S)
     assert len(rig.others.lines[B]) == 1, "looked up before it is tried again"
 
@@ -429,7 +429,7 @@ async def test_a_refusal_counts_more_than_others_consent(rig: ClusterRig) -> Non
     stream = await opened(rig, subscription())
     assert bodies(stream) == ["settings"]
     assert await rig.beat(from_client()) == Code.FORBIDDEN
-    rig.neighbours.places[TOPIC] = [at(B)]
+    rig.other_brokers.places[TOPIC] = [at(B)]
     assert await rig.beat(from_client()) == Code.OK
 
 
@@ -459,8 +459,8 @@ async def test_a_broker_that_does_not_answer_fails_no_heartbeat(rig: ClusterRig)
 
 async def test_silent_name_servers_hold_no_heartbeat_up(rig: ClusterRig) -> None:
     await opened(rig, subscription())
-    rig.neighbours.is_known = False
-    rig.neighbours.way.clear()
+    rig.other_brokers.is_known = False
+    rig.other_brokers.way.clear()
     task = asyncio.ensure_future(rig.beat(from_client()))
     await passed(rig, 1.6)
     assert task.result() == Code.OK
@@ -488,14 +488,14 @@ async def test_who_leaves_leaves_all_brokers(rig: ClusterRig) -> None:
 
 async def test_who_leaves_while_its_settings_are_given_stays_away(rig: ClusterRig) -> None:
     stream = await opened(rig, publishing())
-    rig.neighbours.is_known = False
-    rig.neighbours.way.clear()
+    rig.other_brokers.is_known = False
+    rig.other_brokers.way.clear()
     stream.says(settings=publishing("U"))
     await passed(rig, 0.7)
     task = asyncio.ensure_future(rig.leave(from_client()))
-    rig.neighbours.is_known = True
+    rig.other_brokers.is_known = True
     await settle(20)
-    rig.neighbours.way.set()
+    rig.other_brokers.way.set()
     await settle(20)
     assert task.done() and rig.others.called == [("NotifyClientTermination", B)]
     assert not rig.others.opened
@@ -566,7 +566,7 @@ async def test_its_clients_are_known_to_the_sets_master(rig: ClusterRig) -> None
     rig.leads = False
     rig.topic(TOPIC)
     rig.others.rigs["master"] = rig[C]
-    rig.neighbours.places[TOPIC] = [at("broker-a", "master"), at(B)]
+    rig.other_brokers.places[TOPIC] = [at("broker-a", "master"), at(B)]
     stream = await opened(rig, subscription())
     assert bodies(stream) == ["settings"]
     assert rig.others.opened == {"master": 1, B: 1}
@@ -591,7 +591,7 @@ async def test_topics_are_looked_up_some_at_a_time(
     rig: ClusterRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TOPICS_AT_A_TIME", 3)
-    rig.neighbours.is_known = False
+    rig.other_brokers.is_known = False
     under_way, most = 0, 0
 
     async def of(topic: str) -> Any:
@@ -600,9 +600,9 @@ async def test_topics_are_looked_up_some_at_a_time(
         most = max(most, under_way)
         await settle(2)
         under_way -= 1
-        return rig.neighbours.places.get(topic, [])
+        return rig.other_brokers.places.get(topic, [])
 
-    monkeypatch.setattr(rig.neighbours, "of", of)
+    monkeypatch.setattr(rig.other_brokers, "of", of)
     await opened(rig, subscription(*(f"T{number}" for number in range(20)), "U"))
     await settle(40)
     assert most == 3

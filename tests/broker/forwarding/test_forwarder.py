@@ -24,7 +24,7 @@ from skylarkmq.broker.forwarding.forwarder import (
 )
 from skylarkmq.broker.forwarding.grpc_client import UpstreamError
 from skylarkmq.broker.grpc.calls import OK, Rpc, RpcRefused
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.http2.grpc import GrpcStatus
 from skylarkmq.protocol.v5 import schema_pb2
@@ -34,7 +34,7 @@ from tests.broker.grpc.session_rig import a_call
 from tests.support.manual_clock import ManualClock, settle
 
 QUEUES = QueueData(broker_name="broker-b", perm=6, read_queue_nums=1, write_queue_nums=1)
-OTHER = Neighbour(QUEUES, "balancer:8081", "192.0.2.9:8081")
+OTHER = OtherBroker(QUEUES, "balancer:8081", "192.0.2.9:8081")
 OWN = "192.0.2.1:8081"
 SAID = {
     "x-mq-client-id": "c@1",

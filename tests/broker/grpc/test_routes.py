@@ -17,7 +17,7 @@ from skylarkmq.broker.access.accounts import PUB, SUB, Account
 from skylarkmq.broker.base.addresses import AddressList
 from skylarkmq.broker.grpc.calls import Call, RpcRefused
 from skylarkmq.broker.grpc.endpoints import OwnEndpoints
-from skylarkmq.broker.grpc.neighbours import Neighbour
+from skylarkmq.broker.grpc.other_brokers import OtherBroker
 from skylarkmq.broker.grpc.routes import RouteRpcs
 from skylarkmq.protocol.bodies.route import QueueData
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -35,7 +35,7 @@ class Rig(SessionRig):
     def __init__(self, advertised: str | None = None, **config: Any) -> None:
         super().__init__(**config)
         self.withheld: dict[str, int] = {}
-        self.others: list[Neighbour] = []
+        self.others: list[OtherBroker] = []
         self.routes = RouteRpcs(
             self.context,
             OwnEndpoints(OWN, advertised, forwards=config.get("grpc_proxy_mode") == "CLUSTER"),
@@ -43,7 +43,7 @@ class Rig(SessionRig):
             self._others,
         )
 
-    async def _others(self, topic: str) -> list[Neighbour]:
+    async def _others(self, topic: str) -> list[OtherBroker]:
         return self.others
 
     def _client_view(self, topic: TopicConfig) -> TopicConfig:
@@ -116,7 +116,7 @@ async def test_a_replica_set_is_in_the_route_once_whoever_leads(rig: Rig) -> Non
     rig.store.follows = True
     name = rig.config.broker_name
     rig.others = [
-        Neighbour(
+        OtherBroker(
             QueueData(broker_name=each, perm=6, read_queue_nums=2, write_queue_nums=2),
             "192.0.2.2:8081",
             "192.0.2.2:8081",

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.grpc import neighbours as limits
-from skylarkmq.broker.grpc.neighbours import Neighbours
+from skylarkmq.broker.grpc import other_brokers as limits
+from skylarkmq.broker.grpc.other_brokers import OtherBrokers
 from skylarkmq.broker.metrics.runtime_info import GrpcPlaces
 from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.topic import TopicConfig
@@ -53,7 +53,7 @@ class Rig:
         self.are_silent = False
         self.is_registered = True
         self.leads = True
-        self.neighbours = Neighbours(
+        self.other_brokers = OtherBrokers(
             lambda name: name == "own" and self.leads,
             self.clock,
             lambda: self._routes if self.is_registered else None,
@@ -76,12 +76,12 @@ class Rig:
         return None if endpoint is None else GrpcPlaces(endpoint, f"grpc-{address}")
 
     async def of(self, topic: str = "T") -> dict[str, str]:
-        """The endpoint of each neighbour."""
-        found = await self.neighbours.of(topic)
+        """The endpoint of each other broker."""
+        found = await self.other_brokers.of(topic)
         return {each.queues.broker_name: each.endpoint for each in found}
 
     async def address_of(self, broker_name: str) -> str | None:
-        found = await self.neighbours.find(broker_name, "T")
+        found = await self.other_brokers.find(broker_name, "T")
         return None if found is None else found.address
 
     def were_asked(self) -> list[str]:
@@ -124,7 +124,7 @@ async def test_what_was_learned_is_kept_for_a_while() -> None:
 async def test_brokers_find_another_one_by_its_own_port() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(b="b:1", c="c:1")], {"b:1": "lb:1", "c:1": "lb:1"}
-    assert rig.neighbours.known("T") is None
+    assert rig.other_brokers.known("T") is None
     assert await rig.address_of("c") == "grpc-c:1"
     assert rig.were_asked() == ["T", "b:1", "c:1"]
     assert await rig.address_of("b") == "grpc-b:1"
@@ -133,7 +133,7 @@ async def test_brokers_find_another_one_by_its_own_port() -> None:
     assert rig.were_asked() == []
 
 
-async def test_a_replica_that_follows_has_its_master_for_a_neighbour() -> None:
+async def test_a_replica_that_follows_has_its_master_for_another_broker() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(own="m:1")], {"m:1": "m:8081"}
     rig.leads = False
@@ -150,7 +150,7 @@ async def test_what_is_known_is_looked_for_again_behind_its_users() -> None:
     rig.were_asked()
 
     def names() -> list[str]:
-        return [each.name for each in rig.neighbours.known("T") or ()]
+        return [each.name for each in rig.other_brokers.known("T") or ()]
 
     assert names() == ["b"]
     assert rig.were_asked() == []
@@ -216,7 +216,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         rig.routes = [route(b=f"b:{number}")]
         rig.endpoints = {f"b:{number}": "b.example:1"}
         assert await rig.of(f"T{number}") == {"b": "b.example:1"}
-    kept: Any = rig.neighbours
+    kept: Any = rig.other_brokers
     assert len(kept._routes) <= 3 >= len(kept._places)
     assert not kept._asking
 
@@ -226,7 +226,7 @@ async def test_a_stop_ends_what_is_under_way() -> None:
     rig.are_silent = True
     task = asyncio.ensure_future(rig.of())
     await settle(5)
-    rig.neighbours.stop()
+    rig.other_brokers.stop()
     await settle(5)
     assert task.cancelled()
 

@@ -14,7 +14,7 @@ RocketMQ's proxy, all have this endpoint, which forwards calls (`forwarding/clus
 A broker without an endpoint, or one of RocketMQ's, has no queues in the route. What was learned is
 kept for a while, and beyond that when nobody answers, or no name server knows the topic: one that
 has just started knows none, until brokers register again. This broker itself is not asked about,
-but a replica that follows has its master among its neighbours.
+but a replica that follows counts its master among the other brokers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FindRoutes = Callable[[str], Awaitable[list[TopicRouteData | None]]]
 FindGrpc = Callable[[str], Awaitable[GrpcPlaces | None]]
 
 
-class Neighbour(NamedTuple):
+class OtherBroker(NamedTuple):
     """A topic's queues on another broker, and where it is found, `host:port`.
 
     Attributes:
@@ -71,7 +71,7 @@ class _Known(NamedTuple):
     rows: list[tuple[QueueData, str]]  # with each broker's master, `host:port`
 
 
-class Neighbours:
+class OtherBrokers:
     """Knows other brokers. Loop thread.
 
     Attributes:
@@ -100,8 +100,8 @@ class Neighbours:
         self._find_grpc = find_grpc
         self._routes: dict[str, _Known] = {}
         self._places: dict[str, tuple[float, GrpcPlaces | None]] = {}
-        self._found: dict[str, tuple[float, list[Neighbour]]] = {}  # with when it was looked for
-        self._asking: dict[str, asyncio.Task[list[Neighbour]]] = {}
+        self._found: dict[str, tuple[float, list[OtherBroker]]] = {}  # with when it was looked for
+        self._asking: dict[str, asyncio.Task[list[OtherBroker]]] = {}
 
     def start(self) -> None:
         """Begin; whoever asks has answers looked for."""
@@ -111,14 +111,14 @@ class Neighbours:
         for task in self._asking.values():
             task.cancel()
 
-    async def of(self, topic: str) -> list[Neighbour]:
+    async def of(self, topic: str) -> list[OtherBroker]:
         """Return a topic's queues on other brokers that have an endpoint.
 
         Those who ask for one topic at a time share the answers.
         """
         return await asyncio.shield(self._asked(topic))
 
-    def known(self, topic: str) -> list[Neighbour] | None:
+    def known(self, topic: str) -> list[OtherBroker] | None:
         """Return the same as it was found last, and look again when that is a while ago.
 
         None: it was not looked for yet, `of` is to be asked.
@@ -126,33 +126,33 @@ class Neighbours:
         found = self._found.get(topic)
         if found is None:
             return None
-        asked_s, neighbours = found
+        asked_s, other_brokers = found
         if asked_s + ROUTE_KEPT_S <= self._clock.monotonic():
             self._asked(topic)
-        return neighbours
+        return other_brokers
 
-    async def find(self, broker_name: str, topic: str) -> Neighbour | None:
+    async def find(self, broker_name: str, topic: str) -> OtherBroker | None:
         """Return another broker that has a topic; None: there is none of this name."""
-        neighbours = self.known(topic)
-        if neighbours is None or all(each.name != broker_name for each in neighbours):
-            neighbours = await self.of(topic)
-        return next((each for each in neighbours if each.name == broker_name), None)
+        other_brokers = self.known(topic)
+        if other_brokers is None or all(each.name != broker_name for each in other_brokers):
+            other_brokers = await self.of(topic)
+        return next((each for each in other_brokers if each.name == broker_name), None)
 
-    def _asked(self, topic: str) -> asyncio.Task[list[Neighbour]]:
+    def _asked(self, topic: str) -> asyncio.Task[list[OtherBroker]]:
         task = self._asking.get(topic)
         if task is None:
             task = self._asking[topic] = asyncio.ensure_future(self._look(topic))
             task.add_done_callback(lambda done: self._asking.pop(topic, None))
         return task
 
-    async def _look(self, topic: str) -> list[Neighbour]:
+    async def _look(self, topic: str) -> list[OtherBroker]:
         asked_s = self._clock.monotonic()
         known = self._routes.get(topic)
         if known is None or known.until_s <= asked_s:
             known = await self._ask_name_servers(topic, known)
         places = await asyncio.gather(*(self._place(address) for _, address in known.rows))
         found = [
-            Neighbour(queues, *place)
+            OtherBroker(queues, *place)
             for (queues, _), place in zip(known.rows, places, strict=True)
             if place is not None
         ]
