@@ -68,7 +68,7 @@ _COMMITS: Final = PullSysFlag.FLAG_COMMIT_OFFSET
 _NOT_PLAIN: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 
-class Lane:
+class PullLane:
     """Where the pulls of one group from one queue lead, with one subscription."""
 
     __slots__ = (
@@ -138,16 +138,16 @@ def lane_key(group: str, topic: str, queue_id: int | str, subscription: str | No
     return f"{group}\0{topic}\0{queue_id}\0{text}".encode()
 
 
-Commit = tuple[Lane, int]  # an offset that came with a pull
+Commit = tuple[PullLane, int]  # an offset that came with a pull
 Taken = tuple[int, int, bytes, int, list[Commit]]
-Planned = tuple[Lane, int, int, GetMessageResult]  # with its opaque, and its offset to commit or -1
+Planned = tuple[PullLane, int, int, GetMessageResult]  # with opaque, and offset to commit or -1
 
 
 @twin
 def take_pulls(
     frames: list[RawFrame],
     start: int,
-    lanes: dict[bytes, Lane],
+    lanes: dict[bytes, PullLane],
     terms: NearTerms,
     locate: Locate,
     found: tuple[bytes, ...],
@@ -199,7 +199,7 @@ def take_pulls(
 
 
 def _plan(
-    frame: RawFrame, lanes: dict[bytes, Lane], terms: NearTerms, locate: Locate
+    frame: RawFrame, lanes: dict[bytes, PullLane], terms: NearTerms, locate: Locate
 ) -> Planned | None:
     """Read what a plain pull asks for; None when it is not plain."""
     command = CODECS[frame.serialize_type].decode_pull_fast(frame.header)
@@ -275,8 +275,8 @@ class PlainPulls:
         self._offsets = context.offsets
         self._stats = stats
         self._settle = settle
-        self._lanes: dict[bytes, Lane] = {}
-        self._opened: list[dict[bytes, Lane]] = []  # to some peer
+        self._lanes: dict[bytes, PullLane] = {}
+        self._opened: list[dict[bytes, PullLane]] = []  # to some peer
         self._open_count = 0  # lanes there
         self._changes = (0, 0, 0, 0)
 
@@ -382,7 +382,7 @@ class PlainPulls:
         if len(self._lanes) >= LANES_MAX:
             self._close()
         pulled = self._stats.pulled_by(topic, group)
-        self._lanes[key] = Lane(
+        self._lanes[key] = PullLane(
             group, queue, matches, version, traffic, pulled, self._store.units_ahead
         )
 

@@ -94,7 +94,7 @@ PlainCommand = header_json.SendCommand | header_msgpack.SendCommand | header_roc
 _DECODE: Final[dict[int, Callable[[bytes], PlainCommand | None]]] = {
     kind: codec.decode_send_v2_fast for kind, codec in CODECS.items()
 }
-Lane = tuple[ConsumeQueue, TrafficIn]
+SendLane = tuple[ConsumeQueue, TrafficIn]
 """Where plain sends go, and what counts them."""
 
 
@@ -172,8 +172,9 @@ class SendProcessor:
         )
         self._on_half = on_half
         self._batch: AppendBatch = store.commit_log.batch
-        self._lanes: dict[tuple[str, str], Lane] = {}  # by topic, and queue id as a header has it
-        self._window_lanes: dict[tuple[str, str], Lane] = {}  # those that the kernel must not see
+        # By topic, and queue id as a header has it; the kernel must not see those of windows.
+        self._lanes: dict[tuple[str, str], SendLane] = {}
+        self._window_lanes: dict[tuple[str, str], SendLane] = {}
         self._skips_kernel = False  # the last plain send went to one of them
         topics.add_change_listener(self._close_lanes)
         topics.add_deletion_listener(self._close_lanes)
@@ -344,7 +345,7 @@ class SendProcessor:
             )
             self._answers.add((connection, kind, 1, frame), wait, command.ext_fields.topic)
 
-    def _open(self, topic: str, queue_id_text: str) -> Lane | None:
+    def _open(self, topic: str, queue_id_text: str) -> SendLane | None:
         """Return the lane of a queue, made if there is none; None when sends to it are not plain.
 
         Raises:
