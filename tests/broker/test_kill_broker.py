@@ -15,7 +15,7 @@ from _pytest.mark import ParameterSet
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from tests.support.amounts import slow
-from tests.support.broker_process import ROADS, BrokerProcess
+from tests.support.broker_process import WRITE_MODES, BrokerProcess
 from tests.support.frame_load import FrameLoad, read_back
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -168,21 +168,21 @@ async def _tables_written(root: Path, topics: _Topics) -> None:
     await until(written, "the tables on the disk")
 
 
-def _busy(road: str) -> set[int]:
+def _busy(write_mode: str) -> set[int]:
     """Refusals that may come: a pool whose buffers are all out asks senders to wait."""
-    return {ResponseCode.SYSTEM_BUSY} if road == "pool" else set()
+    return {ResponseCode.SYSTEM_BUSY} if write_mode == "pool" else set()
 
 
-def _settings(road: str, mode: str) -> dict[str, object]:
-    return {**ROADS[road], "flushDiskType": mode, "flushConsumerOffsetInterval": 20}
+def _settings(write_mode: str, mode: str) -> dict[str, object]:
+    return {**WRITE_MODES[write_mode], "flushDiskType": mode, "flushConsumerOffsetInterval": 20}
 
 
-@pytest.mark.parametrize(("road", "mode", "kills"), KILLS)
+@pytest.mark.parametrize(("write_mode", "mode", "kills"), KILLS)
 async def test_kills_under_load_lose_nothing(
-    tmp_path: Path, road: str, mode: str, kills: int
+    tmp_path: Path, write_mode: str, mode: str, kills: int
 ) -> None:
     rng = Random(_seed())
-    settings = _settings(road, mode)
+    settings = _settings(write_mode, mode)
     history, offsets, topics = SendHistory(), _Offsets(), _Topics()
     broken_starts = 0
     for life in range(kills):
@@ -205,7 +205,7 @@ async def test_kills_under_load_lose_nothing(
             await process.kill()
             await asyncio.gather(*helpers)
         await load.ended()
-        assert {code for code, _ in load.bad_codes} <= _busy(road), (
+        assert {code for code, _ in load.bad_codes} <= _busy(write_mode), (
             load.bad_codes[:3],
             process.tail(),
         )
@@ -231,10 +231,12 @@ async def test_kills_under_load_lose_nothing(
     assert broken_starts > 0 or kills < 20
 
 
-@pytest.mark.parametrize(("road", "mode", "stops"), STOPS)
-async def test_a_stop_under_load_is_clean(tmp_path: Path, road: str, mode: str, stops: int) -> None:
+@pytest.mark.parametrize(("write_mode", "mode", "stops"), STOPS)
+async def test_a_stop_under_load_is_clean(
+    tmp_path: Path, write_mode: str, mode: str, stops: int
+) -> None:
     rng = Random(_seed())
-    settings: dict[str, object] = {**ROADS[road], "flushDiskType": mode}
+    settings: dict[str, object] = {**WRITE_MODES[write_mode], "flushDiskType": mode}
     history, offsets = SendHistory(), _Offsets()
     for _ in range(stops):
         process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()
@@ -258,7 +260,7 @@ async def test_a_stop_under_load_is_clean(tmp_path: Path, road: str, mode: str, 
         assert not any(peer.cut_answer_size for peer in load.peers), "an answer was cut"
         assert {code for code, _ in load.bad_codes} <= {
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            *_busy(road),
+            *_busy(write_mode),
         }
         assert "Traceback" not in process.tail()
     process = await (await BrokerProcess.spawn(tmp_path, settings)).ready()

@@ -18,13 +18,13 @@ import pytest
 
 from skylarkmq.protocol.codes import ResponseCode
 from tests.support.amounts import slow
-from tests.support.broker_process import ROADS, BrokerProcess
+from tests.support.broker_process import WRITE_MODES, BrokerProcess
 from tests.support.frame_load import FrameLoad, Shown, read_back
 from tests.support.patience import LIMIT_S
 from tests.support.send_history import Outcome, SendHistory
 
 CONNECTIONS = 8
-POOL: dict[str, object] = {**ROADS["pool"], "flushDiskType": "ASYNC_FLUSH"}
+POOL: dict[str, object] = {**WRITE_MODES["pool"], "flushDiskType": "ASYNC_FLUSH"}
 # Nothing leaves the pool but with a full file, and that waits for a minute as well.
 NEVER: dict[str, object] = {
     **POOL,
@@ -98,7 +98,7 @@ async def test_a_kill_takes_at_most_what_was_not_committed(tmp_path: Path, kills
 
 
 @pytest.mark.slow
-async def test_the_promise_of_the_other_roads_would_not_hold(tmp_path: Path) -> None:
+async def test_the_promise_of_the_other_write_modes_would_not_hold(tmp_path: Path) -> None:
     """Commits that never come: the check of the other write modes notices, and so does this file's.
 
     A busy machine may lose nothing: no buffer was ready for the first file, or a slow append had

@@ -42,7 +42,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 WITHOUT_JOURNAL = struct.pack("I", 2)
 CONNECTIONS = 8
 STORE_FAILED = 74
-ROADS: dict[str, dict[str, object]] = {
+WRITE_MODES: dict[str, dict[str, object]] = {
     "pwrite": {},
     "mapped": {"commitLogWriteMode": "mapped", "warmMapedFileEnable": "true"},
     "pool": {"transientStorePoolEnable": "true"},
@@ -166,12 +166,12 @@ async def _check(volume: Volume, settings: dict[str, object], history: SendHisto
         await process.kill()
 
 
-@pytest.mark.parametrize(("road", "cuts"), [("pwrite", 4), ("mapped", 3), ("pool", 3)])
+@pytest.mark.parametrize(("write_mode", "cuts"), [("pwrite", 4), ("mapped", 3), ("pool", 3)])
 async def test_a_power_cut_takes_nothing_that_was_acknowledged_durable(
-    volume: Volume, road: str, cuts: int
+    volume: Volume, write_mode: str, cuts: int
 ) -> None:
     rng, history = Random(cuts), SendHistory()
-    settings: dict[str, object] = {**ROADS[road], "flushDiskType": "SYNC_FLUSH"}
+    settings: dict[str, object] = {**WRITE_MODES[write_mode], "flushDiskType": "SYNC_FLUSH"}
     for _ in range(cuts):
         await _run_into_power_cut(volume, settings, history, rng)
     await _check(volume, settings, history)
@@ -190,12 +190,12 @@ async def test_the_cut_is_one_without_syncs_messages_are_lost(volume: Volume) ->
         await _check(volume, settings, history)
 
 
-@pytest.mark.parametrize(("road", "rounds"), [("pwrite", 2), ("mapped", 1), ("pool", 2)])
+@pytest.mark.parametrize(("write_mode", "rounds"), [("pwrite", 2), ("mapped", 1), ("pool", 2)])
 async def test_a_disk_that_dies_ends_the_broker_and_takes_nothing(
-    volume: Volume, road: str, rounds: int
+    volume: Volume, write_mode: str, rounds: int
 ) -> None:
     rng, history = Random(rounds), SendHistory()
-    settings: dict[str, object] = {**ROADS[road], "flushDiskType": "SYNC_FLUSH"}
+    settings: dict[str, object] = {**WRITE_MODES[write_mode], "flushDiskType": "SYNC_FLUSH"}
     for _ in range(rounds):
         process = await (await BrokerProcess.spawn(volume.root / "store", settings)).ready()
         load = FrameLoad(history, rng)

@@ -32,7 +32,7 @@ SEND, PULL, ROUTE = (
 )
 LOG_SIZE, BODY = 1 << 20, bytes(30_000)
 HEARTBEAT = b'{"clientID":"c","producerDataSet":[{"groupName":"pg"}],"consumerDataSet":[]}'
-ROADS: dict[str, dict[str, object]] = {
+WRITE_MODES: dict[str, dict[str, object]] = {
     "plain": {},
     "mapped": {"commit_log_write_mode": "mapped"},
     "sync": {"flush_disk_type": "SYNC_FLUSH"},
@@ -112,7 +112,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site_on(root: Path, road: str) -> AsyncIterator[Site]:
+async def site_on(root: Path, write_mode: str) -> AsyncIterator[Site]:
     clock = ManualClock()
     files = StallingFiles(clock)
     async with live_broker(
@@ -121,7 +121,7 @@ async def site_on(root: Path, road: str) -> AsyncIterator[Site]:
         clock=clock,
         mapped_file_size_commit_log=LOG_SIZE,
         max_message_size=64 * 1024,
-        **ROADS[road],
+        **WRITE_MODES[write_mode],
     ) as broker:
         client = await RawClient.open(broker.listen_address)
         try:
@@ -132,12 +132,14 @@ async def site_on(root: Path, road: str) -> AsyncIterator[Site]:
             await client.close()
 
 
-@pytest.mark.parametrize("road", ["plain", "mapped", "sync"])
-async def test_a_write_that_stalls_holds_up_the_sends_alone(tmp_path: Path, road: str) -> None:
-    async with site_on(tmp_path, road) as site:
+@pytest.mark.parametrize("write_mode", ["plain", "mapped", "sync"])
+async def test_a_write_that_stalls_holds_up_the_sends_alone(
+    tmp_path: Path, write_mode: str
+) -> None:
+    async with site_on(tmp_path, write_mode) as site:
         log, writer = site.broker.parts.store.commit_log, site.broker.parts.store.writer
         assert (await site.send(b"0")).code == 0
-        if road == "mapped":  # a store that was slow, which no disk of a test can be
+        if write_mode == "mapped":  # a store that was slow, which no disk of a test can be
             writer._slow = True
         else:
             site.files.write_s = 0.1
@@ -169,11 +171,11 @@ async def test_a_write_that_stalls_holds_up_the_sends_alone(tmp_path: Path, road
         assert "skylarkmq-commit" not in site.files.writers, "back on the loop"
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("write_mode", WRITE_MODES)
 async def test_a_file_that_is_made_slowly_holds_up_the_sends_alone(
-    tmp_path: Path, road: str
+    tmp_path: Path, write_mode: str
 ) -> None:
-    async with site_on(tmp_path, road) as site:
+    async with site_on(tmp_path, write_mode) as site:
         prepared = site.broker._workers.prepare
         assert (await site.send(BODY)).code == 0
         made = threading.Event()

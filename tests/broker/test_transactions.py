@@ -1,4 +1,4 @@
-"""Transactions over the wire, on every write road of a real broker."""
+"""Transactions over the wire, on every write mode of a real broker."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.raw_client import RawClient, pull_fields, send_fields
 
 TOPIC, GROUP = "orders", "producers"
 COMMIT, ROLLBACK = "8", "12"
-ROADS: list[dict[str, Any]] = [
+WRITE_MODES: list[dict[str, Any]] = [
     {},
     {"flush_disk_type": "SYNC_FLUSH"},
     {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
 ]
 
 
-@pytest.fixture(params=ROADS, ids=["async", "sync", "pool"])
+@pytest.fixture(params=WRITE_MODES, ids=["async", "sync", "pool"])
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RawClient]:
     async with live_broker(
         tmp_path, transaction_check_interval=200, transaction_time_out=50, **request.param
@@ -78,7 +78,7 @@ async def test_commit_rollback_and_a_question(client: RawClient) -> None:
     first = await half(client, b"committed")
     assert first.ext_fields["queueId"] == "1"
     assert first.ext_fields["queueOffset"] == "0"
-    # At once, one-way, as the Java client does: on the pool road nothing is readable yet.
+    # At once, one-way, as the Java client does: in mode pool nothing is readable yet.
     client.send(RequestCode.END_TRANSACTION, verdict(first, COMMIT), oneway=True)
     assert await next_body(client, 0) == b"committed"
     second = await half(client, b"rolled back", WAIT="false")

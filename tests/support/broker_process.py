@@ -29,8 +29,8 @@ PATIENT = {
     "syncFlushTimeout": "3600000",
 }
 
-# How messages get into the log; every road keeps the same promises under SYNC_FLUSH.
-ROADS: Mapping[str, Mapping[str, object]] = {
+# How messages get into the log; every write mode keeps the same promises under SYNC_FLUSH.
+WRITE_MODES: Mapping[str, Mapping[str, object]] = {
     "plain": {},
     "mapped": {"commitLogWriteMode": "mapped", "warmMapedFileEnable": "true"},
     "pool": {"transientStorePoolEnable": "true", "transientStorePoolSize": 4},

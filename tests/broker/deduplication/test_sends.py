@@ -38,12 +38,14 @@ from tests.support.manual_clock import ManualClock
 from tests.support.patience import until
 from tests.support.raw_client import RawClient, send_fields
 
-ROADS: list[dict[str, Any]] = [
+WRITE_MODES: list[dict[str, Any]] = [
     {},
     {"flush_disk_type": "SYNC_FLUSH"},
     {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
 ]
-each_road = pytest.mark.parametrize("broker", ROADS, ids=["async", "sync", "pool"], indirect=True)
+each_write_mode = pytest.mark.parametrize(
+    "broker", WRITE_MODES, ids=["async", "sync", "pool"], indirect=True
+)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
     await peer.close()
 
 
-@each_road
+@each_write_mode
 async def test_a_second_copy_is_answered_with_the_place_of_the_first(
     broker: BrokerController, client: RawClient
 ) -> None:
@@ -73,7 +75,7 @@ async def test_a_second_copy_is_answered_with_the_place_of_the_first(
     assert hits(broker) == 2
 
 
-@each_road
+@each_write_mode
 @pytest.mark.parametrize("kind", list(SerializeType))
 async def test_copies_that_come_in_one_read_are_stored_once(
     broker: BrokerController, client: RawClient, kind: SerializeType
@@ -118,7 +120,7 @@ async def test_a_copy_that_says_so_is_stored_again(
     assert count(broker) == 2
 
 
-@each_road
+@each_write_mode
 async def test_one_way_copies_are_left_out(broker: BrokerController, client: RawClient) -> None:
     client.send(SEND, fields_of("K"), b"1", oneway=True)
     client.send(SEND, fields_of("K"), b"2", oneway=True)
@@ -159,7 +161,7 @@ async def test_a_batch_that_comes_again_is_answered_as_the_first_time(
     assert (count(broker, 1), count(broker, 2)) == (3, 0)
 
 
-@each_road
+@each_write_mode
 async def test_of_a_batch_that_is_partly_stored_the_rest_is_stored(
     broker: BrokerController, client: RawClient
 ) -> None:
@@ -279,7 +281,7 @@ async def test_a_delayed_message_counts_when_it_is_delivered(tmp_path: Path) -> 
         await client.close()
 
 
-@each_road
+@each_write_mode
 async def test_a_transaction_counts_when_it_is_committed(
     broker: BrokerController, client: RawClient
 ) -> None:
