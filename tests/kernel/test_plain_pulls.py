@@ -330,7 +330,7 @@ async def test_what_the_sdk_asks_is_plain(codec: SerializeType) -> None:
         assert road.plain_count == 1
 
 
-async def test_a_damaged_record_is_left_to_the_full_road(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_record_is_left_to_the_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     view = RIG.store.commit_log.mapped_files.mapped[0].view
     damaged = bytearray(view)
     damaged[200] ^= 1
