@@ -202,7 +202,8 @@ class BrokerHome:
                     raise
                 log.warning("this replica does not lead yet: %s; trying again", error)
             await sleep(life.peer_clock, RETRY_S)
-        # What is read once at their start, such as the ends of transactions, must be shown by then.
+        # Services of a master read some things once, at their start, such as the ends of
+        # transactions: what the log held when this began must be shown by then.
         while self._may_begin(term) and parts.store.writer.published_offset < end:
             self.shown.clear()
             await self.shown.wait()

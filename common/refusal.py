@@ -23,8 +23,9 @@ try (log, queue files, key index, the journal's frames), is final: `MessageStore
     cut of the log               the log stays as it is                        by the next start
 
 Who ends: a start that has no descriptor or no memory; without room it goes on, so that cleaning can
-make some. A stop, which then is not clean. The log's own write, for its blocks were there before. A
-replica that cannot keep for a whole lease where its own term begins, for another one may lead.
+make some. A stop, which then is not clean. The log's own write: its blocks were there before, so a
+lack of room is a fault of the disk. A replica that cannot keep for a whole lease where its own term
+begins, for another one may lead.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ cdef bint is_plain_part(const unsigned char* at, Py_ssize_t size) noexcept nogil
 
 
 cdef inline bint asks_for_more(const unsigned char* at, const unsigned char* end) noexcept nogil:
-    """Whether a name begins there that the Python road must look at."""
+    """Whether a name begins there that Python's way must look at."""
     if at[0] == c'T':
         return begins(at, end, TIMER, TIMER_SIZE) or begins(at, end, TRANSACTION, TRANSACTION_SIZE)
     if at[0] == c'D':

@@ -324,7 +324,7 @@ def take_sends(
 
     `peers` are the connections of the frames; the last is that of all that follow. Returns how many
     were taken, the bytes of their frames, their records, units, and answers as `send_answers.Sent`
-    has them. It ends at whatever the Python road must look at: what is not plain or may be wrong, a
+    has them. It ends at whatever Python's way must look at: what is not plain or may be wrong, a
     queue without a lane, and what `room` bytes do not hold. Offsets and counters of the lanes move
     at the end, all at once.
     """

@@ -6,7 +6,7 @@ from skylarkmq.common.errors import StoreError
 
 
 class StoreFullError(StoreError):
-    """No next file: the disk has no room for it, or has not made it yet. This passes."""
+    """No next file: the machine refused it for now, or it is not made yet. This passes."""
 
 
 class NoBufferError(StoreFullError):

@@ -396,7 +396,7 @@ class MessageWriter:
         batch, end_offset = self._log.batch, 0
         started = self._clock.monotonic()
         leaves = self._slow or started > self._flush.slow_at_s or bool(self._later)
-        if self.failure is None:  # else the next log file could not be made
+        if self.failure is None:  # else the store has failed since `begin`
             try:
                 end_offset = batch.write(started if leaves else None)
             except OSError as error:

@@ -45,8 +45,8 @@ def raise_file_limit() -> int:
 def connections_possible(wanted: int, file_limit: int, servers: int) -> int:
     """Return how many connections each of `servers` may have, at most `wanted`.
 
-    A store that cannot open a file has failed, so connections must not take every descriptor: the
-    store keeps FILES_RESERVED of them, of a small limit half, and the pages theirs.
+    A store that cannot open a file refuses messages, so connections must not take every descriptor:
+    the store keeps FILES_RESERVED of them, of a small limit half, and the pages theirs.
 
     Args:
         servers: ports with `maxConnections` of their own: of a broker, a name server, for gRPC.

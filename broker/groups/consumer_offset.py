@@ -211,7 +211,7 @@ class ConsumerOffsetManager(FollowingTable):
             self.on_set(topic, group, queue_id, offset)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have the offset of a group that this broker itself keeps, by what is acknowledged."""
+        """Set a group's offset, forward or back, without telling `on_set`; pop sets its mark so."""
         key = topic, group
         offsets = self.table.get(key, {})
         if offset == offsets.get(queue_id, NO_OFFSET):

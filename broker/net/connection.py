@@ -1,7 +1,7 @@
 """One peer: bytes in, frames to the router, answers out in one write for each loop turn.
 
-The unit of work is one read of the socket. All its frames are handled before anything is written,
-and what they answer leaves in one write; an answer that comes later (after a sync, from a held
+One read of the socket is handled as a whole: all its frames before anything is written, and what
+they answer leaves in one write; an answer that comes later (after a sync, from a held
 pull) joins the others of its loop turn. Two writes for one answer would cost more than the answer.
 
 A peer that reads slowly is treated as `peer_connection.py` tells; beside that:

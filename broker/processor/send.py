@@ -195,7 +195,11 @@ class SendProcessor:
     # The fast path
 
     def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
-        """Handle plain sends from `start` on; return how many, 0 for what is something else."""
+        """Take plain sends from `start` on; return how many, 0 for what is something else.
+
+        One that came alone waits for the kernel (`_take_single`), which may give it back to its
+        connection.
+        """
         kind, header, body = frames[start]
         begins = _BEGINS.get(kind)
         if begins is None or not header.startswith(begins):
@@ -579,9 +583,11 @@ class SendProcessor:
         return self._answers.waiting_count >= self._config.send_thread_pool_queue_capacity
 
     def _check_full(self) -> None:
-        """Refuse what comes while too many sends wait for the disk."""
+        """Refuse what comes while too many sends wait for the disk or for replicas."""
         if self._is_full:
-            why = f"{OVERLOAD}, {self._answers.waiting_count} sends wait for the disk"
+            why = (
+                f"{OVERLOAD}, {self._answers.waiting_count} sends wait for the disk or for replicas"
+            )
             raise refusal(self._stats, "send", "queue_full", f"{why}; sendThreadPoolQueueCapacity")
 
     def _begin(self) -> bool:
@@ -597,7 +603,7 @@ class SendProcessor:
     def end_read(self, connection: Connection) -> None:
         """Commit what was gathered, or leave that to the end of the turn.
 
-        A peer that is the only one to send has nobody to share a commit with.
+        The peer of the read before that sends again is alone, with nobody to share a commit with.
         """
         if self._taking_single:
             return

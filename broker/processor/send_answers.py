@@ -198,7 +198,7 @@ class SendAnswers:
     """Gathers and encodes the answers of sends. Loop thread.
 
     Attributes:
-        waiting_count: sends that wait for the disk, of all connections.
+        waiting_count: sends that wait for the disk or for replicas, of all connections.
     """
 
     def __init__(

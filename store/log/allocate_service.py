@@ -188,7 +188,7 @@ class AllocateService:
         return mapped
 
     def refused(self, error: OSError) -> Exception:
-        """Return what a roll raises for an error: there was no room for now, or it is final."""
+        """Return what a roll raises for an error: it was refused for now, or it is final."""
         refused = refusal(error)
         if refused is None:
             return error

@@ -12,8 +12,8 @@ a file: the third newest one after a clean stop, or the newest that is old enoug
 
 The walk checks each record: sizes, magic, body CRC, and the physical offset inside it, so a
 leftover of another place or time is not taken for a record. It ends at the first place that holds
-none. What follows was never synced and is cut off, with one exception: when it was on the disk, the
-damage lies inside acknowledged data. Then the start is refused, naming file and byte, and the
+none. What follows is cut off, as it was never synced, unless what is known says that it was: then
+the damage lies inside acknowledged data, the start is refused, naming file and byte, and the
 log is not changed. What was on the disk is everything below the flushed offset that our last run
 has left (`flushed_offset.py`), and below the recovery point; without one, what lies before a sound
 record that is older than the checkpoint's time.

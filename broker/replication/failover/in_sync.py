@@ -58,7 +58,7 @@ class InSyncReplicas:
         self._own_end = 0
         self.members = frozenset(members)
         self.change: SetChange | None = None
-        # Invariant: every member that `state` may name has all bytes below it on its disk.
+        # Invariant: every member that `state` may name has stored all bytes below it.
         self.confirmed = 0
 
     @property

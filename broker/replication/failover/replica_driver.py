@@ -75,7 +75,7 @@ UNSTORED_MAX: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogPlaces:
-    """Where this replica's log begins, where it ends, and how much of it is durable; bytes."""
+    """Where this replica's log begins, ends, and is stored by its flush mode up to; bytes."""
 
     begin: int = 0
     end: int = 0
@@ -132,7 +132,7 @@ class ReplicaHome(Protocol):
         """Tell the operator that this replica stands still for good."""
 
     def looked(self) -> None:
-        """Have what the state machine says now: it has handled an event."""
+        """An event was handled: confirm, refuse and register by what the state machine says now."""
 
     def fail(self, error: BaseException) -> None:
         """End the process: something that cannot fail has failed."""

@@ -10,16 +10,18 @@ named there counts for nothing in that state. MOVES says which state may follow 
     WAITING         a member, and the master's key is gone: its turn to try comes
     CANDIDATE       frozen; swaps `state` to the next term until the revision moves
     TAKING_OVER     has won; writes the term's row
-    MASTER          leads
+    MASTER          leads; clients are served once the home has ended its `lead`
     HANDING_OVER    leads, but takes no sends: the member that shall lead catches up
     HANDED_OVER     has told that member to lead, and leads no more
-    STEPPING_DOWN   was deposed; stops what a master runs
+    STEPPING_DOWN   leads no more, deposed or by itself; stops what a master runs
     HALTED          the engine's state and this log cannot belong together
 
       STARTING -> FOLLOWER <-> WAITING -> CANDIDATE -> TAKING_OVER -> MASTER <-> HANDING_OVER
                      ^ ^                      |             |            |            |
-                     | +----------------------+-------------+            |       HANDED_OVER
-                     +---------------- STEPPING_DOWN <-------------------+------------+
+                     | +----------------------+             |            |       HANDED_OVER
+                     +---------------- STEPPING_DOWN <------+------------+------------+
+
+FOLLOWER -> CANDIDATE, too: its master hands over, or an operator forces it.
 
 Safety needs no clock. It rests on these rules:
 
@@ -162,7 +164,7 @@ class ReplicaState:
 
     @property
     def sends(self) -> Sends:
-        """Whether a send is taken now."""
+        """Whether the set allows sends; the home refuses them until its `lead` has ended, too."""
         if self.state is not State.MASTER or self._term is None:
             return Sends.NOT_MASTER
         enough = len(self._term.in_sync.members) >= self._election.rules.min_in_sync
@@ -463,8 +465,8 @@ class ReplicaState:
         LogMoved: _lead_log,
         Received: _lead_received,
     }
-    # What comes late, from before a change of state, is taken down and leads to nothing.
-    _LATE: ClassVar[_Row] = {
+    # Of those that neither follow nor lead: the lease is kept, all else is noted.
+    _NOTED: ClassVar[_Row] = {
         **_ENGINE,
         Tick: lambda self, _: self._election.tick(),
         Observed: lambda self, event: self._look(event),
@@ -476,24 +478,24 @@ class ReplicaState:
     }
 
     TABLE: ClassVar[dict[State, _Row]] = {
-        State.STARTING: {**_LATE, Observed: _start_observed},
+        State.STARTING: {**_NOTED, Observed: _start_observed},
         State.FOLLOWER: {**_STANDING_BY, Tick: _follow_tick},
         State.WAITING: {**_STANDING_BY, Tick: _wait_tick},
-        State.CANDIDATE: {**_LATE, Frozen: _candidate_frozen, Observed: _candidate_observed},
+        State.CANDIDATE: {**_NOTED, Frozen: _candidate_frozen, Observed: _candidate_observed},
         State.TAKING_OVER: {
-            **_LATE,
+            **_NOTED,
             Observed: _taking_over_observed,
             TermBegun: _taking_over_begun,
         },
         State.MASTER: {**_LEADING, SwitchOver: _on_switch_over},
         State.HANDING_OVER: _LEADING,
         State.HANDED_OVER: {
-            **_LATE,
+            **_NOTED,
             Tick: _handed_over_tick,
             Observed: _handed_over_observed,
         },
         State.STEPPING_DOWN: {
-            **_LATE,
+            **_NOTED,
             LeadingStopped: lambda self, _: self._follow("what only a master runs has stopped"),
         },
         State.HALTED: {},

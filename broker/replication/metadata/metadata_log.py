@@ -101,8 +101,9 @@ class MetadataLog:
     async def start_as_master(self, term: int, store_host: bytes) -> None:
         """Write the tables into the log from now on. The log is this term's, and all is applied.
 
-        Returns when the log holds a whole snapshot on every replica that counts, which is at once
-        but before the first term. Then the services of a master may start, and clients be served.
+        Returns at once where the tables are all that the log says; else, before the first term,
+        when every replica that counts has a whole snapshot. Then the services of a master may
+        start, and clients be served.
 
         Args:
             store_host: packed address, for the records.
