@@ -6,7 +6,8 @@ broker, queue_id, queue_offset, commit_log_offset
 tags, keys                     null without a tag; keys are separated by blanks
 properties                     the application's and RocketMQ's, all texts
 flag, sys_flag, reconsume_times, size, body_crc
-born_at, born_host, stored_at, store_host           times in ISO 8601, UTC
+born_at, born_host, stored_at, store_host           times in ISO 8601, UTC; null for one that no
+                               calendar has
 body, body_encoding            text, json (a value), hex or base64; both null without a body
 body_error                     only where the body cannot be shown: why
 """
@@ -17,11 +18,11 @@ import base64
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.protocol.message import Message
+from skylarkmq.protocol.message import Message, require_text
 from skylarkmq.protocol.properties import RESERVED_NAMES, SHARDING_KEY
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ FIELDS: Final[Mapping[str, Callable[[StoredMessage], JsonValue]]] = {
     "properties": lambda message: {**message.properties},
     "flag": lambda message: message.flag,
     "sys_flag": lambda message: message.sys_flag,
-    "born_at": lambda message: _iso(message.born_at),
+    "born_at": lambda message: _iso(message.stored.born_timestamp),
     "born_host": lambda message: str(message.born_host),
-    "stored_at": lambda message: _iso(message.stored_at),
+    "stored_at": lambda message: _iso(message.stored.store_timestamp),
     "store_host": lambda message: str(message.store_host),
     "reconsume_times": lambda message: message.reconsume_times,
     "size": lambda message: message.size,
@@ -57,6 +58,8 @@ GIVEN: Final = {
     "tags": str, "keys": str, "properties": dict, "flag": int, "body_encoding": str,
 }  # fmt: skip
 """What a message to be sent is made of, beside the body."""
+DEPTH_SLACK: Final = 100
+"""Levels that a row around a body, and the calls that print it, may have."""
 _KINDS: Final = {str: "a text", dict: "an object of texts", int: "a number"}
 
 
@@ -91,13 +94,16 @@ def message_to_send(topic: str, row: object) -> Message:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             raise ValueError(f"{name!r} is no key of a message{f'; {near[0]}?' if near else ''}")
-    if given.get("body") is None and given.get("body_encoding") != "json":
+    if given.get("body") is None and (given.get("body_encoding") != "json" or "body" not in given):
         raise ValueError("the message has no body")
     for name, kind in GIVEN.items():
-        if not isinstance(given.get(name), kind | None):
-            raise ValueError(f"{name} is {_KINDS[kind]}, not {given[name]!r:.40}")
+        value = given.get(name)
+        if not isinstance(value, kind | None) or isinstance(value, bool):
+            raise ValueError(f"{name} is {_KINDS[kind]}, not {value!r:.40}")
     properties: dict[str, str] = given.get("properties") or {}
     try:
+        for value in properties.values():
+            require_text("property value", value)
         return Message(
             topic,
             decoded_body(given.get("body_encoding"), given["body"]),
@@ -154,7 +160,8 @@ def decoded_body(encoding: str | None, body: object) -> bytes:
         ValueError: it is not of that encoding.
     """
     if encoding == "json" or (encoding is None and not isinstance(body, str)):
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
     decode = _DECODERS.get(encoding or "text")
     if decode is None:
         raise ValueError(f"body_encoding is text, json, hex or base64, not {encoding!r}")
@@ -184,7 +191,10 @@ def _value_of(text: str) -> JsonValue:
         value: JsonValue = json.loads(
             text, object_pairs_hook=_object, parse_float=_number, parse_constant=_refused
         )
-        json.dumps(value, ensure_ascii=False).encode()
+        inside: JsonValue = value
+        for _ in range(DEPTH_SLACK):
+            inside = [inside]
+        json.dumps(inside, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("it is too deep") from error
     return value
@@ -212,5 +222,9 @@ def _refused(text: str) -> JsonValue:
     raise ValueError(f"{text} is no number")
 
 
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
+def _iso(time_ms: int) -> str | None:
+    """Return a time as text; None for one that no calendar has, which any producer may write."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -178,16 +178,18 @@ class Moves:
                     log.exception("messages could not be moved to a topic of retries")
                     left = moves
                     self._is_failing = True
-                if left and not self._is_stopped:
+                if left:
                     self._keep(left)
                     break
         finally:
             self._task = None
 
     def _keep(self, moves: list[_Move]) -> None:
-        """Try again later, those aside whose caller wants to know now."""
+        """Try again later, but not after `stop`, nor those whose caller wants to know now."""
         for move in moves:
             move.answer(False)
+        if self._is_stopped:
+            return
         self._waiting.extendleft(move for move in reversed(moves) if move.callback is None)
         if self._waiting:
             self._timer = self._clock.call_at(self._clock.monotonic() + RETRY_S, self._go_on)
@@ -196,7 +198,12 @@ class Moves:
         """Store the copies of messages, and return those that are to be tried again."""
         moves = await self._with_topics(moves)
         copies = await self._copies(moves)
-        current = [(move, inner) for move, inner in copies if move.is_current]
+        current: list[tuple[_Move, MessageInner]] = []
+        for move, inner in copies:
+            if move.is_current:
+                current.append((move, inner))
+            else:
+                move.answer(False)
         left: list[_Move] = []
         while current:
             results = await result_of(put(self._store, [inner for _, inner in current]))

@@ -151,6 +151,8 @@ class Settlement:
         self._timeouts.cancel(delivery)
 
         def answered(is_kept: bool) -> None:
+            if ended.done():
+                return  # a batch that fails answers all, also those who have an answer
             del self._forwarding[key]
             if is_kept:
                 consumption.ended.append(receipt)

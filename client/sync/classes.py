@@ -332,6 +332,12 @@ class ReceivedMessage(StoredMessage, Bound):
 
     __repr__ = StoredMessage.__repr__
 
+    @property
+    def reconsume_times(self) -> int:
+        """How many times it was handed back before."""
+        times: int = self._twin.reconsume_times  # with those that its record does not have
+        return times
+
     @contextmanager
     def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
         """Acknowledge when the block ends; on an error hand it back and let the error through."""
