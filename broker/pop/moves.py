@@ -137,7 +137,11 @@ class Moves:
         target = dlq_topic(group)
         if not delivery.to_dead_letters:
             target = pop_retry_topic(group, delivery.topic, self._retries)
-        self._waiting.append(_Move(delivery, callback, target))
+        move = _Move(delivery, callback, target)
+        if self._is_stopped:  # `PopService.start` finds it
+            move.answer(False)
+            return
+        self._waiting.append(move)
         self._begin()
 
     async def stop(self) -> None:

@@ -114,8 +114,12 @@ class PopService:
             self._arrivals.listen()
         for queue in self.registry.queues():
             for delivery in queue.in_flight.values():
-                if delivery.state is MOVING and delivery.copy_physical == UNKNOWN:
-                    delivery.move_to(RELEASED)  # the copy was not stored
+                if delivery.state is not MOVING or delivery.copy_physical != UNKNOWN:
+                    continue  # else the copy was not stored
+                if delivery.to_dead_letters and not self.registry.has_topic(delivery.topic):
+                    self.moves.add(delivery)  # no receive would ask for it
+                else:
+                    delivery.move_to(RELEASED)
                     self._timeouts.set(delivery, self._timeouts.now_ms())
             self._arrivals.relist(queue)
 

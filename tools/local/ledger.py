@@ -73,7 +73,7 @@ class Ledger:
         if not write:
             ledger = cls()
             if path.exists():
-                ledger._load(path, path.read_bytes(), head)
+                ledger._load(path, _read(path), head)
             yield ledger
             return
         try:
@@ -91,7 +91,7 @@ class Ledger:
                     f"another redrive of {group} is under way: it holds {path}"
                 ) from error
             ledger = cls(file)
-            size = ledger._load(path, path.read_bytes(), head)
+            size = ledger._load(path, _read(path), head)
             file.truncate(size)  # a line that a kill cut counts as not written
             if not size:
                 ledger._write(head)
@@ -160,6 +160,13 @@ def _check_head(path: Path, row: dict[str, Any], head: dict[str, str]) -> None:
             f"{path} is the ledger of another redrive ({as_json(row, indent=None)[:120]}); name "
             "another --ledger"
         )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
 
 
 def _sync_folder(path: Path) -> None:

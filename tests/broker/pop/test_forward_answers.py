@@ -80,3 +80,31 @@ async def test_a_failure_after_an_answer_loses_no_other_move(
     await rig.advance(3)
     (again,) = await rig.receive()
     assert again.attempt == 2
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_what_waits_for_a_deleted_topic_is_a_dead_letter_once(stopped: bool) -> None:
+    old = "%RETRY%G"
+    rig = PopRig().start()
+    rig.topic("U", 1)
+    rig.topic(old, 1)
+    await rig.receive()
+    await rig.receive(topic="U")
+    rig.send(b"u", topic=old, properties=b"RETRY_TOPIC\x01U\x02UNIQ_KEY\x01u")
+    for _ in range(6):
+        assert await rig.receive() == []
+    group = rig.pop.registry.groups[GROUP]
+    assert group.parked.get("U"), group.parked
+    if stopped:
+        stopping = asyncio.create_task(rig.pop.stop())
+        await rig.rest()
+        assert stopping.done()
+    rig.topics.delete("U")
+    await rig.rest()
+    if stopped:
+        rig.pop.start()
+    await rig.advance(5)
+    rig.send(b"other")
+    await rig.receive()
+    await rig.advance(20)
+    assert [m.body for m in rig.stored(DEAD)] == [b"u"]
