@@ -1,7 +1,9 @@
 """Edges of the form of a message in JSON, and of the blocking message."""
 
 import types
+
 import pytest
+
 from skylarkmq.client.message_json import encoded_body, message_to_send
 from skylarkmq.tools.output import as_json
 
@@ -47,9 +49,8 @@ def test_a_time_that_no_calendar_has(born_ms):
 
 
 async def test_the_blocking_message_counts_its_tries_here():
-    from skylarkmq.client.received_message import ReceivedMessage
-    from skylarkmq.client.sync import ReceivedMessage as Blocking
     from skylarkmq.client import Message
+    from skylarkmq.client.sync import ReceivedMessage as Blocking
     from skylarkmq.integrations.faststream.testing import _received
 
     twin = _received(Message("t", b"x"))
