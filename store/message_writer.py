@@ -415,7 +415,7 @@ class MessageWriter:
         stats.bytes_appended += batch.size
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
-        if self._later or not self._releases_at_once:
+        if self._later or not self._releases_at_once or self._queue.waiting:
             self._wait(end_offset, batch.units, done, written, stored)
             return True
         units = batch.units

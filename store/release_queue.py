@@ -23,6 +23,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (GroupCommit
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from skylarkmq.store.log.append import Unit
 from skylarkmq.store.results import Committed, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 
+log = logging.getLogger(__name__)
 # (units, end offset of their batch) -> False when the store has failed over it
 Publish = Callable[[list[Unit], int], bool]
 Arrived = Callable[[list[list[Unit]]], None]  # (the units of some batches)
@@ -55,6 +57,13 @@ class _Waiter(NamedTuple):
     point: Point
     messages: int  # how many are acknowledged by it
     done: Committed
+
+    def tell(self, status: PutMessageStatus) -> None:
+        """Tell it; one that raises harms only itself."""
+        try:
+            self.done(status)
+        except Exception:
+            log.exception("who waited for offset %d of the log failed", self.end_offset)
 
 
 class _Line:
@@ -87,7 +96,7 @@ class _Line:
     def _expire(self) -> None:
         now_s, waiters = self._clock.monotonic(), self._waiters
         while waiters and waiters[0].since_s + self.timeout_s <= now_s:
-            waiters.popleft().done(self.late)
+            waiters.popleft().tell(self.late)
         self._timer = None
         if waiters:
             self._timer = self._clock.call_at(waiters[0].since_s + self.timeout_s, self._expire)
@@ -130,6 +139,7 @@ class ReleaseQueue:
         self.gated = False
         self.acknowledged = 0
         self._releasing = False
+        self._failed = False
 
     @property
     def waiting(self) -> int:
@@ -205,17 +215,21 @@ class ReleaseQueue:
             else:
                 self._unstored.add(waiter)
         for waiter in given_up:
-            waiter.done(PutMessageStatus.UNCONFIRMED)
+            waiter.tell(PutMessageStatus.UNCONFIRMED)
 
     def fail(self) -> None:
         """Refuse everything that waits: the log goes no further."""
+        self._failed = True
         waiters = self._unconfirmed.take() + self._unstored.take() + self._unwritten.take()
         self._held.clear()
         for waiter in waiters:
-            is_shown = waiter.end_offset <= self._shown_offset  # in this very turn
-            waiter.done(
-                PutMessageStatus.PUT_OK if is_shown else PutMessageStatus.SERVICE_NOT_AVAILABLE
-            )
+            waiter.tell(self._outcome(waiter))
+
+    def _outcome(self, waiter: _Waiter) -> PutMessageStatus:
+        """Return what to tell; the store may have failed in this very turn."""
+        if self._failed and waiter.end_offset > self._shown_offset:
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        return PutMessageStatus.PUT_OK
 
     def show_rest(self) -> None:
         """Show what is held and tell nobody: the store ends, and all of it is durable."""
@@ -253,7 +267,7 @@ class ReleaseQueue:
             for waiter in ready:
                 if waiter.messages and waiter.point is not Point.WRITTEN:
                     self._stats.ack_wait.observe_many(now_s - waiter.since_s, waiter.messages)
-                waiter.done(PutMessageStatus.PUT_OK)
+                waiter.tell(self._outcome(waiter))
         return has_shown or bool(ready)
 
     def _show(self) -> bool:

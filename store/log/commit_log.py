@@ -190,8 +190,8 @@ class CommitLog:
         """
         assert self.mapped_files.last is None and offset % self.file_size == 0
         self._first_offset = self.flushed_offset = offset
-        self.writer.rewind(offset)
         self._next_file()
+        self.writer.rewind(offset)
         self._join()
 
     def _resume(self, mapped: MappedFile, patience_s: float | None) -> MappedFile:
