@@ -51,6 +51,7 @@ class Lives:
     Attributes:
         config: of the next life.
         now: the broker as it is now.
+        number: of this life; the first one has 1.
         terms: the rows beside its log.
         recovered_end: of the log, when this life began.
         serves: what a master runs has started.
@@ -76,6 +77,7 @@ class Lives:
         """
         self.config = config
         self.now = make_life(config)
+        self.number = 0
         self.stage = Stage.CLOSED
         self.recovered_end = 0
         self.serves = False
@@ -126,6 +128,7 @@ class Lives:
         self.recovered_end = store.commit_log.wrote_offset
         store.failure_listeners.append(self._on_failure)
         self.serves = False
+        self.number += 1
         self.stage = Stage.OPENED
         if self._links is not None:
             self._attach()

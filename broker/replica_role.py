@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.registration import RegisteredRole
 from skylarkmq.broker.replica_lives import Lives, Stage
 from skylarkmq.broker.replication.failover.replica_driver import ReplicaDriver
@@ -32,7 +31,7 @@ class ReplicaRole:
         self._lives = lives
         self._driver = driver
         self._told: tuple[object, ...] = ()  # what clients were told last
-        self._has_followed: BrokerController | None = None  # the last life that has
+        self._has_followed = 0  # number of the last life that has; a life itself would be kept
 
     def tell(self) -> None:
         """Refuse what this replica must not answer now, and say at name servers what it is."""
@@ -47,12 +46,13 @@ class ReplicaRole:
         elif lives.stage is Stage.FOLLOWING:
             # Without a master it stays: what it shows is confirmed, and may be read.
             if state.is_fed:
-                self._has_followed = life
-            role = RegisteredRole(lives.config.broker_id, 0) if self._has_followed is life else None
+                self._has_followed = lives.number
+            has_followed = self._has_followed == lives.number
+            role = RegisteredRole(lives.config.broker_id, 0) if has_followed else None
         if self.halted:
             role = None
         in_sync = 0 if state.in_sync is None else len(state.in_sync.members)
-        facts = (life, state.state, state.sends, role, is_shown, self.halted, in_sync)
+        facts = (lives.number, state.state, state.sends, role, is_shown, self.halted, in_sync)
         if facts == self._told:
             return
         self._told = facts

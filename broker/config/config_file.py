@@ -301,7 +301,9 @@ def _file_settings(path: Path, named_by: str = "-c") -> list[tuple[str, Setting]
 def _environment_settings(
     environment: Mapping[str, str], keys: Mapping[str, Key]
 ) -> tuple[dict[str, Setting], list[str]]:
-    by_variable = {variable_of(key): key for key in (*keys, *JAVA_ONLY, *GONE)}
+    by_variable = {variable_of(key): key for key in (*keys, *JAVA_ONLY)}
+    if keys is KEYS:  # a name server may share the environment of a broker
+        by_variable |= {variable_of(key): key for key in GONE}
     by_variable |= {variable_of(key): name for key, name in ALIASES.items() if name in keys}
     settings: dict[str, Setting] = {}
     unknown: list[str] = []
@@ -327,7 +329,7 @@ def _near_variable(variable: str, text: str, known: Iterable[str]) -> str | None
     """Return the variable of a key that this one looks like; None: somebody else's."""
     if _OF_A_SERVICE.search(variable) or _SERVICE_ADDRESS.match(text):
         return None
-    if variable in map(variable_of, (*KEYS, *NAMESRV_KEYS)):
+    if variable in map(variable_of, (*KEYS, *NAMESRV_KEYS, *GONE)):
         return None  # of the other server, whose environment this one shares
     by_letters = {_letters(name): name for name in known}
     near = difflib.get_close_matches(

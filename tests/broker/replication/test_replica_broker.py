@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import shutil
+import weakref
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -176,6 +178,30 @@ async def test_a_planned_switch_over_costs_no_send(tmp_path: Path) -> None:
         await until(lambda: len(bodies_of(old)) == 201, "a follower shows what is confirmed")
         assert old.life is not life
         assert old.life.since_ms == since_ms, "no restart of the process, which alerts count"
+
+
+@pytest.mark.slow
+async def test_a_life_that_ended_is_let_go_while_there_is_no_master(tmp_path: Path) -> None:
+    async with replica_set(tmp_path) as replicas:
+        for number in (1, 2):
+            await replicas.start(number)
+        first = await replicas.led()
+        await replicas.in_sync(1, 2)
+        replica = replicas.replicas[first]
+        old = weakref.ref(replica.life)
+        replicas.ways[first].sends = False
+        await replicas.kill(3 - first)
+
+        def has_next() -> bool:
+            return replica.life is not old() and replica.lives.stage is Stage.OPENED
+
+        await until(has_next, "the next life")
+
+        def is_let_go() -> bool:
+            gc.collect()
+            return old() is None
+
+        await until(is_let_go, "the tables and the store of the one before are gone")
 
 
 async def _send_many(sends: Producer, count: int) -> list[SendResult]:
