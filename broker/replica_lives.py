@@ -48,6 +48,8 @@ class Stage(Enum):
 class Lives:
     """The broker of a replica. Loop thread.
 
+    Its size is one idea: one life after another, with what must go over from each to the next.
+
     Attributes:
         config: of the next life.
         now: the broker as it is now.

@@ -304,6 +304,7 @@ class MessageWriter:
         if self.gated:
             self._queue.give_up()
             self._queue.show_rest()
+        self._flush.tell_synced()
 
     def fail(self, error: BaseException) -> None:
         """Write and flush no more."""
@@ -481,7 +482,9 @@ class MessageWriter:
             self._flush.flush()
         elif self._flush_woken:
             self._flush.wake()
-        self._advance()
+        waits_for_disk = self._acknowledges is not Point.WRITTEN and written is None
+        if not waits_for_disk or self._log.stored_offset >= end_offset:
+            self._advance()
 
     def _advance(self) -> None:
         """Show and answer what the log has passed; say so, if more of it is stored."""

@@ -105,6 +105,8 @@ class _Line:
 class ReleaseQueue:
     """Holds batches and waiters until the log has passed their points. Loop thread.
 
+    Its size is one idea: three points of one log, passed in one order.
+
     Attributes:
         stored_offset: up to where the log is stored, as `advance` was told.
         gated: nothing above the confirmed offset is shown.

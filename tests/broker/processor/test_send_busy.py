@@ -95,8 +95,8 @@ async def test_sends_that_wait_for_the_disk_are_bounded_over_all_connections(
         answers = [await client.answer(opaque) for client, opaque in opaques]
         assert [answer.code for answer in answers] == [0] * 50 + [2] * 100
         assert answers[-1].remark == (
-            "[OVERLOAD]system busy, start flow control for a while, 50 sends wait for the disk; "
-            "sendThreadPoolQueueCapacity"
+            "[OVERLOAD]system busy, start flow control for a while, 50 sends wait for the disk or "
+            "for replicas; sendThreadPoolQueueCapacity"
         )
         offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers[:50]]
         assert offsets == list(range(1, 51))
