@@ -47,6 +47,8 @@ LIST_COLUMNS: Final[Columns] = {
 OUTCOME_COLUMNS: Final[Columns] = {
     "STATUS": "status", "OFFSET ID": "offset_msg_id", "TARGET": "target", "ERROR": "error",
 }  # fmt: skip
+LETTER_KEYS: Final = ("msg_id", "offset_msg_id", "broker", "queue_id", "queue_offset")
+"""What an outcome says of its letter."""
 OUTCOMES: Final = ("sent", "found", "would_send", "failed", "unknown", "sent_before")
 since_option = click.option(
     "--since", type=Moment(), help="Given up then or later: a time, or 10m for ten minutes ago."
@@ -323,9 +325,9 @@ class _Redrive:
     def _add(self, letter: StoredMessage, status: str, target: str, error: str = "") -> None:
         self._counts[status] += 1
         if status != "sent":
-            about = ("msg_id", "offset_msg_id", "queue", "queue_offset")
-            row = {name: value for name, value in letter.to_json().items() if name in about}
-            self._shown.append({**row, "target": target, "status": status, "error": error})
+            row = letter.to_json("none")
+            letter_row = {name: row[name] for name in LETTER_KEYS}
+            self._shown.append({**letter_row, "target": target, "status": status, "error": error})
 
     def report(self, session: Session, path: Path) -> int:
         """Print what came of it; return the exit code."""

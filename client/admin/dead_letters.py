@@ -239,7 +239,7 @@ class DeadLetterAdmin(MessageAdmin):
             masters = await self._masters(brokers=[broker])
             return MessageQueue(target, broker, 0), masters[broker]
         key = letter.stored.properties.get(names.SHARDING_KEY)
-        queue = queue_of_copy(queues, key, letter.queue.broker_name, letter.queue_offset)
+        queue = _queue_of_copy(queues, key, letter.queue.broker_name, letter.queue_offset)
         return queue, place.masters[queue.broker_name]
 
     async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> int:
@@ -259,7 +259,7 @@ class DeadLetterAdmin(MessageAdmin):
             del properties[names.RETRY_TOPIC]
             properties.pop(names.ORIGIN_MESSAGE_ID, None)
             properties[names.STORE_AGAIN] = "true"  # the topic may know the letter's id
-        header = header_of_copy(
+        header = _header_of_copy(
             queue,
             properties,
             born_ms=stored.born_timestamp,
@@ -288,7 +288,7 @@ class _UnknownError(Exception):
     """Whether a copy is stored is not known."""
 
 
-def queue_of_copy(
+def _queue_of_copy(
     queues: Sequence[MessageQueue], sharding_key: str | None, broker_name: str, queue_offset: int
 ) -> MessageQueue:
     """Return where the copy of a dead letter goes, of a topic's writable queues, at least one.
@@ -301,7 +301,7 @@ def queue_of_copy(
     return near[queue_offset % len(near)]
 
 
-def header_of_copy(
+def _header_of_copy(
     queue: MessageQueue, properties: Mapping[str, str], *, born_ms: int, flag: int, sys_flag: int
 ) -> SendMessageRequestHeader:
     """Return the header with which the copy of a dead letter is sent to a queue."""

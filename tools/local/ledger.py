@@ -27,6 +27,7 @@ import click
 from skylarkmq.client.admin import CopyPlace
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.state_folder import file_name, state_folder
+from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.output import as_json
 
@@ -95,7 +96,7 @@ class Ledger:
             file.truncate(size)  # a line that a kill cut counts as not written
             if not size:
                 ledger._write(head)
-                _sync_folder(path.parent)
+                DiskFiles().sync_folder(path.parent)
             yield ledger
 
     def note(self, letter: LetterKey, state: State, copy: CopyPlace | None) -> None:
@@ -167,11 +168,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from error
-
-
-def _sync_folder(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -29,13 +29,13 @@ written:
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from skylarkmq.broker.replication.metadata.metadata_changes import MetadataChanges
 from skylarkmq.broker.replication.metadata.metadata_follower import MetadataFollower
 from skylarkmq.broker.replication.metadata.metadata_queue import MetadataQueue
 from skylarkmq.broker.replication.metadata.metadata_record import MetadataError
-from skylarkmq.broker.replication.metadata.metadata_snapshots import MetadataSnapshots
+from skylarkmq.broker.replication.metadata.metadata_snapshots import CHECK_S, MetadataSnapshots
 from skylarkmq.broker.replication.metadata.metadata_tables import (
     DeletingRows,
     MetadataTable,
@@ -45,8 +45,6 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.store.message_store import MessageStore
-
-CHECK_S: Final = 1.0
 
 
 class MetadataTables(NamedTuple):

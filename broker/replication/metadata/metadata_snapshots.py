@@ -33,6 +33,7 @@ SNAPSHOT_SHARE: Final = 16
 CHANGES_MAX: Final = 16 << 20
 """Bytes of changes, at least, after which a snapshot makes the next fold short again."""
 CHECK_S: Final = 1.0
+"""How often a master looks whether it can go on with them, or whether one is due."""
 
 
 class MetadataSnapshots:

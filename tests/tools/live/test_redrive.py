@@ -131,6 +131,7 @@ def test_a_redrive_sends_each_letter_once(
     assert counts(said) == {"would_send": 4} and said["dry_run"]
     assert {one["status"] for one in said["outcomes"]} == {"would_send"}
     assert {one["target"] for one in said["outcomes"]} == {f"%RETRY%{group}"}
+    assert {"offset_msg_id", "broker", "queue_id", "queue_offset"} <= said["outcomes"][0].keys()
     assert not Path(said["ledger"]).exists()
     shell("dlq", "redrive", group, code=USAGE)
     said = shell("dlq", "redrive", group, "--limit", "1", "--yes").json
