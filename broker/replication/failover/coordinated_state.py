@@ -18,13 +18,19 @@ replica takes a new id: it is a new one, and a member of nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Final, Self
+
+import msgspec
 
 from skylarkmq.broker.replication.failover.coordination import Entry, Snapshot
-from skylarkmq.broker.replication.failover.terms import Lineage, LineageError, lineage_of
+from skylarkmq.broker.replication.failover.terms import (
+    Lineage,
+    LineageError,
+    last_term,
+    lineage_of,
+)
 
 STATE: Final = "state"
 MASTER: Final = "master"
@@ -35,124 +41,86 @@ SET: Final = "set"
 TERMS_KEPT: Final = 8
 """Rows of the master's lineage that `state` shows."""
 
+_Number = Annotated[int, msgspec.Meta(ge=0)]
+_FromOne = Annotated[int, msgspec.Meta(ge=1)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
 
 class CoordinatedStateError(Exception):
     """A key holds what no broker of this release can have written."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateRecord:
+class _Record(msgspec.Struct, frozen=True, rename="camel"):
+    """The value of one key; the fields that a later release adds are passed over."""
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, key: str, value: bytes) -> Self:
+        """Return the record that a key holds.
+
+        Raises:
+            CoordinatedStateError: it is none.
+        """
+        try:
+            record = msgspec.json.decode(value, type=cls)
+            record.check()
+        except (msgspec.MsgspecError, ValueError, RecursionError, LineageError) as error:
+            raise CoordinatedStateError(
+                f"the key {key!r} of the coordination engine is not ours: {error}; is the prefix "
+                "shared with another program, or written by a later release?"
+            ) from error
+        return record
+
+    def check(self) -> None:
+        """Raise ValueError or LineageError where the fields do not fit together."""
+
+
+class StateRecord(_Record, frozen=True):
     """Who leads, and whom an acknowledgement waits for."""
 
-    term: int  # from 1
-    master: str  # replica id
+    term: _FromOne
+    master: _Text  # replica id
     in_sync: tuple[str, ...]  # replica ids in order, the master among them
-    start: int  # no offset from here on was acknowledged before this term
+    start: _Number  # no offset from here on was acknowledged before this term
     lineage: Lineage = ()  # the last terms of the master's log, this one last
 
-    def to_json(self) -> bytes:
-        return _json(
-            term=self.term,
-            master=self.master,
-            inSync=list(self.in_sync),
-            start=self.start,
-            lineage=[list(row) for row in self.lineage],
-        )
-
-    @classmethod
-    def from_json(cls, value: bytes) -> StateRecord:
-        fields = _Fields(STATE, value)
-        members = tuple(fields.texts("inSync"))
-        master = fields.text("master")
-        if list(members) != sorted(set(members)) or master not in members:
-            raise fields.error(f"{members} are no members in sync, with master {master!r}")
-        term = fields.number("term", least=1)
-        try:
-            lineage = lineage_of(fields.pairs("lineage"))
-        except LineageError as error:
-            raise fields.error(str(error)) from error
-        if not lineage or lineage[-1].term != term:
-            raise fields.error(f"the last of its terms is not {term}")
-        return cls(term, master, members, fields.number("start"), lineage)
+    def check(self) -> None:
+        if list(self.in_sync) != sorted(set(self.in_sync)) or self.master not in self.in_sync:
+            raise ValueError(f"{self.in_sync} are no members in sync, with master {self.master!r}")
+        if last_term(lineage_of(self.lineage)) != self.term:
+            raise ValueError(f"the last of its terms is not {self.term}")
 
 
-@dataclass(frozen=True, slots=True)
-class MasterRecord:
+class MasterRecord(_Record, frozen=True):
     """Who holds the lease of a master."""
 
-    replica: str
-    term: int
-
-    def to_json(self) -> bytes:
-        return _json(replica=self.replica, term=self.term)
-
-    @classmethod
-    def from_json(cls, value: bytes) -> MasterRecord:
-        fields = _Fields(MASTER, value)
-        return cls(fields.text("replica"), fields.number("term", least=1))
+    replica: _Text
+    term: _FromOne
 
 
-@dataclass(frozen=True, slots=True)
-class AliveRecord:
+class AliveRecord(_Record, frozen=True):
     """A replica whose process runs."""
 
-    address: str  # host:port for clients
-    ha_address: str  # host:port for other replicas
-    durable_end: int  # of its log when this was written: later ones are not, it is a hint
-    priority: int = 0  # brokerElectionPriority: the lower one goes first at the same end
-
-    def to_json(self) -> bytes:
-        return _json(
-            address=self.address,
-            haAddress=self.ha_address,
-            durableEnd=self.durable_end,
-            priority=self.priority,
-        )
-
-    @classmethod
-    def from_json(cls, key: str, value: bytes) -> AliveRecord:
-        fields = _Fields(key, value)
-        return cls(
-            fields.text("address"),
-            fields.text("haAddress"),
-            fields.number("durableEnd"),
-            fields.number("priority"),
-        )
+    address: _Text  # host:port for clients
+    ha_address: _Text  # host:port for other replicas
+    durable_end: _Number  # of its log when this was written: later ones are not, it is a hint
+    priority: _Number = 0  # brokerElectionPriority: the lower one goes first at the same end
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRecord:
+class ReplicaRecord(_Record, frozen=True):
     """A replica as it was made; it never changes."""
 
-    broker_id: int
-    log_file_size: int  # bytes; the same on all replicas, or their logs differ
-    format: int
-
-    def to_json(self) -> bytes:
-        return _json(brokerId=self.broker_id, logFileSize=self.log_file_size, format=self.format)
-
-    @classmethod
-    def from_json(cls, key: str, value: bytes) -> ReplicaRecord:
-        fields = _Fields(key, value)
-        return cls(
-            fields.number("brokerId"),
-            fields.number("logFileSize", least=1),
-            fields.number("format", least=1),
-        )
+    broker_id: _Number
+    log_file_size: _FromOne  # bytes; the same on all replicas, or their logs differ
+    format: _FromOne
 
 
-@dataclass(frozen=True, slots=True)
-class SetRecord:
+class SetRecord(_Record, frozen=True):
     """Which set of replicas this is; terms of two sets have the same numbers."""
 
-    id: str
-
-    def to_json(self) -> bytes:
-        return _json(id=self.id)
-
-    @classmethod
-    def from_json(cls, value: bytes) -> SetRecord:
-        return cls(_Fields(SET, value).text("id"))
+    id: _Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +149,9 @@ def view_of(snapshot: Snapshot) -> ClusterView:
     alive = _below(entries, ALIVE)
     return ClusterView(
         snapshot.revision,
-        None if state is None else StateRecord.from_json(state.value),
+        None if state is None else StateRecord.from_json(STATE, state.value),
         0 if state is None else state.revision,
-        None if master is None else MasterRecord.from_json(master.value),
+        None if master is None else MasterRecord.from_json(MASTER, master.value),
         0 if master is None else master.lease,
         {name: AliveRecord.from_json(entry.key, entry.value) for name, entry in alive.items()},
         {name: entry.lease for name, entry in alive.items()},
@@ -191,63 +159,9 @@ def view_of(snapshot: Snapshot) -> ClusterView:
             name: ReplicaRecord.from_json(entry.key, entry.value)
             for name, entry in _below(entries, REPLICAS).items()
         },
-        "" if of_set is None else SetRecord.from_json(of_set.value).id,
+        "" if of_set is None else SetRecord.from_json(SET, of_set.value).id,
     )
 
 
 def _below(entries: Mapping[str, Entry], prefix: str) -> dict[str, Entry]:
     return {key[len(prefix) :]: entry for key, entry in entries.items() if key.startswith(prefix)}
-
-
-def _json(**fields: object) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-class _Fields:
-    """The fields of one value, each checked as it is taken."""
-
-    def __init__(self, key: str, value: bytes) -> None:
-        self._key = key
-        try:
-            found: Any = json.loads(value)
-        except ValueError as error:
-            raise self.error(f"no JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise self.error("no JSON object")
-        self._found: dict[str, Any] = found  # pyright: ignore[reportUnknownMemberType]
-
-    def error(self, why: str) -> CoordinatedStateError:
-        return CoordinatedStateError(
-            f"the key {self._key!r} of the coordination engine is not ours: {why}; is the prefix "
-            "shared with another program, or written by a later release?"
-        )
-
-    def number(self, name: str, least: int = 0) -> int:
-        value = self._found.get(name)
-        if type(value) is not int or value < least:
-            raise self.error(f"{name} is {value!r}, not a whole number from {least}")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self._found.get(name)
-        if not isinstance(value, str) or not value:
-            raise self.error(f"{name} is {value!r}, not a text")
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        values = self._list(name)
-        if not all(isinstance(value, str) for value in values):
-            raise self.error(f"{name} is {values!r}, not a list of texts")
-        return values
-
-    def pairs(self, name: str) -> list[list[Any]]:
-        values = self._list(name)
-        if not all(isinstance(value, list) for value in values):
-            raise self.error(f"{name} is {values!r}, not a list of pairs")
-        return values
-
-    def _list(self, name: str) -> list[Any]:
-        value: Any = self._found.get(name)
-        if not isinstance(value, list):
-            raise self.error(f"{name} is {value!r}, not a list")
-        return value  # pyright: ignore[reportUnknownVariableType]

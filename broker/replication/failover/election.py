@@ -11,7 +11,9 @@ a process that has ended, binds the key to a lease under which no swap was ever 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from skylarkmq.broker.replication.failover.coordinated_state import (
     ALIVE,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from skylarkmq.broker.replication.failover.coordinated_state import ClusterView, StateRecord
 from skylarkmq.broker.replication.failover.election import Election

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from skylarkmq.broker.replication.failover.coordinated_state import (
+    STATE,
     AliveRecord,
     ClusterView,
     MasterRecord,
@@ -222,7 +223,7 @@ def test_a_member_takes_over_when_the_masters_key_is_gone() -> None:
     (swap,) = rig.swaps
     assert {condition.key for condition in swap.conditions} == {"state", "alive/a"}
     assert [change.key for change in swap.changes] == ["state", "master"]
-    assert StateRecord.from_json(swap.changes[0].value or b"") == StateRecord(
+    assert StateRecord.from_json(STATE, swap.changes[0].value or b"") == StateRecord(
         4, "a", ("a",), 80, (*LINEAGE, TermStart(4, 80))
     )
 
@@ -250,7 +251,7 @@ def test_an_unknown_outcome_repeats_the_same_swap_until_the_revision_moves() -> 
 def test_a_candidate_that_won_without_an_answer_leads() -> None:
     rig = candidate()
     rig.hear(SwapEnded(1, Swapped.UNKNOWN))
-    won = StateRecord.from_json(rig.swaps[0].changes[0].value or b"")
+    won = StateRecord.from_json(STATE, rig.swaps[0].changes[0].value or b"")
     assert the(BeginTerm, rig.see(view(6, won, "a"))) == BeginTerm(TermStart(4, 80))
 
 
@@ -317,7 +318,7 @@ def test_who_is_outside_of_the_set_leads_by_force_alone() -> None:
     assert rig.machine.state is State.FOLLOWER
     assert the(Freeze, rig.hear(ForceFailover()))
     rig.hear(Frozen(80))
-    assert StateRecord.from_json(rig.swaps[0].changes[0].value or b"").in_sync == ("a",)
+    assert StateRecord.from_json(STATE, rig.swaps[0].changes[0].value or b"").in_sync == ("a",)
 
 
 def test_nobody_is_forced_beside_a_master() -> None:
