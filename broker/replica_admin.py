@@ -10,8 +10,8 @@ from skylarkmq.broker.replica_role import ReplicaRole
 from skylarkmq.broker.replication.failover.coordinated_state import ClusterView
 from skylarkmq.broker.replication.failover.replica_driver import ReplicaDriver
 from skylarkmq.broker.replication.failover.replica_events import ForceFailover, State, SwitchOver
-from skylarkmq.broker.replication.failover.replica_status import OtherReplica, ReplicaStatus
 from skylarkmq.common.errors import StoreError
+from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.remoting.waiting import wait_event
@@ -29,30 +29,31 @@ class ReplicaAdmin:
         self._role = role
         self._is_switching = False
 
-    def status(self) -> ReplicaStatus:
-        driver, state = self._driver, self._driver.state
+    def status(self) -> ReplicaStatusBody:
+        driver, state, config = self._driver, self._driver.state, self._lives.config
         places, view = self._lives.places, driver.engine.view
         record = None if view is None else view.state
-        return ReplicaStatus(
+        return ReplicaStatusBody(
             replica=driver.me,
-            broker_id=self._lives.config.broker_id,
+            broker_id=config.broker_id,
             state=state.state,
             term=0 if record is None else record.term,
             master="" if record is None else record.master,
-            in_sync=() if record is None else record.in_sync,
+            in_sync=[] if record is None else list(record.in_sync),
             start=0 if record is None else record.start,
             end=places.end,
             durable_end=places.durable_end,
             confirmed=state.shown or 0,
+            min_in_sync=config.min_in_sync_replicas,
             mastership_changes=driver.engine.mastership_changes,
-            is_engine_reachable=driver.engine.is_reachable,
+            engine_reachable=driver.engine.is_reachable,
             halted=self._role.halted,
-            others=() if view is None else self._others(view),
+            others=[] if view is None else self._others(view),
         )
 
-    def _others(self, view: ClusterView) -> tuple[OtherReplica, ...]:
+    def _others(self, view: ClusterView) -> list[OtherReplicaBody]:
         in_sync = self._driver.state.in_sync
-        found: list[OtherReplica] = []
+        found: list[OtherReplicaBody] = []
         ids = {self._lives.config.broker_id} | {
             record.broker_id for replica, record in view.replicas.items() if replica in view.alive
         }
@@ -66,15 +67,15 @@ class ReplicaAdmin:
             if in_sync is not None:
                 durable_end = max(durable_end, in_sync.durable_end(replica))
             found.append(
-                OtherReplica(
-                    replica,
-                    None if record is None else record.broker_id,
-                    "" if alive is None else alive.address,
-                    alive is not None,
-                    durable_end,
+                OtherReplicaBody(
+                    replica=replica,
+                    broker_id=None if record is None else record.broker_id,
+                    address="" if alive is None else alive.address,
+                    alive=alive is not None,
+                    durable_end=durable_end,
                 )
             )
-        return tuple(found)
+        return found
 
     async def switch_over(self, target: str) -> None:
         driver, clock = self._driver, self._lives.now.peer_clock

@@ -42,7 +42,6 @@ from skylarkmq.broker.metrics.master_families import master_families
 from skylarkmq.broker.metrics.replica_families import replica_families
 from skylarkmq.broker.processor.send import SendProcessor
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.broker.replication.failover.replica_status import ReplicaStatus
 from skylarkmq.broker.replication.ha.ha_client import HaClient
 from skylarkmq.cli import main as command_line
 from skylarkmq.common.config_fields import (
@@ -54,6 +53,7 @@ from skylarkmq.common.config_fields import (
     key_of,
     keys_of,
 )
+from skylarkmq.protocol.bodies.replica import ReplicaStatusBody
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.spark.log.log_options import LOG_OPTIONS
 from skylarkmq.spark.options import SOURCE_OPTIONS
@@ -246,8 +246,22 @@ def configuration() -> str:
 class AnyReplica:
     """A replica that has metrics."""
 
-    def status(self) -> ReplicaStatus:
-        return ReplicaStatus("", 1, State.MASTER, 0, "", (), 0, 0, 0, 0, 0, True, "", ())
+    def status(self) -> ReplicaStatusBody:
+        return ReplicaStatusBody(
+            broker_id=1,
+            confirmed=0,
+            durable_end=0,
+            end=0,
+            engine_reachable=True,
+            in_sync=[],
+            mastership_changes=0,
+            min_in_sync=1,
+            others=[],
+            replica="",
+            start=0,
+            state=State.MASTER,
+            term=0,
+        )
 
     async def switch_over(self, target: str) -> None:
         raise NotImplementedError(target)

@@ -207,7 +207,7 @@ class Draining:
             self._drained("")
 
     async def _hand_over(self, replica: Replicated) -> None:
-        if replica.status().state is State.MASTER:
+        if replica.status().state == State.MASTER:
             try:
                 await replica.switch_over("")
             except RemoteProtocolError as error:

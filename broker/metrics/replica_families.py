@@ -9,7 +9,8 @@ from prometheus_client.core import Metric
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.metrics.families import FamilyMaker
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.broker.replication.failover.replica_status import ReplicaStatus, Replicated
+from skylarkmq.broker.replication.failover.replica_status import Replicated
+from skylarkmq.protocol.bodies.replica import ReplicaStatusBody
 
 _LEADING = frozenset({State.MASTER, State.HANDING_OVER})
 
@@ -25,7 +26,7 @@ def replica_families(
         "skylarkmq_replica_state",
         "1 for the state in which this replica is, 0 for the others.",
         ("state",),
-        [((state.value,), int(state is status.state)) for state in State],
+        [((state,), int(state == status.state)) for state in State],
     )
     yield ours.gauge(
         "skylarkmq_replica_term",
@@ -56,7 +57,7 @@ def replica_families(
     yield ours.gauge(
         "skylarkmq_replica_engine_reachable",
         "1 while etcd answers this replica.",
-        int(status.is_engine_reachable),
+        int(status.engine_reachable),
     )
     yield ours.gauge(
         "skylarkmq_replica_halted",
@@ -76,7 +77,7 @@ def replica_families(
     )
 
 
-def _others(status: ReplicaStatus, ours: FamilyMaker) -> Iterator[Metric]:
+def _others(status: ReplicaStatusBody, ours: FamilyMaker) -> Iterator[Metric]:
     labels = ("replica", "broker_id")
     rows = [
         ((each.replica, "" if each.broker_id is None else str(each.broker_id)), each)
@@ -86,7 +87,7 @@ def _others(status: ReplicaStatus, ours: FamilyMaker) -> Iterator[Metric]:
         "skylarkmq_replica_alive",
         "1 for another replica whose process runs, as etcd says, 0 for one that is away.",
         labels,
-        [(values, int(each.is_alive)) for values, each in rows],
+        [(values, int(each.alive)) for values, each in rows],
     )
     behind = rows if status.state in _LEADING else []  # others know of published ends alone
     yield ours.gauges(

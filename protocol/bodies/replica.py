@@ -7,30 +7,30 @@ from skylarkmq.protocol.headers.fields import JavaInt, JavaLong
 
 
 class OtherReplicaBody(Body, kw_only=True, frozen=True):
-    """Another replica; `durable_end` as it confirmed it to a master, else as published last."""
+    """Another replica, as the coordination engine and, on a master, its confirmations say."""
 
-    address: str = ""
-    alive: bool
-    broker_id: JavaLong | None = None
-    durable_end: JavaLong
-    replica: str
+    address: str = ""  # for clients, host:port; empty while it is not alive
+    alive: bool  # its lease runs
+    broker_id: JavaLong | None = None  # None: it has not said so yet
+    durable_end: JavaLong  # confirmed in this term; else what it published last
+    replica: str  # its id
 
 
 class ReplicaStatusBody(Body, kw_only=True, frozen=True):
     """Where a replica stands. `state` is one of `failover/replica_events.py`, in plain words."""
 
     broker_id: JavaLong
-    confirmed: JavaLong
+    confirmed: JavaLong  # what may be shown: it survives a failover
     durable_end: JavaLong
     end: JavaLong
-    engine_reachable: bool
-    halted: str = ""
-    in_sync: list[str]
-    master: str = ""
-    mastership_changes: JavaLong
+    engine_reachable: bool  # a read of the coordination engine was answered lately
+    halted: str = ""  # why it stands still for good, empty when it does not
+    in_sync: list[str]  # replica ids of the set that is recorded, in order
+    master: str = ""  # replica id of that term's master, empty before the first
+    mastership_changes: JavaLong  # that it has seen since its start
     min_in_sync: JavaInt
     others: list[OtherReplicaBody]
-    replica: str
-    start: JavaLong
+    replica: str  # its id
+    start: JavaLong  # where that term begins in the log
     state: str
-    term: JavaLong
+    term: JavaLong  # the newest that it knows, 0 before the first

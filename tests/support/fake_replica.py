@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.broker.replication.failover.replica_status import OtherReplica, ReplicaStatus
+from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 
-MASTER = ReplicaStatus(
+
+def other(replica: str, broker_id: int | None, address: str, durable_end: int) -> OtherReplicaBody:
+    """Return another replica, which is alive where it has an address."""
+    return OtherReplicaBody(
+        replica=replica,
+        broker_id=broker_id,
+        address=address,
+        alive=bool(address),
+        durable_end=durable_end,
+    )
+
+
+MASTER = ReplicaStatusBody(
     replica="r1",
     broker_id=1,
     state=State.MASTER,
     term=7,
     master="r1",
-    in_sync=("r1", "r2"),
+    in_sync=["r1", "r2"],
     start=1000,
     end=5000,
     durable_end=4900,
     confirmed=4800,
     mastership_changes=3,
-    is_engine_reachable=True,
+    min_in_sync=2,
+    engine_reachable=True,
     halted="",
-    others=(
-        OtherReplica("r2", 2, "192.0.2.2:10911", is_alive=True, durable_end=4800),
-        OtherReplica("r3", None, "", is_alive=False, durable_end=100),
-    ),
+    others=[other("r2", 2, "192.0.2.2:10911", 4800), other("r3", None, "", 100)],
 )
 """Leads a set of two; a third one is away."""
 FOLLOWER = replace(
@@ -37,10 +48,7 @@ FOLLOWER = replace(
     state=State.FOLLOWER,
     end=4800,
     durable_end=4800,
-    others=(
-        OtherReplica("r1", 1, "192.0.2.1:10911", is_alive=True, durable_end=4000),
-        OtherReplica("r3", None, "", is_alive=False, durable_end=100),
-    ),
+    others=[other("r1", 1, "192.0.2.1:10911", 4000), other("r3", None, "", 100)],
 )
 """Follows it."""
 
@@ -48,17 +56,17 @@ FOLLOWER = replace(
 class FakeReplica:
     """Tells `now`, and does what it is asked when its state allows it."""
 
-    def __init__(self, status: ReplicaStatus = MASTER, **changes: Any) -> None:
+    def __init__(self, status: ReplicaStatusBody = MASTER, **changes: Any) -> None:
         self.now = replace(status, **changes)
         self.asked: list[str] = []
         self.at_risk = 42
 
-    def status(self) -> ReplicaStatus:
+    def status(self) -> ReplicaStatusBody:
         return self.now
 
     async def switch_over(self, target: str) -> None:
         self.asked.append(f"switch over to {target}")
-        if self.now.state is not State.MASTER:
+        if self.now.state != State.MASTER:
             raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, "this is not the master")
         target = target or next(each for each in self.now.in_sync if each != self.now.replica)
         if target not in self.now.in_sync:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.net.handlers import Answer, Call, NoFields, handles, refused
 from skylarkmq.broker.requests.processor import Context, Processor
-from skylarkmq.protocol.bodies.replica import OtherReplicaBody, ReplicaStatusBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.replica import (
@@ -25,7 +24,7 @@ from skylarkmq.protocol.headers.replica import (
 )
 
 if TYPE_CHECKING:
-    from skylarkmq.broker.replication.failover.replica_status import ReplicaStatus, Replicated
+    from skylarkmq.broker.replication.failover.replica_status import Replicated
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +47,7 @@ class AdminReplicaProcessor(Processor):
     @handles(RequestCode.GET_REPLICA_STATUS, NoFields)
     def get_status(self, call: Call[NoFields]) -> Answer:
         """Answer where the replica stands (30001)."""
-        status = self._required().status()
-        return Answer(body_of(status, self._config.min_in_sync_replicas))
+        return Answer(self._required().status())
 
     @handles(RequestCode.SWITCH_OVER, SwitchOverRequestHeader)
     async def switch_over(self, call: Call[SwitchOverRequestHeader]) -> Answer:
@@ -91,33 +89,3 @@ class AdminReplicaProcessor(Processor):
                 ResponseCode.ILLEGAL_OPERATION,
             )
         return replica
-
-
-def body_of(status: ReplicaStatus, min_in_sync: int) -> ReplicaStatusBody:
-    """Return what a replica tells of itself, for the wire."""
-    return ReplicaStatusBody(
-        broker_id=status.broker_id,
-        confirmed=status.confirmed,
-        durable_end=status.durable_end,
-        end=status.end,
-        engine_reachable=status.is_engine_reachable,
-        halted=status.halted,
-        in_sync=list(status.in_sync),
-        master=status.master,
-        mastership_changes=status.mastership_changes,
-        min_in_sync=min_in_sync,
-        others=[
-            OtherReplicaBody(
-                address=each.address,
-                alive=each.is_alive,
-                broker_id=each.broker_id,
-                durable_end=each.durable_end,
-                replica=each.replica,
-            )
-            for each in status.others
-        ],
-        replica=status.replica,
-        start=status.start,
-        state=status.state.value,
-        term=status.term,
-    )

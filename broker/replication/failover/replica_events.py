@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 from skylarkmq.broker.replication.failover.coordinated_state import AliveRecord, ClusterView
@@ -58,7 +58,7 @@ class FailoverRules:
         return self.lease_s / 8
 
 
-class State(Enum):
+class State(StrEnum):
     """Where a replica stands; `replica_state.py` says what each one does."""
 
     STARTING = "starting"

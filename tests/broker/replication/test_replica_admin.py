@@ -173,12 +173,12 @@ READY = [
     MASTER,
     FOLLOWER,
     FakeReplica(state=State.HANDING_OVER).now,
-    FakeReplica(is_engine_reachable=False).now,
-    FakeReplica(in_sync=("r1",)).now,
+    FakeReplica(engine_reachable=False).now,
+    FakeReplica(in_sync=["r1"]).now,
 ]
 
 
-@pytest.mark.parametrize("status", READY, ids=lambda each: each.state.value)
+@pytest.mark.parametrize("status", READY, ids=lambda each: each.state)
 def test_who_leads_or_follows_is_ready(status: object) -> None:
     assert replica_check(status) == ""  # type: ignore[arg-type]
 
@@ -187,20 +187,20 @@ def test_who_stands_still_or_without_a_master_is_not() -> None:
     halted = FakeReplica(FOLLOWER, state=State.HALTED, halted="etcd was emptied").now
     assert "etcd was emptied" in replica_check(halted)
     waiting = FakeReplica(FOLLOWER, state=State.WAITING).now
-    away = FakeReplica(FOLLOWER, others=(MASTER.others[1],), in_sync=("r2", "r3")).now
+    away = FakeReplica(FOLLOWER, others=[MASTER.others[1]], in_sync=["r2", "r3"]).now
     assert replica_check(waiting) == ("there is no master; one of these may become it: r1, r2")
     lost = FakeReplica(
         FOLLOWER,
         state=State.WAITING,
         others=away.others,
-        in_sync=("r2", "r3"),
-        is_engine_reachable=False,
+        in_sync=["r2", "r3"],
+        engine_reachable=False,
     ).now
     assert replica_check(lost) == (
         "there is no master; one of these may become it: r2, r3 (away); "
         "etcd (controllerEndpoints) is not reached"
     )
-    assert replica_check(FakeReplica(FOLLOWER, master="", in_sync=()).now) == (
+    assert replica_check(FakeReplica(FOLLOWER, master="", in_sync=[]).now) == (
         "there is no master yet"
     )
     orphan = FakeReplica(FOLLOWER, master="r3").now

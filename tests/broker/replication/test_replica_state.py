@@ -169,7 +169,7 @@ def test_each_change_of_state_is_logged_with_its_term_and_cause(
 def test_no_state_follows_one_that_it_must_not_follow() -> None:
     assert set(MOVES) == set(State)
     rig = Rig(80, LINEAGE)
-    with pytest.raises(AssertionError, match="MASTER after"):
+    with pytest.raises(AssertionError, match="master after"):
         rig.machine._become(State.MASTER, "no reason")
     assert rig.machine.state is State.STARTING
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.replication.failover.replica_events import State
-from skylarkmq.broker.replication.failover.replica_status import OtherReplica
 from skylarkmq.client import (
     Admin,
     BrokerError,
@@ -41,7 +41,7 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.flags import MASTER_ID
 from tests.client.admin.support import site
 from tests.support.fake_cluster import FakeBroker, FakeCluster
-from tests.support.fake_replica import FOLLOWER, MASTER, FakeReplica
+from tests.support.fake_replica import FOLLOWER, MASTER, FakeReplica, other
 from tests.support.live_broker import live_broker, namesrv_of
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S, until
@@ -79,7 +79,7 @@ async def two_replicas(root: Path, *, is_known: bool = True) -> AsyncIterator[Tw
             Admin(client=client, timeout=LIMIT_S) as admin,
         ):
             address = str(second.advertised)
-            others = (OtherReplica("r2", 2, address, is_alive=True, durable_end=4800),)
+            others = [other("r2", 2, address, 4800)]
             leading = FakeReplica(MASTER, others=others)
             following = FakeReplica(FOLLOWER, others=FOLLOWER.others[:1])
             first.parts.replica, second.parts.replica = leading, following
@@ -109,13 +109,13 @@ async def test_a_set_is_told_with_the_brokers(tmp_path: Path) -> None:
             "",
         )
         assert await two.admin.cluster_health(disk_max=1.0) == ()
-        two.following.now = replace(
+        two.following.now = structs.replace(
             two.following.now,
             state=State.HALTED,
             halted="the logs differ",
-            is_engine_reachable=False,
+            engine_reachable=False,
         )
-        two.leading.now = replace(two.leading.now, in_sync=("r1",))
+        two.leading.now = structs.replace(two.leading.now, in_sync=("r1",))
         found = await two.admin.cluster_health(disk_max=1.0)
         assert [each.kind for each in found] == [
             "too_few_in_sync", "replica_not_in_sync", "replica_halted", "engine_unreachable",
@@ -137,7 +137,7 @@ async def test_who_leads_already_is_not_switched(tmp_path: Path) -> None:
         assert await two.admin.switch_over("broker-a", 1) == Mastership("broker-a", "r1", 7)
         with pytest.raises(NotFound, match=r"no replica 9; known: r1 \(broker id 1\), r2"):
             await two.admin.switch_over("broker-a", 9)
-        two.leading.now = replace(two.leading.now, in_sync=("r1",))
+        two.leading.now = structs.replace(two.leading.now, in_sync=("r1",))
         with pytest.raises(BrokerError, match="r2 is not in sync"):
             await two.admin.switch_over("broker-a", "r2")
         assert two.leading.asked == ["switch over to r2"]
@@ -154,7 +154,7 @@ class LostAnswer(FakeReplica):
         await super().switch_over(target)
         if self.is_done:
             now = self.follower.now
-            self.follower.now = replace(now, state=State.MASTER, term=8, master=now.replica)
+            self.follower.now = structs.replace(now, state=State.MASTER, term=8, master=now.replica)
         assert self.broker._server is not None
         for connection in list(self.broker._server.connections):
             connection.close("starting anew")
@@ -166,8 +166,11 @@ async def test_a_switch_over_whose_answer_is_lost_is_looked_up(tmp_path: Path) -
         replica.broker, replica.follower = two.first, two.following
         two.first.parts.replica = replica
         assert await two.admin.switch_over("broker-a", "r2") == Mastership("broker-a", "r2", 8)
-        replica.is_done, replica.now = False, replace(replica.now, state=State.MASTER, term=8)
-        two.following.now = replace(two.following.now, state=State.FOLLOWER)
+        replica.is_done, replica.now = (
+            False,
+            structs.replace(replica.now, state=State.MASTER, term=8),
+        )
+        two.following.now = structs.replace(two.following.now, state=State.FOLLOWER)
         with pytest.raises(ConnectionFailed):
             await two.admin.switch_over("broker-a", "r2")
 
@@ -179,7 +182,7 @@ async def test_a_failover_is_forced_by_who_accepts_the_loss(tmp_path: Path, way:
         with pytest.raises(ValueError, match="accept_loss=True"):
             await two.admin.failover("broker-a", on=on)
         assert two.following.asked == []
-        two.following.now = replace(two.following.now, state=State.WAITING)
+        two.following.now = structs.replace(two.following.now, state=State.WAITING)
         forced = await two.admin.failover("broker-a", on=on, accept_loss=True)
         assert forced == ForcedFailover("broker-a", "r2", 8, messages_at_risk=42)
         with pytest.raises(BrokerError, match="there is a master"):
