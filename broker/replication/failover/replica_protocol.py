@@ -44,6 +44,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -91,17 +92,14 @@ _HELLO: Final = struct.Struct(">qqI")
 assert _HELLO.size == 20
 _WELCOME: Final = struct.Struct(">qqqI")
 assert _WELCOME.size == 28
-_CONFIRM: Final = struct.Struct(">q")
-assert _CONFIRM.size == 8
 _PART: Final = struct.Struct(">qq")
 assert _PART.size == 16
-_ASKED: Final = struct.Struct(">dq")  # of a Beat and of a Promise
-assert _ASKED.size == 16
 _TEXT: Final = struct.Struct(">H")
 assert _TEXT.size == 2
 _ROW: Final = struct.Struct(">qq")
 assert _ROW.size == 16
 
+PlainMessage = Confirm | Beat | Promise | TakeOver | GoodBye
 NAME_SIZE_MAX: Final = 1024
 WHY_SIZE_MAX: Final = 2048
 """Bytes of a refusal's text; a longer one is cut."""
@@ -121,6 +119,16 @@ class Kind(IntEnum):
     GOOD_BYE = 9
 
 
+_PLAIN: Final[Mapping[type[PlainMessage], tuple[Kind, struct.Struct]]] = MappingProxyType(
+    {
+        Confirm: (Kind.CONFIRM, struct.Struct(">q")),
+        Beat: (Kind.BEAT, struct.Struct(">dq")),
+        Promise: (Kind.PROMISE, struct.Struct(">dq")),
+        TakeOver: (Kind.TAKE_OVER, struct.Struct(">")),
+        GoodBye: (Kind.GOOD_BYE, struct.Struct(">")),
+    }
+)
+"""Messages whose fields, after term and session, are numbers: in the order of the class."""
 _SIZES: Final[Mapping[Kind, tuple[int, int]]] = MappingProxyType(
     {
         Kind.HELLO: (
@@ -129,12 +137,8 @@ _SIZES: Final[Mapping[Kind, tuple[int, int]]] = MappingProxyType(
         ),
         Kind.WELCOME: (_WELCOME.size, _WELCOME.size + ROWS_MAX * _ROW.size),
         Kind.REFUSED: (_TEXT.size, _TEXT.size + WHY_SIZE_MAX),
-        Kind.CONFIRM: (_CONFIRM.size, _CONFIRM.size),
         Kind.PART: (_PART.size + 1, _PART.size + PART_SIZE_MAX),
-        Kind.BEAT: (_ASKED.size, _ASKED.size),
-        Kind.PROMISE: (_ASKED.size, _ASKED.size),
-        Kind.TAKE_OVER: (0, 0),
-        Kind.GOOD_BYE: (0, 0),
+        **{kind: (layout.size, layout.size) for kind, layout in _PLAIN.values()},
     }
 )
 """Bytes of fields and data, least and most; the CRC comes on top."""
@@ -251,9 +255,7 @@ def encode_greeting(identity: Identity, hello: Hello) -> bytes:
     return PREFACE + _frame(Kind.HELLO, hello, fields + _rows(hello.lineage))
 
 
-def encode_message(
-    message: Welcome | Refused | Confirm | Beat | Promise | TakeOver | GoodBye,
-) -> bytes:
+def encode_message(message: Welcome | Refused | PlainMessage) -> bytes:
     """Return the frame of a message; of a Part see `encode_part_head`."""
     match message:
         case Welcome(_, _, point, begin, lineage):
@@ -265,16 +267,10 @@ def encode_message(
             if len(data) > WHY_SIZE_MAX:
                 data = data[:WHY_SIZE_MAX].decode(errors="ignore").encode()
             return _frame(Kind.REFUSED, message, _text(data))
-        case Confirm(_, _, durable_end):
-            return _frame(Kind.CONFIRM, message, _CONFIRM.pack(durable_end))
-        case Beat(_, _, asked_s, confirmed):
-            return _frame(Kind.BEAT, message, _ASKED.pack(asked_s, confirmed))
-        case Promise(_, _, asked_s, durable_end):
-            return _frame(Kind.PROMISE, message, _ASKED.pack(asked_s, durable_end))
-        case TakeOver():
-            return _frame(Kind.TAKE_OVER, message, b"")
-        case GoodBye():
-            return _frame(Kind.GOOD_BYE, message, b"")
+        case _:
+            kind, layout = _PLAIN[type(message)]
+            _, _, *numbers = (getattr(message, name) for name in message.__match_args__)
+            return _frame(kind, message, layout.pack(*numbers))
 
 
 def encode_part_head(part: Part) -> bytes:
@@ -484,37 +480,15 @@ def _refused(fields: _Fields) -> Refused:
     return Refused(fields.term, fields.session, why)
 
 
-def _confirm(fields: _Fields) -> Confirm:
-    (durable_end,) = fields.take(_CONFIRM)
-    fields.close()
-    return Confirm(fields.term, fields.session, durable_end)
-
-
 def _part(fields: _Fields) -> Part:
     offset, confirmed = fields.take(_PART)
     return Part(fields.term, fields.session, offset, fields.close(), confirmed)
 
 
-def _beat(fields: _Fields) -> Beat:
-    asked_s, confirmed = fields.take(_ASKED)
+def _plain(message: type[PlainMessage], layout: struct.Struct, fields: _Fields) -> PlainMessage:
+    numbers = fields.take(layout)
     fields.close()
-    return Beat(fields.term, fields.session, asked_s, confirmed)
-
-
-def _promise(fields: _Fields) -> Promise:
-    asked_s, durable_end = fields.take(_ASKED)
-    fields.close()
-    return Promise(fields.term, fields.session, asked_s, durable_end)
-
-
-def _take_over(fields: _Fields) -> TakeOver:
-    fields.close()
-    return TakeOver(fields.term, fields.session)
-
-
-def _good_bye(fields: _Fields) -> GoodBye:
-    fields.close()
-    return GoodBye(fields.term, fields.session)
+    return message(fields.term, fields.session, *numbers)
 
 
 _READERS: Final[Mapping[Kind, Callable[[_Fields], Greeting | Message]]] = MappingProxyType(
@@ -522,11 +496,7 @@ _READERS: Final[Mapping[Kind, Callable[[_Fields], Greeting | Message]]] = Mappin
         Kind.HELLO: _greeting,
         Kind.WELCOME: _welcome,
         Kind.REFUSED: _refused,
-        Kind.CONFIRM: _confirm,
         Kind.PART: _part,
-        Kind.BEAT: _beat,
-        Kind.PROMISE: _promise,
-        Kind.TAKE_OVER: _take_over,
-        Kind.GOOD_BYE: _good_bye,
+        **{kind: partial(_plain, message, layout) for message, (kind, layout) in _PLAIN.items()},
     }
 )
