@@ -38,8 +38,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -47,7 +48,6 @@ from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
 from skylarkmq.broker.groups.consumer_offset import TOPIC_GROUP_SEPARATOR, ConsumerOffsetManager
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.replication.metadata.metadata_record import DELETING
-from skylarkmq.broker.tables.config_table import ConfigTable, Row
 from skylarkmq.broker.tables.live_config import LiveConfig
 from skylarkmq.broker.tables.persist import Journal
 from skylarkmq.broker.timer.service import TimerMessageService
@@ -62,15 +62,17 @@ from skylarkmq.store.timer.checkpoint import TimerProgress
 log = logging.getLogger(__name__)
 
 Rows = Mapping[str, msgspec.Raw]
-T = TypeVar("T")
 
 
-class MetadataTable(Protocol):
+class MetadataTable(ABC):
     """One table. Loop thread."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
 
+    def __init__(self) -> None:
+        self._touched: dict[str, None] = {}
+
+    @abstractmethod
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
         """Follow the table's changes from now on, or no more.
 
@@ -79,17 +81,27 @@ class MetadataTable(Protocol):
             journal: for the table's file; None: follow no more.
         """
 
+    def _rows(self) -> Mapping[str, Any]:
+        """Return all rows, for `value` and `taken`; the table's own, or a copy."""
+        raise NotImplementedError
+
+    def _touch(self, *keys: str) -> None:
+        self._touched.update(dict.fromkeys(keys))
+
     def touched(self) -> Collection[str]:
         """Return the keys that changed since the last call."""
-        ...
+        keys, self._touched = self._touched, {}
+        return keys
 
     def value(self, key: str) -> Any:
         """Return a row; None: there is none."""
+        return self._rows().get(key)
 
     def taken(self) -> Iterator[tuple[str, Any]]:
         """Return all rows as they are now, whatever changes before they are read."""
-        ...
+        return iter(dict(self._rows()).items())
 
+    @abstractmethod
     def put(self, key: str, value: msgspec.Raw) -> None:
         """Have a row as the master has it.
 
@@ -97,61 +109,42 @@ class MetadataTable(Protocol):
             msgspec.MsgspecError: it is no such row.
         """
 
+    @abstractmethod
     def remove(self, key: str) -> None:
         """Have no such row any more."""
 
     def replace(self, rows: Rows) -> None:
         """Have these rows and no others."""
+        for key in [key for key, _ in self.taken() if key not in rows]:
+            self.remove(key)
+        for key, value in rows.items():
+            self.put(key, value)
 
 
-def _replace(table: MetadataTable, rows: Rows) -> None:
-    for key in [key for key, _ in table.taken() if key not in rows]:
-        table.remove(key)
-    for key, value in rows.items():
-        table.put(key, value)
-
-
-class _Keys:
-    """The keys that were touched."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-
-    def add(self, *keys: str) -> None:
-        self._keys.update(dict.fromkeys(keys))
-
-    def taken(self) -> Collection[str]:
-        keys, self._keys = self._keys, {}
-        return keys
-
-
-class _NamedRows(Generic[Row]):
+class _NamedRows(MetadataTable):
     """The rows of a table of the configuration, by name."""
 
-    def __init__(self, table: ConfigTable[Row]) -> None:
+    def __init__(self, table: TopicConfigManager | SubscriptionGroupManager) -> None:
+        super().__init__()
         self._table = table
-        self._keys = _Keys()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
         def row_changed(name: str) -> None:
-            self._keys.add(name)
+            self._touch(name)
             changed()
 
-        self._keys.taken()
+        self.touched()
         self._table.row_changed = None if journal is None else row_changed
         self._table.journal = journal
 
-    def touched(self) -> Collection[str]:
-        return self._keys.taken()
+    def _rows(self) -> Mapping[str, Any]:
+        return self._table.table
 
-    def value(self, key: str) -> Row | None:
-        return self._table.table.get(key)
-
-    def taken(self) -> Iterator[tuple[str, Row]]:
-        return iter(self._table.table.copy().items())
+    def remove(self, key: str) -> None:
+        self._table.delete(key)
 
 
-class TopicRows(_NamedRows[TopicConfig]):
+class TopicRows(_NamedRows):
     """Topics by name."""
 
     name = "topics"
@@ -165,14 +158,8 @@ class TopicRows(_NamedRows[TopicConfig]):
         if _is_name("topic", validate_topic(key)) and topic != self.value(key):
             self._topics.follow(msgspec.structs.replace(topic, topic_name=key))
 
-    def remove(self, key: str) -> None:
-        self._topics.delete(key)
 
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
-
-
-class GroupRows(_NamedRows[SubscriptionGroupConfig]):
+class GroupRows(_NamedRows):
     """Consumer groups by name."""
 
     name = "groups"
@@ -186,19 +173,14 @@ class GroupRows(_NamedRows[SubscriptionGroupConfig]):
         if _is_name("group", validate_group(key)) and group != self.value(key):
             self._groups.follow(msgspec.structs.replace(group, group_name=key))
 
-    def remove(self, key: str) -> None:
-        self._groups.delete(key)
 
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
-
-
-class OffsetRows:
+class OffsetRows(MetadataTable):
     """Consumers' offsets by `topic@group`: queue id -> next queue offset."""
 
     name = "offsets"
 
     def __init__(self, offsets: ConsumerOffsetManager) -> None:
+        super().__init__()
         self._offsets = offsets
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
@@ -229,45 +211,35 @@ class OffsetRows:
         topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
         self._offsets.follow(topic, group, {})
 
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
 
-
-class _Compared(Generic[T]):
-    """Rows of a small table, and which of them differ from those that were told last."""
+class _ComparedRows(MetadataTable):
+    """A small table; those of its rows have changed that differ from what was told last."""
 
     def __init__(self) -> None:
-        self._told: dict[str, T] = {}
+        super().__init__()
+        self._told: Mapping[str, Any] = {}
 
-    def touched(self, rows: dict[str, T]) -> Collection[str]:
-        told, self._told = self._told, rows
+    def touched(self) -> Collection[str]:
+        told, self._told = self._told, self._rows()
+        rows = self._told
         return [key for key in {**told, **rows} if told.get(key) != rows.get(key)]
 
 
-class DelayRows:
+class DelayRows(_ComparedRows):
     """The next queue offset to deliver by delay level."""
 
     name = "delay"
 
     def __init__(self, offsets: DelayOffsetTable) -> None:
+        super().__init__()
         self._offsets = offsets
-        self._compared = _Compared[int]()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
-        self._compared.touched(self._rows())  # a snapshot tells them
+        self.touched()  # a snapshot tells them
         self._offsets.journal = journal
 
-    def _rows(self) -> dict[str, int]:
+    def _rows(self) -> Mapping[str, int]:
         return {str(level): offset for level, offset in self._offsets.rows().items()}
-
-    def touched(self) -> Collection[str]:
-        return self._compared.touched(self._rows())
-
-    def value(self, key: str) -> int | None:
-        return self._rows().get(key)
-
-    def taken(self) -> Iterator[tuple[str, int]]:
-        return iter(self._rows().items())
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         self._offsets.set(int(key), msgspec.json.decode(value, type=int))
@@ -275,37 +247,25 @@ class DelayRows:
     def remove(self, key: str) -> None:
         self._offsets.forget(int(key))
 
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
 
-
-class TimerRows:
+class TimerRows(_ComparedRows):
     """How far timed messages are done with: one row."""
 
     name = "timer"
     KEY: Final = "progress"
 
     def __init__(self, timer: TimerMessageService) -> None:
+        super().__init__()
         self._timer = timer
         self._last: TimerProgress | None = None  # that is known: of the master, or of this broker
-        self._compared = _Compared[TimerProgress]()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
-        self._compared.touched(self._rows())  # a snapshot tells them
+        self.touched()  # a snapshot tells them
         self._timer.file.journal = journal
 
-    def _rows(self) -> dict[str, TimerProgress]:
+    def _rows(self) -> Mapping[str, TimerProgress]:
         self._last = self._timer.progress() or self._last
         return {} if self._last is None else {self.KEY: self._last}
-
-    def touched(self) -> Collection[str]:
-        return self._compared.touched(self._rows())
-
-    def value(self, key: str) -> TimerProgress | None:
-        return self._rows().get(key)
-
-    def taken(self) -> Iterator[tuple[str, TimerProgress]]:
-        return iter(self._rows().items())
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         self._last = msgspec.json.decode(value, type=TimerProgress)
@@ -315,7 +275,7 @@ class TimerRows:
 
     def replace(self, rows: Rows) -> None:
         self._last = None
-        _replace(self, rows)
+        super().replace(rows)
 
     def follow(self, follows: bool) -> None:
         """Let the log's files go as another master says, or not."""
@@ -326,33 +286,27 @@ class TimerRows:
         self._timer.take_over(self._last)
 
 
-class ConfigRows:
+class ConfigRows(MetadataTable):
     """Live keys of the configuration that were set while a broker ran: key -> text."""
 
     name = "config"
 
     def __init__(self, live: LiveConfig) -> None:
+        super().__init__()
         self._live = live
-        self._keys = _Keys()
         self._writing: set[asyncio.Task[str]] = set()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
         def kept_changed(keys: frozenset[str]) -> None:
-            self._keys.add(*sorted(keys))
+            self._touch(*sorted(keys))
             changed()
 
-        self._keys.taken()
+        self.touched()
         self._live.kept_changed = None if journal is None else kept_changed
         self._live.journal = journal
 
-    def touched(self) -> Collection[str]:
-        return self._keys.taken()
-
-    def value(self, key: str) -> str | None:
-        return self._live.kept.get(key)
-
-    def taken(self) -> Iterator[tuple[str, str]]:
-        return iter(dict(self._live.kept).items())
+    def _rows(self) -> Mapping[str, str]:
+        return self._live.kept
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         texts = {key: msgspec.json.decode(value, type=str)}
@@ -370,35 +324,26 @@ class ConfigRows:
     def remove(self, key: str) -> None:
         self._live.forget(key)
 
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
 
-
-class DeletingRows:
+class DeletingRows(MetadataTable):
     """Topics whose settings are gone and whose queues are still there; the value is nothing."""
 
     name = DELETING
 
     def __init__(self, deletion: TopicDeletion, topics: TopicConfigManager) -> None:
+        super().__init__()
         self._deletion = deletion
         self._topics = topics
-        self._keys = _Keys()
 
     def connect(self, changed: Callable[[], None], journal: Journal | None) -> None:
-        self._keys.taken()
+        self.touched()
 
     def begun(self, topic: str) -> None:
         """Note a topic whose deletion has begun."""
-        self._keys.add(topic)
+        self._touch(topic)
 
-    def touched(self) -> Collection[str]:
-        return self._keys.taken()
-
-    def value(self, key: str) -> bool | None:
-        return True if key in self._deletion.begun else None
-
-    def taken(self) -> Iterator[tuple[str, bool]]:
-        return iter(dict.fromkeys(self._deletion.begun, True).items())
+    def _rows(self) -> Mapping[str, bool]:
+        return dict.fromkeys(self._deletion.begun, True)
 
     def put(self, key: str, value: msgspec.Raw) -> None:
         if _is_name("topic", validate_topic(key)):
@@ -408,9 +353,6 @@ class DeletingRows:
     def remove(self, key: str) -> None:
         self._deletion.begun.discard(key)
         self._topics.deleting.discard(key)
-
-    def replace(self, rows: Rows) -> None:
-        _replace(self, rows)
 
     def removed(self, topic: str) -> None:
         """Remove the queues of a topic, as the master has done at this place of its log."""
