@@ -42,7 +42,7 @@ class MessageAdmin(AdminBase):
         stop: datetime | None = None,
         limit: int = 64,
     ) -> list[StoredMessage]:
-        """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
+        """Return messages of a topic, oldest first, `limit` at most: of many, the newest ones
         by key or id, the first ones by time alone.
 
         Keys and ids come from the brokers' index, which forgets old ones and is a moment late;

@@ -341,7 +341,7 @@ class Consumer(OnClient):
         max_records: int = 500,
         timeout: float | None = 0.0,  # noqa: ASYNC109
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
-        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
+        """Return the next messages by queue; with `ack="auto"` what came before is done now.
 
         Args:
             max_records: how many at most, over all queues.

@@ -100,7 +100,7 @@ class SimpleConsumer(OnClient):
     # Life
 
     async def start(self) -> None:
-        """Find the brokers of the topics and tell them of this member; does nothing when started.
+        """Find the topics' brokers and tell them of this member; does nothing when started.
 
         Raises:
             ConnectionFailed: no name server can be reached.

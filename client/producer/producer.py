@@ -276,7 +276,7 @@ class Producer(OnClient):
         selector: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Outcome]:
-        """Send any messages in as few requests as possible; return the outcome of each, in order.
+        """Send messages in as few requests as possible; return the outcome of each, in order.
 
         They are grouped by topic, and by queue where a sharding key or the selector decides. The
         groups are cut into batches of at most 256 KiB and 256 messages. A message that may not be

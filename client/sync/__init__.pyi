@@ -87,62 +87,27 @@ class Admin:
         unanswered: dict[str, Unanswered] | None = None,
     ) -> None: ...
     def access_files(self, broker: str) -> tuple[AccessFile, ...]:
-        """Return a broker's files of access control, and how often administrators changed them.
-
-        Raises:
-            BrokerError: it has no access control.
-            NotFound: no broker of that name is registered.
-        """
+        """Return a broker's files of access control, and how often administrators changed them."""
 
     def access_rules(self, broker: str) -> AccessRules:
-        """Return a broker's white list and its accounts, without their secrets.
-
-        Raises:
-            NotSupported: it does not answer that, as RocketMQ 4.9.8.
-            BrokerError: it has no access control.
-            NotFound: no broker of that name is registered.
-        """
+        """Return a broker's white list and its accounts, without their secrets."""
 
     def allow_writes(self, broker: str) -> int:
         """Undo `stop_writes`; return how many topics changed."""
 
     def broker_config(self, broker: str) -> dict[str, str]:
-        """Return all settings of a broker by RocketMQ's names.
-
-        Raises:
-            NotFound: no broker of that name is registered.
-        """
+        """Return all settings of a broker by RocketMQ's names."""
 
     def broker_progress(
         self, broker: str, *, order_only: bool = False
     ) -> tuple[GroupProgress, ...]:
-        """Return how far all groups of one broker are there, of the client's namespace only.
-
-        Args:
-            order_only: in order topics alone.
-
-        Raises:
-            NotFound: no broker of that name is registered.
-        """
+        """Return how far all groups of one broker are there, of the client's namespace only."""
 
     def broker_runtime(self, broker: str, *, broker_id: int = MASTER_ID) -> BrokerRuntime:
-        """Return what a broker counts and measures.
-
-        Args:
-            broker: its name; or the address of a process, host:port, whatever its id.
-            broker_id: of a slave; default: the master.
-
-        Raises:
-            NotFound: no broker of that name and id, or address, is registered.
-        """
+        """Return what a broker counts and measures."""
 
     def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Give group `target` the offsets of `source`, in one topic or in all it has consumed.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-            NotFound: there is no group `source`.
-        """
+        """Give group `target` the offsets of `source`, in one topic or in all it has consumed."""
 
     def cluster(self) -> ClusterSummary:
         """Return the brokers that are registered."""
@@ -150,34 +115,13 @@ class Admin:
     def cluster_health(
         self, *, behind_max: int = BEHIND_MAX, disk_max: float = DISK_MAX
     ) -> tuple[Problem, ...]:
-        """Return what is wrong with the cluster, each with its cure; empty: all is well.
-
-        Args:
-            behind_max: bytes that a slave may lack.
-            disk_max: part of a disk that may be used, 0 to 1.
-
-        Raises:
-            RocketMQError: no name server answered.
-        """
+        """Return what is wrong with the cluster, each with its cure; empty: all is well."""
 
     def cluster_status(self) -> ClusterStatus:
-        """Ask every name server and every broker, slaves too, how it is.
-
-        Raises:
-            RocketMQError: no name server answered.
-        """
+        """Ask every name server and every broker, slaves too, how it is."""
 
     def consume_directly(self, group: str, client_id: str, offset_msg_id: str) -> ConsumedDirectly:
-        """Let one member consume one message now; the group's offsets do not matter.
-
-        Args:
-            offset_msg_id: names the broker that keeps the message and its place there.
-
-        Raises:
-            BrokerError: the message is gone, no such member is connected to its broker, or it did
-                not answer the broker in time.
-            ValueError: no offset id.
-        """
+        """Let one member consume one message now; the group's offsets do not matter."""
 
     def consumers(self, group: str) -> GroupMembers:
         """Return the members of a consumer group, over all brokers; none is no error."""
@@ -199,22 +143,7 @@ class Admin:
         brokers: Sequence[str] | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Create a consumer group; needed only where brokers create none on demand.
-
-        Args:
-            retry_queues: of its retry topic, when the first consumer makes it; `update_topic` of
-                `%RETRY%group` gives it others. 0: a message that is handed back is gone.
-            max_retries: for members that do not name a number of their own.
-            notify_members: tell them at once who comes and goes.
-            orderly: those who pop get a queue's messages one batch after the other.
-            broker_id, broker_id_when_slow: where members read: as long as they keep up, and when
-                they are behind; 0 is the master.
-            cluster, brokers: where; see `create_topic`.
-            exist_ok: leave a group that is there as it is.
-
-        Raises:
-            AlreadyExists: there is such a group on one of the brokers.
-        """
+        """Create a consumer group; needed only where brokers create none on demand."""
 
     def create_topic(
         self,
@@ -231,25 +160,7 @@ class Admin:
         deduplication: DeduplicationWindow | None = None,
         message_type: MessageType | None = None,
     ) -> None:
-        """Create a topic and wait until the name servers tell clients of it.
-
-        Args:
-            queues: to write to, on each broker.
-            read_queues: to read from; default as many.
-            perm: letters r, w and x (topics made on demand inherit), or "" for none of them.
-            order: an order topic keeps its queues in the route while a broker is away.
-            sys_flag: bits that RocketMQ keeps for units: 1 of a unit, 2 subscribed by one.
-            cluster: on all its brokers; needed when the name server knows several clusters.
-            brokers: on these, by name.
-            exist_ok: leave a topic that is there as it is.
-            deduplication: each broker stores a message of the same unique key once within it.
-            message_type: what clients of RocketMQ 5 may send; SkylarkMQ's default is any.
-
-        Raises:
-            AlreadyExists: there is such a topic on one of the brokers.
-            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was created.
-            RequestTimeout: created, but a name server does not know it in time.
-        """
+        """Create a topic and wait until the name servers tell clients of it."""
 
     def dead_letters(
         self,
@@ -259,45 +170,20 @@ class Admin:
         stop: datetime | None = None,
         after: Mapping[MessageQueue, int] | None = None,
     ) -> MessageScan:
-        """Go through a group's dead letters: `for letter in admin.dead_letters(...)`.
-
-        Args:
-            start, stop: given up at `start` or later, before `stop`.
-            after: go on there: `progress.positions` of an earlier scan.
-
-        Raises:
-            NotFound: a queue of `after` is not there, as while its broker is away; at the first
-                letter.
-            RouteNotFound: no broker is registered with the name server; at the first letter.
-        """
+        """Go through a group's dead letters: `for letter in admin.dead_letters(...)`."""
 
     def deduplication_windows(self, topic: str) -> dict[str, DeduplicationWindow | None]:
-        """Return the deduplication window of a topic on each broker; None: it has none there.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
+        """Return the deduplication window of a topic on each broker; None: it has none there."""
 
     def delayed(
         self, *, topic: str | None = None, limit: int = LIMIT
     ) -> tuple[DelayedMessage, ...]:
-        """Return the messages that wait for their time, the next one first; the first `limit`.
-
-        Args:
-            topic: only those that go there.
-        """
+        """Return the messages that wait for their time, the next one first; the first `limit`."""
 
     def delete_account(
         self, access_key: str, *, cluster: str | None = None, brokers: Sequence[str] | None = None
     ) -> None:
-        """Delete an account; its clients are refused from now on.
-
-        Args:
-            cluster, brokers: where; see `create_topic`.
-
-        Raises:
-            BrokerError: 210, there is none, or no admin would be left.
-        """
+        """Delete an account; its clients are refused from now on."""
 
     def delete_group(
         self,
@@ -308,87 +194,30 @@ class Admin:
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
-        """Delete a group from brokers, default all. Nothing happens to one that is not there.
-
-        Args:
-            remove_offsets: forget where it stands, too.
-            remove_messages: delete its retry topic and its dead letters, too.
-        """
+        """Delete a group from brokers, default all. Nothing happens to one that is not there."""
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic with its messages from all brokers and name servers.
-
-        Args:
-            cluster: only there.
-        """
+        """Delete a topic with its messages from all brokers and name servers."""
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Return settings and members of a group.
-
-        Raises:
-            NotFound: no broker has it.
-        """
+        """Return settings and members of a group."""
 
     def describe_topic(self, topic: str) -> TopicDescription:
-        """Return settings, queues and consumer groups of a topic.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
+        """Return settings, queues and consumer groups of a topic."""
 
     def drain(self, broker: str, *, broker_id: int | None = None) -> Drained:
-        """Take the load off a broker before its process or machine is worked on.
-
-        Args:
-            broker: its name.
-            broker_id: of the process that is meant, as configured; None: the master.
-
-        Raises:
-            NotFound: no such broker, or it does not answer, so that nobody knows what it is.
-            IllegalState: no replica leads now.
-            BrokerError: no other replica of the set can lead.
-        """
+        """Take the load off a broker before its process or machine is worked on."""
 
     def drain_progress(self, broker: str, *, broker_id: int | None = None) -> DrainProgress:
-        """Return how far the drain of a broker of SkylarkMQ is.
-
-        Args:
-            broker: its name.
-            broker_id: of the process that is meant, as configured; None: the master.
-
-        Raises:
-            NotFound: no such broker.
-            NotSupported: it is Apache's, which does not know.
-        """
+        """Return how far the drain of a broker of SkylarkMQ is."""
 
     def failover(self, broker: str, *, on: int | str, accept_loss: bool = False) -> ForcedFailover:
-        """Let a replica lead although messages may be lost: the last resort.
-
-        Args:
-            broker: name of the set.
-            on: which one leads: its broker id, its replica id, or its address, host:port.
-            accept_loss: has to be True.
-
-        Raises:
-            ValueError: `accept_loss` is not said.
-            NotFound: no such broker or replica, or nobody of the set answers.
-            NotSupported: the broker is no set that elects its master.
-            BrokerError: there is a master, or the replica does not reach etcd.
-        """
+        """Let a replica lead although messages may be lost: the last resort."""
 
     def find_copy(
         self, letter: StoredMessage, place: CopyPlace, *, taken: Collection[CopyPlace] = ()
     ) -> CopyPlace | None:
-        """Return where the copy of a dead letter is, None when it is not there.
-
-        Args:
-            place: what `plan_copy` returned before the copy was sent.
-            taken: copies of other letters: two letters may have the same id.
-
-        Raises:
-            NotFound: it cannot be told, because the queue is gone, or no longer goes back so far.
-            RocketMQError: the broker does not answer.
-        """
+        """Return where the copy of a dead letter is, None when it is not there."""
 
     def keep_text(self, namespace: str, key: str, value: str | None) -> None:
         """Let all name servers keep a text; None: forget it."""
@@ -397,71 +226,31 @@ class Admin:
         """Return what the name servers keep in a namespace, by key; nothing is no error."""
 
     def list_groups(self, *, system: bool = False) -> list[str]:
-        """Return the consumer groups that brokers know, sorted; of the client's namespace only.
-
-        Args:
-            system: the brokers' and tools' own groups as well.
-        """
+        """Return the consumer groups that brokers know, sorted; of the client's namespace only."""
 
     def list_topics(
         self, *, cluster: str | None = None, system: bool = False, groups: bool = False
     ) -> list[str]:
-        """Return the topics' names, sorted; those of the client's namespace if it has one.
-
-        Args:
-            cluster: of one cluster.
-            system: the brokers' own topics as well.
-            groups: the groups' retry and dead letter topics as well.
-        """
+        """Return the topics' names, sorted; those of the client's namespace if it has one."""
 
     def member_info(self, group: str, client_id: str, *, stack: bool = False) -> MemberInfo:
-        """Ask a member of a group, through its broker, what it is doing.
-
-        Args:
-            stack: with the stacks of its threads, from Java clients.
-
-        Raises:
-            NotFound: no member of that name is connected.
-            BrokerError: it did not answer the broker in time.
-        """
+        """Ask a member of a group, through its broker, what it is doing."""
 
     def message(self, offset_msg_id: str) -> StoredMessage | None:
-        """Return the message at a place, which an offset id names; None when it is gone.
-
-        Raises:
-            ValueError: no offset id.
-            RocketMQError: a broker does not answer, and none of the others has the message.
-        """
+        """Return the message at a place, which an offset id names; None when it is gone."""
 
     def name_server_config(self) -> dict[str, dict[str, str]]:
-        """Return the settings of each name server by its address.
-
-        Raises:
-            BrokerError: it does not tell them.
-        """
+        """Return the settings of each name server by its address."""
 
     def open_transactions(
         self, *, topic: str | None = None, limit: int = LIMIT
     ) -> tuple[OpenTransaction, ...]:
-        """Return the transactions that have not ended, the oldest first; the first `limit`.
-
-        Args:
-            topic: only those of messages to it.
-        """
+        """Return the transactions that have not ended, the oldest first; the first `limit`."""
 
     def plan_copy(
         self, letter: StoredMessage, group: str, *, to: RedriveTarget = "group"
     ) -> CopyPlace:
-        """Return the queue that a copy of a group's dead letter goes to, and where it ends now.
-
-        Args:
-            to: "group": this group alone gets the copy, whatever the topic; "topic": it goes to the
-                topic that the letter was sent to first, where every group gets it.
-
-        Raises:
-            NotFound: there is nowhere to send it.
-            RocketMQError: a server refuses or does not answer.
-        """
+        """Return the queue that a copy of a group's dead letter goes to, and where it ends now."""
 
     def producer_groups(self) -> dict[str, list[Connection]]:
         """Return all producers by group, over all brokers."""
@@ -470,12 +259,7 @@ class Admin:
         """Return the clients of a producer group, over all brokers; none is no error."""
 
     def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """Return how far a group is in every queue it has consumed, or in those of one topic.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-            NotFound: there is no such group.
-        """
+        """Return how far a group is in every queue it has consumed, or in those of one topic."""
 
     def put_account(
         self,
@@ -491,24 +275,7 @@ class Admin:
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
-        """Make an account, or change what is given of one; the rest stays as it is.
-
-        Args:
-            access_key: 7 characters or more, as the secret (RocketMQ: more than 6).
-            secret_key: needed for a new account, by RocketMQ's brokers each time.
-            admin: may administer. RocketMQ's brokers take None for False.
-            default_topic_right: the right to topics that `topic_rights` does not name.
-            default_group_right: the same for consumer groups.
-            topic_rights: the whole list by topic, in the place of the old one.
-            group_rights: the whole list by consumer group; SUB lets its members receive.
-            white_address: from there the account needs no signature; "" for nowhere.
-            cluster, brokers: where; see `create_topic`.
-
-        Raises:
-            BrokerError: 209, the broker does not take it, for instance as no admin would be left.
-            ValueError: a right that is none, a name that cannot be one, or an empty list, which the
-                protocol cannot tell from none: give one name the right DENY.
-        """
+        """Make an account, or change what is given of one; the rest stays as it is."""
 
     def query(
         self,
@@ -520,19 +287,7 @@ class Admin:
         stop: datetime | None = None,
         limit: int = 64,
     ) -> list[StoredMessage]:
-        """Return messages of a topic, the oldest first, `limit` at most: of many, the newest ones
-        by key or id, the first ones by time alone.
-
-        Args:
-            key: one of a message's keys.
-            msg_id: the id that the producer gave; retries and dead letters, which keep it, are in
-                their own topics.
-            start, stop: stored at `start` or later, before `stop`.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-            ValueError: both `key` and `msg_id`, or nothing to look for.
-        """
+        """Return messages of a topic, oldest first, `limit` at most: of many, the newest ones"""
 
     def redrive_dead_letter(
         self,
@@ -542,12 +297,7 @@ class Admin:
         to: RedriveTarget = "group",
         place: CopyPlace | None = None,
     ) -> RedriveOutcome:
-        """Send a dead letter of a group again. A failure is an outcome.
-
-        Args:
-            to: see `plan_copy`.
-            place: what `plan_copy` returned; None: it is asked now.
-        """
+        """Send a dead letter of a group again. A failure is an outcome."""
 
     def reset_offset(
         self,
@@ -558,23 +308,7 @@ class Admin:
         offset: int | Mapping[MessageQueue, int] | None = None,
         dry_run: bool = False,
     ) -> OffsetReset:
-        """Move a group to another place in a topic, with or without members at work.
-
-        Args:
-            when: to the first message stored then or later, or to the queues'
-                first message ("begin") or after their last one ("end").
-            offset: to that offset of every queue, or of those given; moved into the queue's
-                bounds.
-            dry_run: tell from where to where each queue would go, and change nothing.
-
-        Raises:
-            ValueError: not exactly one of `when` and `offset`.
-            RouteNotFound: there is no such topic.
-            NotFound: there is no such group, or no such queue in the topic.
-            NotSupported: an exact offset, and a broker that moves a group with members by time
-                alone (RocketMQ 4.9); or a queue that is read but not written to any more, in which
-                brokers do not move members. Nothing has changed then.
-        """
+        """Move a group to another place in a topic, with or without members at work."""
 
     def scan(
         self,
@@ -584,34 +318,13 @@ class Admin:
         stop: datetime | None = None,
         after: Mapping[MessageQueue, int] | None = None,
     ) -> MessageScan:
-        """Go through a topic, queue after queue: `for message in admin.scan(...)`.
-
-        Args:
-            start, stop: stored at `start` or later, before `stop`.
-            after: go on there, in these queues only: `progress.positions` of an earlier scan.
-
-        Raises:
-            RouteNotFound: there is no such topic; at the first message.
-            NotFound: a queue of `after` is not there, for instance while its broker is away; at the
-                first message.
-        """
+        """Go through a topic, queue after queue: `for message in admin.scan(...)`."""
 
     def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Change settings of a broker while it runs; it writes them into its file.
-
-        Raises:
-            NotFound: no broker of that name is registered.
-            BrokerError: an unknown key, a bad value, or one that is not to be changed.
-            ValueError: a name or value that has no place in one line.
-        """
+        """Change settings of a broker while it runs; it writes them into its file."""
 
     def set_name_server_config(self, changes: Mapping[str, str]) -> None:
-        """Change settings of all name servers while they run; they write them into their files.
-
-        Raises:
-            BrokerError: a name server does not take them; ours take no key while they run.
-            ValueError: a name or value that has no place in one line.
-        """
+        """Change settings of all name servers while they run; they write them into their files."""
 
     def set_white_list(
         self,
@@ -621,45 +334,18 @@ class Admin:
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
-        """Replace the addresses from which everything is allowed without an account.
-
-        Args:
-            addresses: such as `10.0.0.7`, `192.168.1.*`, `10.0.0.{1,2}`; none: nobody, which
-                RocketMQ's brokers do not take.
-            file: its path on the broker, where there are several (`access_files`); each has a list
-                of its own, and all count. Default: `conf/plain_acl.yml`.
-            cluster, brokers: where; see `create_topic`.
-
-        Raises:
-            BrokerError: 211, an address that is none, or no such file.
-        """
+        """Replace the addresses from which everything is allowed without an account."""
 
     def skip_accumulated(self, group: str, topic: str, *, dry_run: bool = False) -> OffsetReset:
-        """Move a group to the end of a topic: it never consumes the messages that wait now.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
+        """Move a group to the end of a topic: it never consumes the messages that wait now."""
 
     def start(self) -> None:
-        """Connect to a name server; does nothing when started.
-
-        Raises:
-            ConnectionFailed: no name server can be reached.
-            IllegalState: stopped before.
-        """
+        """Connect to a name server; does nothing when started."""
 
     def statistic(
         self, name: str, key: str, *, brokers: Sequence[str] | None = None
     ) -> tuple[Statistic, ...]:
-        """Return what brokers count under a name; who has counted nothing of it is left out.
-
-        Args:
-            name: as RocketMQ calls it: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS
-                and GROUP_GET_SIZE by topic@group, BROKER_PUT_NUMS by cluster.
-            key: of what; names as brokers know them, with the namespace.
-            brokers: by name; default all.
-        """
+        """Return what brokers count under a name; who has counted nothing of it is left out."""
 
     def stop(self) -> None:
         """Close the connections, unless the client is shared."""
@@ -668,50 +354,19 @@ class Admin:
         """Let name servers tell clients not to send to a broker; return how many topics changed."""
 
     def switch_over(self, broker: str, to: int | str | None = None) -> Mastership:
-        """Let another replica of a set lead; return who does.
-
-        Args:
-            broker: name of the set.
-            to: its broker id, or its replica id; None: the one with the most of the log.
-
-        Raises:
-            NotFound: no such broker or replica, or nobody of the set answers.
-            NotSupported: the broker is no set that elects its master.
-            IllegalState: no replica leads now.
-            BrokerError: the replica cannot lead: it is not in sync, or did not take over in time;
-                then the old master leads on.
-        """
+        """Let another replica of a set lead; return who does."""
 
     def topic_groups(self, topic: str) -> list[str]:
-        """Return the groups that have consumed or consume a topic.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
+        """Return the groups that have consumed or consume a topic."""
 
     def topic_route(self, topic: str) -> TopicRoute:
-        """Return what name servers tell clients of a topic: its brokers, slaves too, and queues.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
+        """Return what name servers tell clients of a topic: its brokers, slaves too, and queues."""
 
     def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
-        """Return what clients told of the message with this `msg_id`.
-
-        Args:
-            topic: where they tell it, as brokers know it: namespaces do not part traces.
-
-        Raises:
-            RouteNotFound: there is no trace topic.
-        """
+        """Return what clients told of the message with this `msg_id`."""
 
     def undrain(self, broker: str) -> int:
-        """Undo `drain`: let producers send again; return how many topics changed.
-
-        Raises:
-            NotFound: no such broker.
-        """
+        """Undo `drain`: let producers send again; return how many topics changed."""
 
     def update_group(
         self,
@@ -729,11 +384,7 @@ class Admin:
         cluster: str | None = None,
         brokers: Sequence[str] | None = None,
     ) -> None:
-        """Change what is given, on all brokers that have the group or on those named.
-
-        Raises:
-            NotFound: no broker, or one of `brokers`, has it.
-        """
+        """Change what is given, on all brokers that have the group or on those named."""
 
     def update_topic(
         self,
@@ -748,28 +399,10 @@ class Admin:
         deduplication: DeduplicationWindow | Literal[False] | None = None,
         message_type: MessageType | None = None,
     ) -> None:
-        """Change what is given, on all brokers that have the topic or on those named.
-
-        Args:
-            deduplication: False takes the window away.
-            message_type: what clients of RocketMQ 5 may send; MIXED is anything.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-            NotFound: one of `brokers` does not have it.
-            NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was changed.
-        """
+        """Change what is given, on all brokers that have the topic or on those named."""
 
 class Client:
-    """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread.
-
-        with Client("127.0.0.1:9876") as client:
-            with Producer(client=client) as producer: ...
-
-    After a fork the child's client is another one: it connects anew when it is used, under another
-    client id, and its producers and consumers start anew. One that is not stopped is stopped at the
-    end of the program, which waits five seconds for that at most.
-    """
+    """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -809,29 +442,13 @@ class Client:
         """The tenant whose topics and groups it sees; empty without one."""
 
     def start(self) -> None:
-        """Connect to a name server; does nothing when started already.
-
-        Raises:
-            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
-            IllegalState: stopped before.
-        """
+        """Connect to a name server; does nothing when started already."""
 
     def stop(self) -> None:
         """End the tasks and close all connections. Stop its producers and consumers before."""
 
 class Consumer:
-    """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await.
-
-        with Consumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
-            consumer.run(handle)           # handlers in threads: ack by returning, retry by raising
-            for message in consumer: ...   # or: ack by asking for the next one
-
-    Any thread. `getone`, `getmany` and iteration acknowledge what they gave before (with
-    `ack="auto"`), so one thread uses them; several threads use `run`, or `ack="manual"`.
-    `on_assigned` and `on_revoked` are plain functions, called in a thread and waited for. A handler
-    that is at work when the time of `stop` is over goes on in its thread, though its message is
-    given to another member.
-    """
+    """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -868,18 +485,7 @@ class Consumer:
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage: ...
     def assign(self, queues: Iterable[MessageQueue], selector: Selector | None = None) -> None:
-        """Read these queues and no others, outside the division among the members.
-
-        Args:
-            queues: none gives all up.
-            selector: which messages of them; default all.
-
-        Raises:
-            IllegalState: not started, or the consumer has subscribed to topics.
-            FilterRefused: a broker does not filter so; nothing has changed.
-            RocketMQError: no name server knows where the topics are, or a broker cannot be asked
-                whether it filters so; nothing has changed.
-        """
+        """Read these queues and no others, outside the division among the members."""
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this member owns now, its group's retry topic apart."""
@@ -891,19 +497,10 @@ class Consumer:
         """Return how many messages are held here of each topic, and their stored bytes."""
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit now instead of at the next interval.
-
-        Raises:
-            RocketMQError: a broker did not take it; tried again at the next interval.
-            RebalanceInProgress: a queue is not assigned, or its lock not held at the moment.
-        """
+        """Commit now instead of at the next interval."""
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset of a queue as it is kept; None without one.
-
-        Raises:
-            RocketMQError: the broker cannot be asked.
-        """
+        """Return the group's committed offset of a queue as it is kept; None without one."""
 
     def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""
@@ -911,19 +508,10 @@ class Consumer:
     def getmany(
         self, max_records: int = 500, timeout: float | None = 0.0
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
-        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
-
-        Args:
-            timeout: seconds to wait while there are none; None waits for ever.
-        """
+        """Return the next messages by queue; with `ack="auto"` what came before is done now."""
 
     def getone(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; with `ack="auto"` what was given before is done now.
-
-        Raises:
-            RequestTimeout: none came within `timeout` seconds.
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Return the next message; with `ack="auto"` what was given before is done now."""
 
     @property
     def group(self) -> str:
@@ -944,11 +532,7 @@ class Consumer:
         """Return the paused queues."""
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the queue offset of the next message to be given.
-
-        Raises:
-            RebalanceInProgress: the queue is not assigned.
-        """
+        """Return the queue offset of the next message to be given."""
 
     def reply(
         self,
@@ -960,106 +544,42 @@ class Consumer:
         properties: Mapping[str, str] | None = None,
         timeout: float = 3.0,
     ) -> None:
-        """Reply to a message that was sent as a request (`Producer.request`).
-
-        Args:
-            timeout: seconds.
-
-        Raises:
-            IllegalState: the message is no request, or the consumer is not started.
-            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
-            RequestTimeout: no broker took it in time.
-        """
+        """Reply to a message that was sent as a request (`Producer.request`)."""
 
     def resume(self, *queues: MessageQueue) -> None:
         """Undo `pause`."""
 
     @overload
     def run(self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1) -> None:
-        """Give every message to `handler` until the consumer has stopped.
-
-        Args:
-            handler: a plain function of one message, or with `max_batch` above 1 of a list of
-                messages of one queue; called in one of `concurrency` threads.
-        """
+        """Give every message to `handler` until the consumer has stopped."""
 
     @overload
     def run(self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int) -> None:
-        """Give every message to `handler` until the consumer has stopped.
-
-        Args:
-            handler: a plain function of one message, or with `max_batch` above 1 of a list of
-                messages of one queue; called in one of `concurrency` threads.
-        """
+        """Give every message to `handler` until the consumer has stopped."""
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`; forget what was prefetched or given of the queue before.
-
-        Raises:
-            RebalanceInProgress: the queue is not assigned.
-        """
+        """Go on at `offset`; forget what was prefetched or given of the queue before."""
 
     def seek_to_beginning(self, *queues: MessageQueue) -> None:
-        """Go on at the first message that can still be read; without queues, of all assigned.
-
-        Raises:
-            RebalanceInProgress: a queue that was named is not assigned.
-            RocketMQError: a broker cannot be asked; nothing has moved.
-        """
+        """Go on at the first message that can still be read; without queues, of all assigned."""
 
     def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on with the next message to be stored; without queues, of all assigned.
-
-        Raises:
-            RebalanceInProgress: a queue that was named is not assigned.
-            RocketMQError: a broker cannot be asked; nothing has moved.
-        """
+        """Go on with the next message to be stored; without queues, of all assigned."""
 
     def seek_to_time(self, where: MessageQueue | str, when: datetime) -> None:
-        """Go on with the first message that was stored at `when` or later.
-
-        Args:
-            where: a queue, or a topic: all its queues that are assigned.
-            when: by the broker's clock, to the millisecond.
-
-        Raises:
-            RebalanceInProgress: the queue is not assigned.
-            RocketMQError: a broker cannot be asked; nothing has moved.
-        """
+        """Go on with the first message that was stored at `when` or later."""
 
     def start(self) -> None:
-        """Join the group and take a share of the queues; does nothing when started.
-
-        Raises:
-            ConnectionFailed: no name server can be reached.
-            IllegalState: stopped before, or the client has a consumer in this group already.
-        """
+        """Join the group and take a share of the queues; does nothing when started."""
 
     def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
-        """Leave the group: end the handlers, commit, tell the brokers, close.
-
-        Args:
-            drain: wait for the handlers at work; else cancel them.
-            timeout: seconds for the handlers, and for brokers that do not answer: about a second
-                more, what was not committed by then comes again.
-        """
+        """Leave the group: end the handlers, commit, tell the brokers, close."""
 
     def subscribe(self, topic: str, selector: Selector | None = None) -> None:
-        """Add a topic, or change what is wanted of it from the next pull on.
-
-        Raises:
-            FilterRefused: a broker does not filter so; all stays as it was.
-            IllegalState: queues were assigned by hand.
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Add a topic, or change what is wanted of it from the next pull on."""
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more.
-
-        Raises:
-            IllegalState: queues were assigned by hand.
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Consume a topic no more."""
 
 class MessageScan:
     """An iterator of a topic's messages; see `skylarkmq.client.admin.MessageScan`."""
@@ -1074,13 +594,7 @@ class MessageScan:
         """Leave out the rest of the queue that the last message was of."""
 
 class PeekReader:
-    """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await.
-
-        with PeekReader("orders", namesrv_addr="127.0.0.1:9876", stop="now") as reader:
-            for message in reader: ...
-
-    Any thread. After a fork the child's reader begins at its beginning again.
-    """
+    """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -1103,24 +617,13 @@ class PeekReader:
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
     def start(self) -> None:
-        """Find the queues and where they begin and end; does nothing when started.
-
-        Raises:
-            RouteNotFound: nobody has the topic.
-            FilterRefused: a broker does not filter so.
-            RocketMQError: a broker, with `without` each of them, or no name server can be asked.
-            ConsumerClosed: stopped before.
-        """
+        """Find the queues and where they begin and end; does nothing when started."""
 
     def stop(self) -> None:
         """End the reading; iterations end too."""
 
 class Producer:
-    """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread.
-
-    A `selector` is called in the loop thread: it must be quick and call nothing that blocks. A
-    `check` is a plain function, called in a thread of its own.
-    """
+    """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -1152,16 +655,7 @@ class Producer:
         trace: bool | str = False,
     ) -> None: ...
     def cancel(self, result: SendResult) -> bool:
-        """Take back a message with a `delay` or `deliver_at` of its own while it waits.
-
-        Args:
-            result: what its send returned.
-
-        Raises:
-            IllegalState: not started, or the message waits for no time of its own.
-            NotFound: its broker is away, or has the message no more.
-            RocketMQError: no answer; it may be taken back or not, and another try does no harm.
-        """
+        """Take back a message with a `delay` or `deliver_at` of its own while it waits."""
 
     def flush(self) -> None:
         """Wait until all sends that were started before have ended, with or without an error."""
@@ -1171,11 +665,7 @@ class Producer:
         """Messages sent and not answered yet."""
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of `topic` may be sent to now.
-
-        Raises:
-            RouteNotFound: nobody takes messages of this topic.
-        """
+        """Return the queues that messages of `topic` may be sent to now."""
 
     def reply(
         self,
@@ -1187,39 +677,18 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout: float = 3.0,
     ) -> None:
-        """Reply to a message that a consumer received as a request.
-
-        Raises:
-            IllegalState: the message is no request.
-            ReplyNotDelivered: no broker could hand it on: the client that asked is gone.
-        """
+        """Reply to a message that a consumer received as a request."""
 
     def request(self, message: Message, timeout: float = 3.0) -> Reply:
-        """Send a message that asks for a reply, and return what its consumer replied.
-
-        Args:
-            timeout: seconds for all of it.
-
-        Raises:
-            ReplyTimeout: it was sent, and nobody replied in time.
-            RocketMQError: not sent, or not known to be: see each error.
-        """
+        """Send a message that asks for a reply, and return what its consumer replied."""
 
     def request_nowait(
         self, message: Message, timeout: float = 3.0
     ) -> concurrent.futures.Future[Reply]:
-        """Start a request; the future has what `request` would return or raise.
-
-        Raises:
-            TooManyInFlight: too many messages are in flight, or too many requests wait.
-        """
+        """Start a request; the future has what `request` would return or raise."""
 
     def room(self, size: int = 0) -> None:
-        """Wait until a message of `size` bytes may be started with `send_nowait`.
-
-        Raises:
-            MessageTooLarge: over `max_in_flight_bytes`.
-        """
+        """Wait until a message of `size` bytes may be started with `send_nowait`."""
 
     def send(
         self,
@@ -1230,19 +699,7 @@ class Producer:
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send a message and return where it is; waits first while too much is in flight.
-
-        Args:
-            queue: send it there, and nowhere else.
-            key: messages with equal keys go to one queue, the one that Java's hash selector takes;
-                default: the message's `sharding_key`. Else the queues take turns.
-            selector: called with the writable queues and the message, returns one of them.
-            timeout: seconds for all of it, instead of the producer's `send_timeout`.
-
-        Raises:
-            RocketMQError: not stored, or not known to be: see each error.
-            ValueError: the topic's name is illegal.
-        """
+        """Send a message and return where it is; waits first while too much is in flight."""
 
     def send_batch(
         self,
@@ -1251,13 +708,7 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic to one queue in one request; all are stored, or none.
-
-        Raises:
-            IllegalState: several topics, or several sharding keys and no `queue`, or a delayed
-                message among them.
-            MessageTooLarge: together over `max_message_size`.
-        """
+        """Send messages of one topic to one queue in one request; all are stored, or none."""
 
     def send_many(
         self,
@@ -1266,14 +717,7 @@ class Producer:
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
-        """Send any messages in as few requests as possible; return the outcome of each, in order.
-
-        Args:
-            timeout: seconds for each batch, instead of the producer's `send_timeout`.
-
-        Raises:
-            ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
-        """
+        """Send messages in as few requests as possible; return the outcome of each, in order."""
 
     def send_nowait(
         self,
@@ -1284,16 +728,7 @@ class Producer:
         selector: QueueSelector | None = None,
         timeout: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
-        """Start sending a message; the future has what `send` would return or raise.
-
-        Messages that one thread starts one after the other to one queue are stored in that order,
-        as with `skylarkmq.client.Producer.send_nowait`. Call `room()` before it to stay within the
-        producer's limits.
-
-        Raises:
-            TooManyInFlight: beyond `max_in_flight` or `max_in_flight_bytes`.
-            MessageTooLarge: over `max_message_size`.
-        """
+        """Start sending a message; the future has what `send` would return or raise."""
 
     def send_oneway(
         self,
@@ -1303,18 +738,10 @@ class Producer:
         key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send a message once and ask for no answer: it may be lost, and no error tells of it.
-
-        Raises:
-            RocketMQError: no route, or no connection.
-        """
+        """Send a message once and ask for no answer: it may be lost, and no error tells of it."""
 
     def start(self) -> None:
-        """Connect to a name server and join the producer group; does nothing when started.
-
-        Raises:
-            ConnectionFailed: no name server can be reached.
-        """
+        """Connect to a name server and join the producer group; does nothing when started."""
 
     @property
     def stats(self) -> SendStats:
@@ -1324,16 +751,7 @@ class Producer:
         """Take no more sends, wait for those in flight, `timeout` seconds at most, and close."""
 
     def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
-        """Return a transaction around a message: entered, the message is stored and hidden.
-
-        Args:
-            check: asked about this transaction, as long as this process lives; default: the
-                producer's own.
-
-        Raises:
-            IllegalState: there is no check, the group is the default one, or the message is
-                delayed.
-        """
+        """Return a transaction around a message: entered, the message is stored and hidden."""
 
 class ReceivedMessage(StoredMessage):
     """One message of one queue; `skylarkmq.client.ReceivedMessage` without await. Any thread."""
@@ -1342,43 +760,20 @@ class ReceivedMessage(StoredMessage):
         """Say that it is done. The group's offset moves on when all before it are done too."""
 
     def dead_letter(self, reason: str | None = None) -> None:
-        """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
-
-        Args:
-            reason: kept with the message, as property `DEAD_LETTER_REASON`.
-
-        Raises:
-            RocketMQError: no broker took it; it stays unacknowledged.
-        """
+        """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`."""
 
     def extend(self, seconds: float) -> None:
         """Let `consume_timeout` end `seconds` from now."""
 
     def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
-        """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter.
-
-        Args:
-            delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
-                30 s, 1 m, ... 2 h.
-            delay: instead; up to 2 h. A broker delays by levels, so it is rounded up to the next.
-
-        Raises:
-            RocketMQError: no broker took it; it stays unacknowledged.
-            ValueError: no such delay is possible.
-        """
+        """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter."""
 
     @contextmanager
     def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
         """Acknowledge when the block ends; on an error hand it back and let the error through."""
 
 class SimpleConsumer:
-    """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread.
-
-    with SimpleConsumer("orders", group="billing", namesrv_addr="127.0.0.1:9876") as consumer:
-        for message in consumer.receive(16):
-            handle(message)
-            consumer.ack(message)
-    """
+    """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -1400,25 +795,12 @@ class SimpleConsumer:
         trace: bool | str = False,
     ) -> None: ...
     def ack(self, message: PoppedMessage) -> None:
-        """Say that a message is done: nobody gets it again.
-
-        Raises:
-            ReceiptExpired: its invisible time was over, or it was acknowledged before.
-            RocketMQError: the broker did not take it; see `retryable`.
-        """
+        """Say that a message is done: nobody gets it again."""
 
     def change_invisible_duration(
         self, message: PoppedMessage, duration: float | timedelta
     ) -> None:
-        """Hide a message for another time, from now on; with 0 it comes again at once.
-
-        Args:
-            duration: seconds, or timedelta; 12 hours at most.
-
-        Raises:
-            ReceiptExpired: its invisible time was over, or it was acknowledged before.
-            RocketMQError: the broker did not take it; see `retryable`.
-        """
+        """Hide a message for another time, from now on; with 0 it comes again at once."""
 
     @property
     def group(self) -> str:
@@ -1431,47 +813,19 @@ class SimpleConsumer:
         invisible_duration: float | timedelta | None = None,
         timeout: float | None = None,
     ) -> list[PoppedMessage]:
-        """Return the next messages, of one topic and broker; none when nothing came.
-
-        Args:
-            max_messages: 1 to 32.
-            invisible_duration: in place of the consumer's.
-            timeout: seconds to wait while there is none, in place of `await_duration`.
-
-        Raises:
-            RouteNotFound: nobody has the topics.
-            NotSupported: a broker has no pop consumption (RocketMQ 4.9).
-            RocketMQError: no broker of the topics can be asked, or one refuses; see `retryable`.
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Return the next messages, of one topic and broker; none when nothing came."""
 
     def start(self) -> None:
-        """Find the brokers of the topics and tell them of this member; does nothing when started.
-
-        Raises:
-            ConnectionFailed: no name server can be reached.
-            FilterRefused: a broker does not filter so.
-            IllegalState: the client has a consumer in this group already.
-            ConsumerClosed: stopped before.
-        """
+        """Find the topics' brokers and tell them of this member; does nothing when started."""
 
     def stop(self) -> None:
         """Leave the group. Receives that wait end with ConsumerClosed."""
 
     def subscribe(self, topic: str, selector: Selector | None = None) -> None:
-        """Add a topic, or change what is wanted of it.
-
-        Raises:
-            FilterRefused: a broker does not filter so; all stays as it was.
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Add a topic, or change what is wanted of it."""
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive a topic no more.
-
-        Raises:
-            ConsumerClosed: the consumer has stopped.
-        """
+        """Receive a topic no more."""
 
 class Transaction:
     """One transaction; a context manager, to be entered once. See the asynchronous one."""
@@ -1484,26 +838,14 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None: ...
     def commit(self) -> None:
-        """Let consumers have the message. Never fails: a verdict that is lost is asked for.
-
-        Raises:
-            IllegalState: not begun, or rolled back before.
-        """
+        """Let consumers have the message. Never fails: a verdict that is lost is asked for."""
 
     @property
     def result(self) -> SendResult:
-        """Where the half message is. Consumers get the message under the same `msg_id`.
-
-        Raises:
-            IllegalState: it is not stored yet.
-        """
+        """Where the half message is. Consumers get the message under the same `msg_id`."""
 
     def rollback(self) -> None:
-        """Let nobody have the message. Never fails: a verdict that is lost is asked for.
-
-        Raises:
-            IllegalState: not begun, or committed before.
-        """
+        """Let nobody have the message. Never fails: a verdict that is lost is asked for."""
 
     @property
     def state(self) -> TransactionState | None:
@@ -1514,11 +856,7 @@ class Transaction:
         """What checks will be asked for, `HalfMessage.transaction_id`: the message's id."""
 
     def unknown(self) -> None:
-        """Leave the verdict to the check, or to a later `commit` or `rollback`.
-
-        Raises:
-            IllegalState: not begun, or decided before.
-        """
+        """Leave the verdict to the check, or to a later `commit` or `rollback`."""
 
 __all__ = [
     "Admin",

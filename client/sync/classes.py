@@ -233,7 +233,7 @@ class Consumer(OnClient):
     def getmany(
         self, max_records: int = 500, timeout: float | None = 0.0
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
-        """Return the next messages by queue; with `ack="auto"` what was given before is done now.
+        """Return the next messages by queue; with `ack="auto"` what came before is done now.
 
         Args:
             timeout: seconds to wait while there are none; None waits for ever.

@@ -4,7 +4,8 @@ A class of the facade has an asynchronous twin, which does the work in the loop 
 gives the class a method for each public method of the twin. Such a method waits for the twin's. It
 has the same arguments, the docstring without what is about tasks, and the same result, except that
 an asynchronous object is replaced by its blocking twin. The class itself has what must differ. Type
-checkers and editors read `__init__.pyi`, which is generated from the same classes.
+checkers and editors read `__init__.pyi`, which is generated from the same classes, with the first
+line of each docstring; `help` shows all of it.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Stub:
         for base in bases:
             self.imports[base.__name__] = (base.__module__, base.__name__)
         head = f"class {kind.__name__}({', '.join(base.__name__ for base in bases)}):"
-        body = [doc_text(inspect.getdoc(kind) or "")]
+        body = [doc_text(kind)]
         inherited = {name for base in bases for name in dir(base)}
         for name in sorted(dir(kind), key=lambda name: (not name.startswith("__"), name)):
             public = not name.startswith("_") and name not in inherited
@@ -97,8 +97,7 @@ class Stub:
         node.args, node.returns, node.decorator_list = source.args, source.returns, decorators
         signature = ast.unparse(node).removesuffix("...").rstrip()
         signature = signature.replace(*FUTURES)
-        doc = inspect.getdoc(getattr(kind, name)) or ""
-        body = doc_text(doc) if doc and not name.startswith("__") else "..."
+        body = doc_text(getattr(kind, name)) if not name.startswith("__") else "..."
         return f"{signature}\n{indent(body, '    ')}"
 
     def sources_of(self, kind: type, name: str) -> tuple[list[Any], str]:
@@ -153,9 +152,10 @@ def names_in(node: ast.AST) -> Iterator[ast.Name]:
         yield from [each for each in ast.walk(part) if isinstance(each, ast.Name)]
 
 
-def doc_text(text: str) -> str:
-    quoted = text.replace("\\", "\\\\")
-    return f'"""{quoted}"""' if "\n" not in quoted else f'"""{quoted}\n"""'
+def doc_text(documented: object) -> str:
+    """Return the first line of a docstring; `help` and the reference have all of it."""
+    first = (inspect.getdoc(documented) or "").partition("\n")[0].replace("\\", "\\\\")
+    return f'"""{first}"""' if first else "..."
 
 
 @cache
