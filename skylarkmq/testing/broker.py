@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.broker.controller import BrokerController
@@ -28,7 +28,7 @@ from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.folder import StoreFolder
-from skylarkmq.testing.profiles import ClientSettings, Settings, broker_config, profile_row
+from skylarkmq.testing.profiles import Settings, broker_config, profile_row
 from skylarkmq.testing.wire import WireFaults
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class RunningBroker:
 
     # Clients and what they left
 
-    def client(self, account: str | None = None, **settings: Unpack[ClientSettings]) -> Client:
+    def client(self, account: str | None = None, **settings: Any) -> Client:
         """Return a client of this broker, not started; `settings` are those of `Client`.
 
         Args:

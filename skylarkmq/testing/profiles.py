@@ -1,4 +1,4 @@
-"""What a test's broker and its clients can be set to: size, disk, arguments of `Client`.
+"""What a test's broker can be set to: its size, its disk, its keys.
 
     profile   log file   index slots   syncs   for
     test      16 MiB     4,000         none    nearly everything: starts in milliseconds
@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final
 
 from skylarkmq.broker.config.config_file import PROFILES, Profile, Sources, load_broker_config
 from skylarkmq.broker.config.settings import BrokerConfig
-from skylarkmq.common.clock import Clock
 
 Settings = Mapping[str, str | int | bool]
 
@@ -89,34 +87,3 @@ def broker_config(
 
 def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-if TYPE_CHECKING:  # the SDK is loaded when a test asks for a client
-    from opentelemetry.trace import TracerProvider
-    from prometheus_client import CollectorRegistry
-
-    from skylarkmq.client.config import AddressMap, Codec, Credentials
-    from skylarkmq.remoting.stream import Network
-    from skylarkmq.remoting.tls import ServerHostname, SslSetting
-
-
-class ClientSettings(TypedDict, total=False):
-    """Keyword arguments of `skylarkmq.client.Client`, and of the blocking one."""
-
-    namespace: str | None
-    credentials: Credentials | None
-    ssl: SslSetting
-    server_hostname: ServerHostname
-    client_ip: str | None
-    instance_name: str | None
-    unit_name: str | None
-    codec: Codec
-    request_timeout: float
-    route_refresh: float
-    heartbeat_interval: float
-    address_map: AddressMap | None
-    metrics: CollectorRegistry | None
-    tracer_provider: TracerProvider | None
-    network: Network | None
-    clock: Clock | None
-    random: Random | None

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.common.clock import Clock
@@ -26,7 +26,7 @@ from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.accounts import Account
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
 from skylarkmq.testing.faults import Faults
-from skylarkmq.testing.profiles import ClientSettings, Settings
+from skylarkmq.testing.profiles import Settings
 
 if TYPE_CHECKING:
     from skylarkmq.client import Credentials
@@ -62,7 +62,7 @@ class SyncBroker:
         """What can be made to go wrong."""
         return self.broker.faults
 
-    def client(self, account: str | None = None, **settings: Unpack[ClientSettings]) -> Client:
+    def client(self, account: str | None = None, **settings: Any) -> Client:
         """Return a client of `skylarkmq.client.sync`, not started; else `RunningBroker.client`."""
         from skylarkmq.client.sync import Client
 

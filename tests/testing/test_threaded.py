@@ -16,7 +16,6 @@ from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread, run_broker_sync
-from skylarkmq.testing.profiles import ClientSettings
 from tests.support.patience import LIMIT_S, until_sync
 
 pytestmark = pytest.mark.timing
@@ -66,11 +65,6 @@ def test_a_blocking_client_on_the_test_s_own_thread() -> None:
             message.ack()
         assert message.body == b"hello"
         broker.wait_lag("g")
-
-
-def test_settings_of_a_client_are_those_of_the_sdk() -> None:
-    names = set(inspect.signature(AsyncClient).parameters) - {"namesrv_addr"}
-    assert names == set(ClientSettings.__annotations__)
 
 
 def test_one_broker_serves_one_loop_after_the_other() -> None:
