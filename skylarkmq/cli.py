@@ -53,7 +53,6 @@ COMMANDS: Final = {
     "delay": ("skylarkmq.tools.delay", "delay", "Delayed messages: list, take back."),
     "tx": ("skylarkmq.tools.tx", "tx", "Transactions: list the open ones."),
     "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, redrive, export."),
-    "top": ("skylarkmq.tools.top", "top", "Brokers, topics and groups with their rates, live."),
     "bench": ("skylarkmq.tools.bench", "bench", "Measure sends and reads of a topic."),
     "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),
     "drain": ("skylarkmq.tools.drain", "drain", "Move clients away before a broker is stopped."),
@@ -81,6 +80,7 @@ COMMANDS: Final = {
 REMOVED: Final = {
     "record": "`skylarkmq tail TOPIC -o ndjson` prints messages, `tcpdump` what passes on a port",
     "replay": "`skylarkmq send TOPIC --input json` sends what `skylarkmq tail` has printed",
+    "top": "`group lag --watch`, `cluster status --watch`, `topic stats TOPIC --watch`, `console`",
 }
 
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left
@@ -89,7 +89,7 @@ SECTIONS: Final = {
     "Servers": ("serve", "broker", "namesrv", "console"),
     "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
     "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
-    "Diagnosis": ("health", "drain", "doctor", "top", "bench"),
+    "Diagnosis": ("health", "drain", "doctor", "bench"),
     "Stores": ("store",),
     "This command line": ("context", "completion", "mqadmin"),
 }
