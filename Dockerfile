@@ -10,7 +10,7 @@ FROM python:3.11 AS build
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/skylarkmq \
-    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[cli,compression,tls]'
+    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[compression,tls]'
 
 FROM python:3.11-slim
 ARG VERSION=0.1.0

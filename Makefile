@@ -103,10 +103,10 @@ check: $(VENV)/.dev
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.flights $(ARGS)
 
-pipeline-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
+pipeline-demo: $(VENV)/.demo $(VENV)/.spark
 	$(BIN)/python -m examples.pipeline $(ARGS)
 
-places-demo: $(VENV)/.demo $(VENV)/.spark $(VENV)/.cli
+places-demo: $(VENV)/.demo $(VENV)/.spark
 	$(BIN)/python -m examples.places $(ARGS)
 
 bench: $(VENV)/.core

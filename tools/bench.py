@@ -122,7 +122,7 @@ def send(
 
         async with Producer(client=client, send_timeout=limit_s, compress_over=NEVER) as producer:
             try:
-                with ProgressBar(counts=True) as progress:
+                with ProgressBar() as progress:
                     pace.begin()
                     await asyncio.gather(*(sender(producer, progress) for _ in range(concurrency)))
             finally:  # interrupted, it says what it measured until then
@@ -173,7 +173,7 @@ def consume(
         )  # fmt: skip
         ending = asyncio.timeout(span.total_seconds())
         try:
-            with ProgressBar(counts=True) as progress:
+            with ProgressBar() as progress:
                 async with ending, aclosing(source):
                     async for message in source:
                         if not tally.messages:

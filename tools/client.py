@@ -118,7 +118,7 @@ async def _producers(admin: Admin, group: str | None) -> list[Row]:
 async def _consumers(admin: Admin, group: str | None) -> list[Row]:
     names = [group] if group is not None else await admin.list_groups()
     rows: list[Row] = []
-    with ProgressBar(counts=True) as bar:
+    with ProgressBar() as bar:
         for count, name in enumerate(names, 1):
             rows += _rows("consumer", name, (await admin.consumers(name)).members)
             bar("groups", count, len(names))

@@ -204,7 +204,7 @@ def export(
 
     async def work(client: Client) -> int:
         count = 0
-        with ProgressBar(counts=True) as progress, _opened(file) as stream:
+        with ProgressBar() as progress, _opened(file) as stream:
             async with Admin(client=client, timeout=session.timeout) as admin:
                 scan = _letters(client, admin, group, since, until)
                 async for letter in scan:
@@ -265,7 +265,7 @@ class _Redrive:
             OSError: the ledger cannot be written; nothing is sent after that.
         """
         number = 0
-        with ProgressBar(counts=True) as progress:
+        with ProgressBar() as progress:
             async for letter in scan:
                 key = LetterKey.of(letter)
                 if key in self._ledger.done:

@@ -153,7 +153,7 @@ def lag(session: Session, watch: Watch, group: str | None, topic: str | None) ->
 async def _all_lags(admin: Admin) -> list[Row]:
     names = await admin.list_groups()
     rows: list[Row] = []
-    with ProgressBar(counts=True) as bar:
+    with ProgressBar() as bar:
         for count, name in enumerate(names, 1):
             try:
                 told = await admin.progress(name)
@@ -455,7 +455,7 @@ def delete(
         whole = f" with {' and '.join(parts)}" if parts else ""
         if not change.allowed(f"delete {', '.join(groups)}{whole} from {where}"):
             return
-        with ProgressBar(counts=True) as bar:
+        with ProgressBar() as bar:
             for count, name in enumerate(groups, 1):
                 await admin.delete_group(
                     name,

@@ -314,7 +314,7 @@ def delete(session: Session, change: Change, topics: tuple[str, ...], cluster: s
         what = f"delete the {many} {', '.join(topics)} with all messages from {place}"
         if not change.allowed(what):
             return
-        with ProgressBar(counts=True) as bar:
+        with ProgressBar() as bar:
             for count, name in enumerate(topics, 1):
                 await admin.delete_topic(name, cluster=cluster)
                 bar("deleting", count, len(topics))

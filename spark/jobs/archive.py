@@ -196,10 +196,8 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     found.refuse_remade()
     typed = prepared(options, schema, table)
     table.begin(found.new)
-    with (
-        open_session("skylarkmq archive", settings) as spark,
-        settings.progress("archiving") as progress,
-    ):
+    with open_session("skylarkmq archive", settings) as spark:
+        progress = settings.progress("archiving")
         archiving = Archiving(options, settings, table, spark, progress, typed)
         archiving.stream(found)
     return archiving.summary()

@@ -205,8 +205,8 @@ def run_erase(options: EraseOptions, settings: JobSettings) -> Summary:
         gone = table.find(where)
         files = removal.touched(table.files(), gone)
         return of_gone(table, gone, {"files_to_look_at": len(files)}, dry_run=True)
-    with settings.progress("erasing", "files") as progress:
-        gone = removal.erase(table, where, on_file=progress.show)
+    progress = settings.progress("erasing", "files")
+    gone = removal.erase(table, where, on_file=progress.show)
     figures: dict[str, Any] = {}
     if options.keep_versions:
         notes = ["Older versions of the table still have them: archive vacuum --retention 0."]

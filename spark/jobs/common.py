@@ -99,7 +99,7 @@ class JobSettings:
         return BlockingClient(ConnectionSettings.from_options(self.connector_options()))
 
     def progress(self, what: str, unit: str = "messages") -> Progress:
-        """Return the job's progress, to be used with `with`."""
+        """Return the job's progress."""
         return Progress(what, shown=self.shows_progress, unit=unit)
 
     @property

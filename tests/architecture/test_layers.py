@@ -52,21 +52,20 @@ LIBRARIES = {
     "store": {"msgspec", "msgpack"},
     "remoting": {"msgspec"},
     "broker": {"msgspec", "msgpack", "prometheus_client", "h11", "click", "uvloop", "yaml"},
-    "client": {"msgspec", "rich", "uvloop", "prometheus_client"},
+    "client": {"msgspec", "uvloop", "prometheus_client"},
     "spark": {
         "msgspec",
         "click",
-        "rich",
         "prometheus_client",
         "pyspark",
         "pyarrow",
         "deltalake",
         "obstore",
     },
-    "tools": {"msgspec", "click", "rich", "uvloop", "yaml"},
+    "tools": {"msgspec", "click", "uvloop", "yaml"},
     "integrations": {"faststream", "fast_depends", "fastapi", "kombu"},
     **{name: set[str]() for name in FOUND_BY_SPARK},
-    ROOTS_FOLDER: {"click", "rich", "uvloop", "msgspec"},
+    ROOTS_FOLDER: {"click", "uvloop", "msgspec"},
 }
 # The outside world, which a layer must not know by itself.
 NET = {"asyncio", "socket", "ssl", "select"}

@@ -24,7 +24,7 @@ SETTINGS = (
 NOT_AT_START = {
     "difflib", "email", "google.protobuf", "gzip", "http.client", "http.server", "lz4",
     "lzma",
-    "rich", "shutil", "stringprep", "tempfile", "tracemalloc", "unicodedata", "unittest",
+    "shutil", "stringprep", "tempfile", "tracemalloc", "unicodedata", "unittest",
     "urllib.request", "wsgiref", "xml", "yaml", "zstandard",
     "skylarkmq.client", "skylarkmq.spark", "skylarkmq.testing", "skylarkmq.tools",
 }  # fmt: skip

@@ -44,7 +44,7 @@ def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], ske
     wanted = only or LOOKS
 
     async def work(client: Client) -> int:
-        with ProgressBar(counts=True) as progress:
+        with ProgressBar() as progress:
             async with session.looking(client) as admin:
                 look = Examination(session, client, admin, skew, progress)
                 found = [
