@@ -32,7 +32,7 @@ from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
-from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, USAGE, fail
+from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, removed
 from skylarkmq.tools.showing import body_option, brief, show_message
 
 LIST_COLUMNS: Final[Columns] = {
@@ -178,11 +178,7 @@ def redrive(
     session.run(work)
 
 
-@dlq.command(hidden=True, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1)
-def replay(words: tuple[str, ...]) -> None:
-    """Refuse: the command has another name now."""
-    sys.exit(fail("dlq replay is `skylarkmq dlq redrive` now; it sends each letter once", USAGE))
+removed(dlq, "replay", "`skylarkmq dlq redrive` sends each letter once")
 
 
 @dlq.command(epilog=EXIT_CODES)

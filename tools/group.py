@@ -23,7 +23,7 @@ from skylarkmq.tools.connection import (
 )
 from skylarkmq.tools.moments import Moment, now
 from skylarkmq.tools.output import Columns, Output, Parts, ProgressBar, Row, moment, version_text
-from skylarkmq.tools.running import EXIT_CODES
+from skylarkmq.tools.running import EXIT_CODES, removed
 from skylarkmq.tools.watching import Watch, watched
 
 SETTINGS: Final[Columns] = {
@@ -224,18 +224,7 @@ def reset(
     session.run(work)
 
 
-@group.command("skip", epilog=EXIT_CODES)
-@click.argument("group")
-@click.argument("topic")
-@changes
-@online
-def skip(session: Session, change: Change, group: str, topic: str) -> None:
-    """Move a group to the end of a topic: it never gets the messages that wait now."""
-    what = f"move the group {group} to the end of the topic {topic}, over all that waits"
-    _move(
-        session, change, what,
-        lambda admin, dry: admin.skip_accumulated(group, topic, dry_run=dry),
-    )  # fmt: skip
+removed(group, "skip", "`skylarkmq group reset GROUP TOPIC --to last`")
 
 
 @group.command("seek", epilog=EXIT_CODES)

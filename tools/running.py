@@ -131,3 +131,16 @@ def fail(error: Exception | str, code: int) -> int:
     text = _CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error))
     click.echo(f"error: {visible(text)}", err=True)
     return code
+
+
+def removed(group: click.Group, name: str, instead: str) -> None:
+    """Let a command that `group` had before refuse, with what to use instead."""
+
+    def refuse(**_: object) -> NoReturn:
+        sys.exit(fail(f"{group.name} {name} was removed: {instead}", USAGE))
+
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True}
+    group.add_command(
+        click.Command(name, params=[words], callback=refuse, hidden=True, context_settings=settings)
+    )

@@ -118,16 +118,6 @@ class OffsetAdmin(GroupAdmin):
         rows = [replace(one, queue=self._namespace.unwrap_queue(one.queue)) for one in plans]
         return OffsetReset(group, topic, dry_run, tuple(sorted(rows, key=lambda row: row.queue)))
 
-    async def skip_accumulated(
-        self, group: str, topic: str, *, dry_run: bool = False
-    ) -> OffsetReset:
-        """Move a group to the end of a topic: it never consumes the messages that wait now.
-
-        Raises:
-            RouteNotFound: there is no such topic.
-        """
-        return await self.reset_offset(group, topic, when="end", dry_run=dry_run)
-
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
         """Give group `target` the offsets of `source`, in one topic or in all it has consumed.
 

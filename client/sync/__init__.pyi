@@ -336,9 +336,6 @@ class Admin:
     ) -> None:
         """Replace the addresses from which everything is allowed without an account."""
 
-    def skip_accumulated(self, group: str, topic: str, *, dry_run: bool = False) -> OffsetReset:
-        """Move a group to the end of a topic: it never consumes the messages that wait now."""
-
     def start(self) -> None:
         """Connect to a name server; does nothing when started."""
 

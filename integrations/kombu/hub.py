@@ -448,7 +448,7 @@ class Hub:
             source.clear()
         if count:
             self._admin.create_group(group_of(queue), exist_ok=True)
-            self._admin.skip_accumulated(group_of(queue), topic_of(queue))
+            self._admin.reset_offset(group_of(queue), topic_of(queue), when="end")
         return count
 
     def delete(self, queue: str) -> None:

@@ -64,7 +64,6 @@ CALLS: dict[str, str] = {
     "set_broker_config": "admin.set_broker_config('broker-a', {'defaultQueryMaxNum': '33'})",
     "set_name_server_config": "admin.set_name_server_config({'orderMessageEnable': 'true'})",
     "set_white_list": "admin.set_white_list(['10.0.0.1'])",
-    "skip_accumulated": "admin.skip_accumulated('billing', 'orders')",
     "statistic": "admin.statistic('TOPIC_PUT_NUMS', 'orders')",
     "stop_writes": "admin.stop_writes('broker-a')",
     "drain": "admin.drain('broker-a')",  # before the topic is made writable again

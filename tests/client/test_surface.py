@@ -26,7 +26,7 @@ PUBLIC = {
     " member_info message"
     " name_server_config open_transactions plan_copy producer_groups producers progress"
     " put_account query redrive_dead_letter reset_offset scan"
-    " set_broker_config set_name_server_config set_white_list skip_accumulated start"
+    " set_broker_config set_name_server_config set_white_list start"
     " statistic stop stop_writes switch_over topic_groups topic_route trace undrain"
     " update_group update_topic",
     "Client": "client_id namespace start stop",

@@ -236,7 +236,7 @@ class Examination:
                     "lag_without_members", "warning", group,
                     f"{progress.lag} messages wait, and the group has no member",
                     "Start its consumers; if nobody needs them any more, delete the group, or skip "
-                    "what waits with `skylarkmq group skip`",
+                    "what waits with `skylarkmq group reset --to last`",
                 )
             ]  # fmt: skip
         return differing_findings(await self._subscriptions(members), members)

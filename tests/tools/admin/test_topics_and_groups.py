@@ -114,7 +114,7 @@ def test_a_group_is_moved_while_nobody_is_there(shell: Shell, own_broker: SyncBr
     shell.ok(*seek, "0", "--offset", "2", "--yes")
     assert shell.json("group", "lag", "g")["lag"] == 2
     assert shell(*seek, "7", "--offset", "2", "--yes").code == 3
-    shell.ok("group", "skip", "g", "moves", "--yes")
+    shell.ok("group", "reset", "g", "moves", "--to", "last", "--yes")
     assert shell.json("group", "lag", "g")["lag"] == 0
     table = shell.ok("group", "lag", "g", "-o", "table").out
     assert re.search(r"^moves +broker-a +0 +4 +4 +0 +\d{4}-", table, re.M)
@@ -171,6 +171,11 @@ def test_watching_prints_a_line_each_time(shell: Shell, own_broker: SyncBroker) 
     assert shell.ok(*words, "-o", "table").out.count("lag 0, ") == 3
     assert len(shell.ok("group", "lag", "--watch", "--every", "1ms", "--times", "2").out) > 0
     assert shell("group", "lag", "w", "--watch", "--every", "0").code == 2
+
+
+def test_skip_says_what_to_use(shell: Shell) -> None:
+    said = shell("group", "skip", "billing", "orders", "--yes")
+    assert said.code == 2 and "`skylarkmq group reset GROUP TOPIC --to last`" in said.err
 
 
 def test_a_topic_that_is_not_there_is_told_with_a_cure(shell: Shell) -> None:
