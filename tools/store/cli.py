@@ -1,4 +1,4 @@
-"""The commands `skylarkmq store ...`: look at stores, repair them, compare them, copy them.
+"""The commands `skylarkmq store ...`: look at stores, repair them, copy them.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 sound or done,
 1 findings, 2 wrong use, or refused.
@@ -20,13 +20,13 @@ from skylarkmq.protocol.record import decode_message
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.stopped.reader import StoppedStore
 from skylarkmq.tools.output import ProgressBar, as_json
+from skylarkmq.tools.running import removed
 from skylarkmq.tools.store import backup as backups
 from skylarkmq.tools.store import cat as cats
 from skylarkmq.tools.store import dump as dumps
 from skylarkmq.tools.store import info as infos
 from skylarkmq.tools.store import rebuild as rebuilds
 from skylarkmq.tools.store import truncate as truncations
-from skylarkmq.tools.store.diff import Comparison
 from skylarkmq.tools.store.options import (
     EXIT_CODES,
     FINDINGS,
@@ -281,26 +281,7 @@ def truncate(
     show([as_json(result)] if json_output else truncations.lines(result))
 
 
-@store.command(epilog=EXIT_CODES, short_help="Compare the messages of two stores.")
-@common
-@click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
-@json_option
-def diff(opened: StoppedStore, other: Path, json_output: bool) -> None:
-    """Compare the messages of the stores in DIR and OTHER, queue by queue.
-
-    Body, properties, flags, times, producer and retries count; the place in the log does not. The
-    exit code is 1 when they differ; the first difference of each queue is shown.
-    """
-    right = StoppedStore(other)
-    with (
-        reading(opened.files, opened.paths),
-        reading(right.files, right.paths),
-        ProgressBar() as progress,
-    ):
-        found = Comparison(opened, right, progress).run()
-    show([as_json(found.as_dict())] if json_output else found.lines())
-    if not found.is_same:
-        raise SystemExit(FINDINGS)
+removed(store, "diff", "`skylarkmq store cat` of each store, and `diff` of both outputs")
 
 
 @store.command(epilog=EXIT_CODES, short_help="Copy all sound messages into a new store.")

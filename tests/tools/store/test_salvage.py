@@ -79,8 +79,6 @@ def test_lost_messages_keep_their_places(sample: Sample, tmp_path: Path) -> None
                 assert (after["body"], after["queue_offset"]) == ("", before["queue_offset"])
             else:
                 assert after == before
-    differences = run_json("diff", sample.root, new, exit_code=1)["queues"]
-    assert sum(queue["different"] for queue in differences) == len(lost)
 
 
 def test_damage_over_many_messages_and_their_units(sample: Sample, tmp_path: Path) -> None:
