@@ -58,6 +58,8 @@ _HINTS: Final = {
     "tag": "tags go into subExpression, as in 'A || B'",
     "tags": "tags go into subExpression, as in 'A || B'",
     "keys": "filter the column keys, or look some keys up with `skylarkmq msg query`",
+    "startingoffsetsbytimestamp": "use startingTimestamp, or offsets of each queue",
+    "endingoffsetsbytimestamp": "use endingTimestamp, or offsets of each queue",
     "filter": "see subExpression and expressionType",
     "filterpushdown": "what is read is narrowed by assign, startingOffsets, endingOffsets, "
     "startingTimestamp, endingTimestamp and subExpression",

@@ -83,7 +83,6 @@ REFUSED: Final = {
     "subscribePattern": "use --pattern",
     "startingOffsets": "use --starting; a table that has messages goes on where it ends",
     "startingTimestamp": "use --starting; a table that has messages goes on where it ends",
-    "startingOffsetsByTimestamp": "use --starting",
 }
 """Options of the source that would take the job's promise away."""
 

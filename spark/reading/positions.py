@@ -3,7 +3,6 @@
     earliest, latest, group              one word for all queues
     {"T":{"broker-a":{"0":23,"1":-1}}}   exact: every queue is named; -2 earliest, -1 latest
     1700000000000, 2026-01-31T08:00Z     a time: the first message stored then or later
-    {"T":{"broker-a":{"0":1700000000000}}}   a time for each queue
 
 An offset is the NEXT one to read, an end is exclusive, for times as well: an ending time is the
 first instant that is not read any more.
@@ -38,7 +37,6 @@ LATEST_MARK: Final = -1
 SHOWN_MAX: Final = 5
 """Queues that an error names; of more it tells the number."""
 _OFFSETS_EXAMPLE: Final = '{"T":{"broker-a":{"0":23,"1":-1}}}'
-_TIMES_EXAMPLE: Final = '{"T":{"broker-a":{"0":1700000000000}}}'
 
 INSTANT: Final = "ms since 1970, or ISO 8601 with a zone"
 _STARTS: Final = f"`earliest`, `latest`, `group`, `{_OFFSETS_EXAMPLE}`"
@@ -51,7 +49,6 @@ POSITION_OPTIONS: Final = (
         "latest; earliest in a batch",
     ),
     Option("startingTimestamp", "starts at the first message stored then or later", INSTANT),
-    Option("startingOffsetsByTimestamp", "such a time for each queue", f"`{_TIMES_EXAMPLE}`"),
     Option(
         "startingOffsetsByTimestampStrategy",
         "what to do where no message is as young as the time",
@@ -60,10 +57,9 @@ POSITION_OPTIONS: Final = (
     ),
     Option("endingOffsets", "the first offsets not read", _ENDS, "latest", "batch"),
     Option("endingTimestamp", "the first instant not read", INSTANT, only="batch"),
-    Option("endingOffsetsByTimestamp", "for each queue", f"`{_TIMES_EXAMPLE}`", only="batch"),
 )
 
-Kind = Literal["earliest", "latest", "group", "time", "offsets", "times"]
+Kind = Literal["earliest", "latest", "group", "time", "offsets"]
 Missing = Literal["error", "latest"]
 
 
@@ -75,7 +71,7 @@ class Position:
     time_ms: int = 0
     """Of kind `time`."""
     by_queue: tuple[tuple[QueueKey, int], ...] = ()
-    """Of kind `offsets`: an offset or a mark; of kind `times`: milliseconds."""
+    """Of kind `offsets`: an offset or a mark."""
     missing: Missing = "latest"
     """What to do where no message is as young as the time asked for."""
     option: str = ""
@@ -84,7 +80,7 @@ class Position:
     @property
     def moves(self) -> bool:
         """True when it may be another place when it is resolved again: an end, in some queue."""
-        if self.kind in ("time", "times"):
+        if self.kind == "time":
             return self.missing == "latest"
         marked = self.kind == "offsets" and any(at == LATEST_MARK for _, at in self.by_queue)
         return self.kind == "latest" or marked
@@ -100,20 +96,15 @@ def read_starting(options: OptionReader, *, streaming: bool) -> Position:
     Raises:
         OptionError: two of them at once, or a value that cannot be a start.
     """
-    by_time = ("startingTimestamp", "startingOffsetsByTimestamp")
-    chosen = options.at_most_one("startingOffsets", *by_time)
-    if chosen not in by_time:
-        options.refuse(
-            ("startingOffsetsByTimestampStrategy",), f"goes with {by_time[0]} or {by_time[1]}"
-        )
+    chosen = options.at_most_one("startingOffsets", "startingTimestamp")
+    if chosen != "startingTimestamp":
+        options.refuse(("startingOffsetsByTimestampStrategy",), "goes with startingTimestamp")
     if chosen is None:
         return LATEST if streaming else EARLIEST
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     missing: Missing = "latest" if strategy == "latest" else "error"
     if chosen == "startingTimestamp":
         return Position("time", _instant(options, chosen), (), missing, chosen)
-    if chosen == "startingOffsetsByTimestamp":
-        return Position("times", 0, _times(options, chosen), missing, chosen)
     position = _offsets(options, chosen, ("earliest", "latest", "group"))
     marks = [offset for _, offset in position.by_queue]
     if not streaming and (position.kind == "latest" or LATEST_MARK in marks):
@@ -131,13 +122,11 @@ def read_ending(options: OptionReader) -> Position:
     Raises:
         OptionError: two of them at once, or a value that cannot be an end.
     """
-    chosen = options.at_most_one("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    chosen = options.at_most_one("endingOffsets", "endingTimestamp")
     if chosen is None:
         return LATEST
     if chosen == "endingTimestamp":
         return Position("time", _instant(options, chosen), option=chosen)
-    if chosen == "endingOffsetsByTimestamp":
-        return Position("times", 0, _times(options, chosen), option=chosen)
     position = _offsets(options, chosen, ("latest",))
     if EARLIEST_MARK in [offset for _, offset in position.by_queue]:
         raise OptionError(
@@ -162,8 +151,7 @@ def resolve(
         "earliest": lambda: brokers.min_offsets(queues),
         "latest": lambda: brokers.max_offsets(queues),
         "group": lambda: _committed(brokers, group, queues),
-        "time": lambda: _at_times(position, dict.fromkeys(queues, position.time_ms), brokers),
-        "times": lambda: _at_times(position, _complete(position, queues), brokers),
+        "time": lambda: _at_time(position, queues, brokers),
         "offsets": lambda: _exact(position, _complete(position, queues), brokers),
     }
     return QueueOffsets(resolvers[position.kind]())
@@ -209,8 +197,7 @@ def _offsets(options: OptionReader, name: str, words: tuple[str, ...]) -> Positi
     if not text.startswith("{"):
         raise options.wrong(name, f"{', '.join(words)} or JSON such as {_OFFSETS_EXAMPLE}")
     document = options.json_object(name, _OFFSETS_EXAMPLE)
-    pairs = _pairs(name, document, _OFFSETS_EXAMPLE, _offset_or_mark)
-    return Position("offsets", 0, pairs, option=name)
+    return Position("offsets", 0, _pairs(name, document), option=name)
 
 
 def _offset_or_mark(value: Any) -> int:
@@ -226,19 +213,13 @@ def _instant(options: OptionReader, name: str) -> int:
         raise options.wrong(name, str(error)) from error
 
 
-def _times(options: OptionReader, name: str) -> tuple[tuple[QueueKey, int], ...]:
-    document = options.json_object(name, _TIMES_EXAMPLE)
-    return _pairs(name, document, _TIMES_EXAMPLE, lambda value: instant_ms(str(value)))
-
-
-def _pairs(
-    name: str, document: dict[str, Any], example: str, read: Callable[[Any], int]
-) -> tuple[tuple[QueueKey, int], ...]:
+def _pairs(name: str, document: dict[str, Any]) -> tuple[tuple[QueueKey, int], ...]:
+    example = _OFFSETS_EXAMPLE
     pairs: list[tuple[QueueKey, int]] = []
     try:
         for key, value in flatten_queues(document):
             try:
-                pairs.append((key, read(value)))
+                pairs.append((key, _offset_or_mark(value)))
             except ValueError as error:
                 raise OptionError(f"option {name}: {describe(key)}: {error}", name) from error
     except OffsetFormatError as error:
@@ -286,12 +267,12 @@ def _exact(
     return found
 
 
-def _at_times(
-    position: Position, times: Mapping[QueueKey, int], brokers: BlockingClient
+def _at_time(
+    position: Position, queues: Sequence[QueueKey], brokers: BlockingClient
 ) -> dict[QueueKey, int]:
-    found = {key: brokers.offset_at(key, time_ms) for key, time_ms in times.items()}
+    found = {key: brokers.offset_at(key, position.time_ms) for key in queues}
     if position.missing == "error":
-        ends = brokers.max_offsets(times)
+        ends = brokers.max_offsets(queues)
         too_late = [key for key, offset in found.items() if offset >= ends[key]]
         if too_late:
             raise OptionError(

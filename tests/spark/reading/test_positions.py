@@ -87,15 +87,12 @@ def test_a_start_behind_the_end_of_its_queue() -> None:
     assert "queue 0 of topic T on broker a ends at 20, and 21 is asked for" in text
 
 
-def test_times() -> None:
+def test_a_time() -> None:
     at = starting(startingTimestamp=950, startingOffsetsByTimestampStrategy="latest")
     assert resolved(at) == {A0: 10, A1: 7, B0: 0}
     text = refusal(lambda: resolved(starting(startingTimestamp=950)))
     assert "in T/a/1, T/b/0" in text and "Strategy=latest" in text
     assert resolved(read_ending(options(endingTimestamp=50))) == {A0: 1, A1: 0, B0: 0}
-    each = {"T": {"a": {"0": 300, "1": "1970-01-01T00:00:00.050Z"}, "b": {"0": 1}}}
-    at = starting(startingOffsetsByTimestamp=each, startingOffsetsByTimestampStrategy="latest")
-    assert resolved(at) == {A0: 3, A1: 0, B0: 0}
 
 
 def test_group() -> None:
