@@ -248,6 +248,7 @@ def takes(
         shown: Any = update_wrapper(taken, function)
         shown.__signature__ = signature.replace(parameters=[own, *known.values()])
         shown.__annotations__ = {each.name: each.annotation for each in known.values()}
+        shown.__no_type_check__ = True  # get_type_hints: these names are not those of the function
         shown.settings = config
         return taken
 

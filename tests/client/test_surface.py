@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib
 import inspect
+import typing
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,11 @@ def annotations(kind: type) -> Iterator[tuple[str, str]]:
             for text in function.__annotations__.values():
                 if isinstance(text, str):
                     yield f"{base.__name__}.{name}", text
+
+
+def test_type_hints_of_a_constructor_are_no_error() -> None:
+    for kind in (client.Client, client.Producer, client.Consumer):
+        assert not typing.get_type_hints(kind.__init__)
 
 
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
