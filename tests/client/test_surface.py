@@ -6,8 +6,8 @@ import ast
 import builtins
 import importlib
 import inspect
-import typing
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
