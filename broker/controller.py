@@ -49,7 +49,8 @@ from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, ServerContexts, server_contexts
 from skylarkmq.broker.pages.http import MetricsServer
-from skylarkmq.broker.registration import Registration, RegistrationService
+from skylarkmq.broker.registration.registration import Registration
+from skylarkmq.broker.registration.service import RegistrationService
 from skylarkmq.broker.replication.failover.replica_check import replica_check
 from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
@@ -285,8 +286,9 @@ class BrokerController:
         if parts.ha_client is not None:
             parts.ha_client.start()
         self._lag.start()
+        said = Registration(config, parts.topics, str(self.advertised), self.ha_port)
         self.registration = RegistrationService(
-            Registration(config, parts.topics, str(self.advertised), self.ha_port),
+            said,
             parts.topics,
             self.peer_clock,
             self._built_in,
@@ -295,7 +297,7 @@ class BrokerController:
             parts.master,
         )
         parts.find_routes = self.registration.routes
-        parts.as_told = self.registration.as_told
+        parts.as_told = said.as_told
         parts.find_grpc = self.registration.grpc_places
         await self.registration.start()
         if config.store.is_slave:

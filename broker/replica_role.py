@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from skylarkmq.broker.registration import RegisteredRole
+from skylarkmq.broker.registration.registration import RegisteredRole
 from skylarkmq.broker.replica_lives import Lives, Stage
 from skylarkmq.broker.replication.failover.replica_driver import ReplicaDriver
 from skylarkmq.broker.replication.failover.replica_events import Sends, State

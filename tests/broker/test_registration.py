@@ -14,7 +14,8 @@ from skylarkmq.broker.access import outgoing
 from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig, parse_namesrv_addresses
 from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import NamesrvController
-from skylarkmq.broker.registration import RegisteredRole, Registration, RegistrationService
+from skylarkmq.broker.registration.registration import RegisteredRole, Registration
+from skylarkmq.broker.registration.service import RegistrationService
 from skylarkmq.broker.replication.ha.master_address import MasterAddress
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
 from skylarkmq.common.crc import body_crc
@@ -65,10 +66,8 @@ class _Channel:
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO and self.outcome == 0:
             self.look_count += 1
             broker = BrokerData(broker_addrs=self.brokers, broker_name="broker-a")
-            return command.reply(
-                ResponseCode.SUCCESS,
-                body=encode_body(ClusterInfo(broker_addr_table={"broker-a": broker})),
-            )
+            cluster = ClusterInfo(broker_addr_table={"broker-a": broker})
+            return command.reply(ResponseCode.SUCCESS, body=encode_body(cluster))
         self.requests.append(command)
         self.timeouts_s.append(timeout_s)
         if self.outcome is None:
