@@ -523,7 +523,7 @@ class MessageStore:
     def refusal(self) -> str | None:
         """Return why messages are not taken now, for the remark of code 14; None when they are."""
         if self.state is StoreState.RUNNING:
-            why = self.cleaning.refusal()
+            why = self.cleaning.disk.refusal()
             if why is not None:
                 return why
             if self.queues.refused is not None:

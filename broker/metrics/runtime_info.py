@@ -24,7 +24,7 @@ from skylarkmq.protocol.codes import CURRENT_VERSION, MQVersion
 from skylarkmq.protocol.flags import RMQ_SYS_SCHEDULE_TOPIC
 from skylarkmq.store.delay_levels import schedule_queue_id
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.upkeep.cleaning import Spaces, used_percent
+from skylarkmq.store.upkeep.disk_watch import Spaces, used_percent
 
 GRPC_ENDPOINT: Final = "skylarkmqGrpcEndpoint"
 GRPC_ADDRESS: Final = "skylarkmqGrpcAddress"

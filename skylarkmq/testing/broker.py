@@ -196,7 +196,7 @@ class RunningBroker:
         return self._files
 
     def _judge_disk(self) -> None:
-        self.controller.parts.store.cleaning.judge_now()
+        self.controller.parts.store.cleaning.disk.judge_now()
 
     # Clients and what they left
 

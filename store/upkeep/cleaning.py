@@ -1,6 +1,6 @@
 """Cleaning: what is too old goes, and the disk does not fill up.
 
-Each `cleanResourceInterval` the partitions of log and queues are measured, each by `df`'s measure:
+Each `cleanResourceInterval` the disk is measured (`disk_watch.py`):
 
     over, percent                    what follows
     diskMaxUsedSpaceRatio 75         expired log files go at any hour
@@ -25,9 +25,6 @@ One file at a time, the oldest first, never the last one:
 A forced run stops as soon as the disk is back under the ratio. Where only the partition of the
 queues is too full, one log file goes, and the next one when the queues have followed.
 
-A reader that holds the file, or bytes of it on their way to a client, keeps the blocks until it is
-done. They count as free already, so that a forced run does not take file after file in vain.
-
 Age does not follow the wall clock while the store runs, because that may step by days. The age of a
 file of an earlier run is, at the start, the difference of the two times (0 if negative), and grows
 with the monotonic clock; a file of this run ages from when the next one was begun.
@@ -40,23 +37,21 @@ queue offset is lost for good; the two higher ratios are keys, as in RocketMQ 5;
 stops in between.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../DefaultMessageStore.java
-(CleanCommitLogService, CleanConsumeQueueService, isSpaceToDelete), MappedFileQueue.java
-(deleteExpiredFileByTime), common/.../UtilAll.java (getDiskPartitionSpaceUsedPercent)
+(CleanCommitLogService, CleanConsumeQueueService), MappedFileQueue.java
+(deleteExpiredFileByTime)
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skylarkmq.common.clock import TimerHandle
-from skylarkmq.common.files import DiskSpace, Files
+from skylarkmq.common.clock import Clock, TimerHandle
+from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import is_no_space, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Call, Done, run_job, start
@@ -65,6 +60,7 @@ from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.upkeep.disk_watch import DiskWatch, Spaces
 from skylarkmq.store.upkeep.queue_cleaner import QueueCleaner
 
 log = logging.getLogger(__name__)
@@ -75,42 +71,6 @@ MANUAL_RUNS: Final = 20
 FILES_A_RUN: Final = 10
 # diskMaxUsedSpaceRatio counts as one of these when it lies outside of them.
 MAX_USED_LIMITS: Final = (10, 95)
-
-
-class Spaces(NamedTuple):
-    """The partitions of the log and of the queues; None when the disk did not tell."""
-
-    log: DiskSpace | None
-    queues: DiskSpace | None
-
-    @property
-    def is_shared(self) -> bool:
-        """True when both lie on one partition, as far as its size tells."""
-        return self.log is None or self.queues is None or sum(self.log) == sum(self.queues)
-
-
-def measure(files: Files, log_path: Path, queue_path: Path, root: Path) -> Spaces:
-    """Ask the disk. Blocks; a folder that is not there yet will be made under the root."""
-    return Spaces(_space(files, log_path, root), _space(files, queue_path, root))
-
-
-def _space(files: Files, path: Path, root: Path) -> DiskSpace | None:
-    try:
-        return files.space(path if files.exists(path) else root)
-    except OSError as error:
-        log.error("cannot tell how full the disk is: %s", error)
-        return None
-
-
-def used_percent(space: DiskSpace | None, *, less: int = 0) -> int:
-    """Return the percent of a partition that is used, rounded up; -1 when it is unknown.
-
-    Args:
-        less: so many of the used bytes will come free without further work.
-    """
-    if space is None or sum(space) <= 0:
-        return -1
-    return -(-max(0, space.used - less) * 100 // sum(space))
 
 
 def clamped_max_used(ratio: int) -> int:
@@ -124,7 +84,6 @@ class CleanRules(NamedTuple):
 
     max_used_ratio: int
     forcible_ratio: int
-    warning_ratio: int
     may_force: bool
     hours: frozenset[int]  # of the day, local time
 
@@ -136,16 +95,49 @@ class CleanRules(NamedTuple):
         return cls(
             max_used,
             max(config.disk_space_clean_forcibly_ratio, min(max_used, warning)),
-            warning,
             config.clean_file_forcibly_enable,
             delete_hours(config.delete_when),
         )
 
 
+class FileAges:
+    """How old log files are, whatever the wall clock does meanwhile. Loop thread."""
+
+    def __init__(self, clock: Clock, first_of_run: int) -> None:
+        self._clock = clock
+        self._started_ms, self._started_s = clock.now_ms(), clock.monotonic()
+        self._first_of_run = first_of_run  # start offset of the first file that this run fills
+        self._full_since: dict[int, float] = {}  # start offset -> monotonic, s; of this run
+
+    def is_of_earlier_run(self, mapped: MappedFile) -> bool:
+        """Return whether the file's age goes by the time when it was last written to."""
+        return mapped.start_offset < self._first_of_run
+
+    def note_full(self, mapped_files: Sequence[MappedFile]) -> None:
+        """Note which of all files have become full."""
+        now_s = self._clock.monotonic()
+        for mapped in reversed(mapped_files[:-1]):
+            if self.is_of_earlier_run(mapped) or mapped.start_offset in self._full_since:
+                break
+            self._full_since[mapped.start_offset] = now_s
+
+    def age_s(self, mapped: MappedFile, modified_ms: int | None) -> float:
+        """Return the age of a file; of an earlier run's by when it was last written to."""
+        now_s = self._clock.monotonic()
+        if modified_ms is None:
+            return now_s - self._full_since.get(mapped.start_offset, now_s)
+        return max(0, self._started_ms - modified_ms) / 1000 + now_s - self._started_s
+
+    def forget(self, mapped: MappedFile) -> None:
+        """Forget a file that has gone."""
+        self._full_since.pop(mapped.start_offset, None)
+
+
 class CleanService:
-    """The cleaning of a running store. Loop thread, except its jobs.
+    """The removal of files from a running store. Loop thread, except its jobs.
 
     Attributes:
+        disk: how full it is.
         keepers: called before a log file goes, each with the place of the log after it; one that
             returns False makes sure that it can return True in one of the next rounds.
     """
@@ -162,50 +154,34 @@ class CleanService:
         Args:
             expire_index: called with the new start of the log after each file that has gone.
         """
-        config, paths = env.config, env.paths
-        self._files = env.files
+        self._env = env
         self._worker = env.workers.tables
-        self._clock = env.clock
-        self._stats = env.stats
-        self._config = config
-        self._fail = env.fail
         self._log = commit_log
         self._queues = queues
         self._expire_index = expire_index
         self._queue_cleaner = QueueCleaner(env, queues)
-        self._measure = partial(
-            measure, env.files, paths.commit_log, paths.consume_queue, paths.root
-        )
+        self.disk = DiskWatch(env)
+        self._ages: FileAges | None = None  # while it runs
         self.keepers: list[Callable[[int], bool]] = []
-        self._timer = IntervalTimer(env.clock, config.clean_resource_interval / 1000, self._tick)
+        interval_s = env.config.clean_resource_interval / 1000
+        self._timer = IntervalTimer(env.clock, interval_s, self._tick)
         self._wait: TimerHandle | None = None  # until the first measuring, or the next file
         self._first_run_s = self._retry_at_s = 0.0  # monotonic
         self._manual_runs = 0
-        self._asked: object | None = None  # the disk, and it has not answered yet
-        self._running = False
         self._removing = False
-        self.disk_full = False
-        # Age of files
-        self._started_ms = self._first_of_run = 0
-        self._started_s = 0.0
-        self._full_since: dict[int, float] = {}  # start offset -> monotonic, s; of this run
-        self._lingering: list[tuple[weakref.ref[object], int]] = []  # mappings and their bytes
-
-    # Life cycle
 
     def start(self) -> None:
         """Begin, after the log has its last file."""
-        self._running = True
-        self._started_ms, self._started_s = self._clock.now_ms(), self._clock.monotonic()
-        self._first_run_s = self._started_s + FIRST_RUN_S
-        last = self._log.mapped_files.last
-        self._first_of_run = 0 if last is None else last.start_offset
-        self._wait = self._clock.call_at(self._started_s + FIRST_MEASURE_S, self._tick)
+        last, now_s = self._log.mapped_files.last, self._env.clock.monotonic()
+        self._ages = FileAges(self._env.clock, 0 if last is None else last.start_offset)
+        self._first_run_s = now_s + FIRST_RUN_S
+        self._wait = self._env.clock.call_at(now_s + FIRST_MEASURE_S, self._tick)
         self._timer.start()
 
     def stop(self) -> None:
         """Remove nothing more."""
-        self._running = self._removing = False
+        self._ages, self._removing = None, False
+        self.disk.forget()
         if self._wait is not None:
             self._wait.cancel()
         self._timer.stop()
@@ -213,109 +189,43 @@ class CleanService:
 
     @property
     def _rules(self) -> CleanRules:
-        return CleanRules.of(self._config)  # they may change while the store runs
+        return CleanRules.of(self._env.config)  # they may change while the store runs
 
     def clean_now(self) -> None:
         """Remove expired log files in the next runs, the first of them now, whatever the hour."""
         self._manual_runs = MANUAL_RUNS
-        self._first_run_s = self._clock.monotonic()
+        self._first_run_s = self._env.clock.monotonic()
         self._tick()
 
     def clean_queues_now(self) -> None:
         """Let the queues follow the log's start, as after each log file that goes."""
         self._queue_cleaner.expire(self._log.min_offset)
 
-    # How full the disk is
-
-    def refusal(self) -> str | None:
-        """Return why messages are not taken now, None when they are."""
-        return self._why_full() if self.disk_full else None
-
-    def _used(self) -> str:
-        used = self._stats.disk_used_percent
-        return ", ".join(f"{kind} {percent} %" for kind, percent in used.items())
-
-    def _why_full(self) -> str:
-        return (
-            f"the disk is too full ({self._used()} used, diskSpaceWarningLevelRatio is "
-            f"{self._rules.warning_ratio}); free some space"
-        )
-
-    async def _measured(self) -> Spaces | None:
-        """Measure the disk; None when that fails, is under way already, or comes too late."""
-        if self._asked is not None or not self._running:
-            return None
-        asked = self._asked = object()
-        try:
-            spaces = await run_job(self._worker, self._measure)
-        except Exception as error:
-            if asked is self._asked:
-                self._asked = None
-                log.error("the disk cannot be measured: %s", error)
-            return None
-        if asked is not self._asked:
-            return None
-        self._asked = None
-        return spaces if self._running else None
-
-    def judge_now(self) -> None:
-        """Measure and judge; an answer that is on its way is older, and is not used. Blocks."""
-        self._asked = None
-        self._judge(self._measure())
-
-    def _judge(self, spaces: Spaces) -> None:
-        """Refuse messages, or take them again."""
-        percents = {
-            "commitlog": used_percent(spaces.log),
-            "consumequeue": used_percent(spaces.queues),
-        }
-        self._stats.disk_used_percent = percents
-        known = {"commitlog": spaces.log, "consumequeue": spaces.queues}
-        self._stats.disk_space = {kind: space for kind, space in known.items() if space is not None}
-        full = max(percents.values()) > self._rules.warning_ratio
-        if full and not self.disk_full:
-            log.error("messages are refused: %s", self._why_full())
-        elif self.disk_full and not full:
-            log.warning("messages are taken again: the disk has room (%s used)", self._used())
-        self.disk_full = full
-
-    def _percents(self, spaces: Spaces) -> tuple[int, int]:
-        """Return how full log and queues would be if readers let go what was removed."""
-        self._lingering = [(ref, size) for ref, size in self._lingering if ref() is not None]
-        of_log = used_percent(spaces.log, less=sum(size for _, size in self._lingering))
-        return of_log, of_log if spaces.is_shared else used_percent(spaces.queues)
-
     def _is_forced(self, spaces: Spaces, removed: int) -> bool:
-        """Judge, and return whether age does not count after a run has removed so many files."""
-        self._judge(spaces)
-        if not self._rules.may_force:
+        """Return whether age does not count after a run has removed so many files."""
+        rules = self._rules
+        if not rules.may_force:
             return False
-        of_log, of_queues = self._percents(spaces)
-        if of_log > self._rules.forcible_ratio:
+        of_log, of_queues = self.disk.percents(spaces)
+        if of_log > rules.forcible_ratio:
             return True
-        return (
-            of_queues > self._rules.forcible_ratio
-            and not removed
-            and not self._queue_cleaner.running
-        )
-
-    # Removing
+        return of_queues > rules.forcible_ratio and not removed and not self._queue_cleaner.running
 
     def _tick(self) -> None:
-        self._note_full_files()
-        start(self._round())
+        if self._ages is not None:
+            self._ages.note_full(self._log.mapped_files.mapped)
+            start(self._round())
 
     async def _round(self) -> None:
         """Judge how full the disk is, and remove what has to go."""
-        spaces = await self._measured()
+        spaces = await self.disk.look()
         if spaces is None:
             return
-        self._judge(spaces)
-        now_s = self._clock.monotonic()
+        now_s = self._env.clock.monotonic()
         if self._removing or now_s < self._first_run_s:
             return
-        hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour  # local, as RocketMQ's
-        over = max(self._percents(spaces)) > self._rules.max_used_ratio
+        hour = datetime.fromtimestamp(self._env.clock.now_ms() / 1000).hour  # local, as RocketMQ's
+        over = max(self.disk.percents(spaces)) > self._rules.max_used_ratio
         if self._manual_runs:
             self._manual_runs -= 1
         elif hour not in self._rules.hours and not over and not self._is_forced(spaces, 0):
@@ -329,35 +239,34 @@ class CleanService:
             log.exception("log files cannot be removed now")
         finally:
             self._removing = False
-        spaces = await self._measured()
-        if spaces is not None:
-            self._judge(spaces)  # messages need not wait for the next round
+        if self._ages is not None:
+            await self.disk.look()  # messages need not wait for the next round
 
     async def _remove_files(self) -> None:
         """Remove log files until no more has to go, or may."""
         removed = 0
-        while self._running and (mapped := self._candidate(removed)) is not None:
-            self._note_full_files()
-            is_old = mapped.start_offset < self._first_of_run
-            measure = partial(self._measure_with_age, mapped.file.path if is_old else None)
+        while (ages := self._ages) is not None and (mapped := self._candidate(removed)) is not None:
+            ages.note_full(self._log.mapped_files.mapped)
+            path = mapped.file.path if ages.is_of_earlier_run(mapped) else None
             try:
-                found = await run_job(self._worker, measure)
+                found = await run_job(self._worker, partial(self._measure_with_age, path))
             except Exception as error:
                 self._give_up(mapped, error)
                 return
-            if not self._running:
+            if self._ages is None:
                 return
             spaces, modified_ms = found
+            self.disk.judge(spaces)
             forced = self._is_forced(spaces, removed)
-            reserved_s = self._config.file_reserved_time * 3600
-            is_due = forced or self._age_s(mapped, modified_ms) >= reserved_s
+            reserved_s = self._env.config.file_reserved_time * 3600
+            is_due = forced or ages.age_s(mapped, modified_ms) >= reserved_s
             end = mapped.start_offset + mapped.size
             if not is_due or not all([keeper(end) for keeper in self.keepers]):
                 return
             if not await self._remove(mapped, forced=forced):
                 return
             removed += 1
-            await self._pause(self._config.delete_commit_log_files_interval / 1000)
+            await self._pause(self._env.config.delete_commit_log_files_interval / 1000)
 
     def _candidate(self, removed: int) -> MappedFile | None:
         """Return the oldest file, when losing it would lose nothing but its messages."""
@@ -371,46 +280,31 @@ class CleanService:
 
     def _measure_with_age(self, path: Path | None) -> tuple[Spaces, int | None]:
         """Measure the disk, and read when a file was last written to, ms. Blocks."""
-        spaces = self._measure()
+        spaces = self.disk.measure()
         if path is None:
             return spaces, None
         try:
-            return spaces, self._files.modified_ms(path)
+            return spaces, self._env.files.modified_ms(path)
         except FileNotFoundError:  # removed by hand: long ago
             return spaces, 0
-
-    def _note_full_files(self) -> None:
-        """Note which files have become full."""
-        now_s = self._clock.monotonic()
-        for mapped in reversed(self._log.mapped_files.mapped[:-1]):
-            start_offset = mapped.start_offset
-            if start_offset < self._first_of_run or start_offset in self._full_since:
-                break
-            self._full_since[start_offset] = now_s
-
-    def _age_s(self, mapped: MappedFile, modified_ms: int | None) -> float:
-        now_s = self._clock.monotonic()
-        if modified_ms is None:
-            return now_s - self._full_since.get(mapped.start_offset, now_s)
-        return max(0, self._started_ms - modified_ms) / 1000 + now_s - self._started_s
 
     async def _remove(self, mapped: MappedFile, *, forced: bool) -> bool:
         """Remove the oldest file; False when it could not be removed."""
         path = mapped.file.path
         try:
-            refusal = await run_job(self._worker, partial(_unlink, self._files, path))
+            refusal = await run_job(self._worker, partial(_unlink, self._env.files, path))
         except Exception as error:
-            self._fail(error)
+            self._env.fail(error)
             return False
         if refusal is not None:
             self._give_up(mapped, refusal)
             return False
-        self._stats.log_files_deleted += 1
+        self._env.stats.log_files_deleted += 1
         log.info("removed %s: %s", path, "the disk is too full" if forced else "its time is over")
         self._log.mapped_files.drop_first()
-        self._full_since.pop(mapped.start_offset, None)
-        with contextlib.suppress(TypeError):  # memory of a kind that cannot be watched
-            self._lingering.append((weakref.ref(mapped.view.obj), mapped.size))
+        if self._ages is not None:
+            self._ages.forget(mapped)
+        self.disk.note_removed(mapped)
         mapped.close(lambda drop: self._worker.submit(drop, _closed))  # with the last reader
         self._queue_cleaner.expire(self._log.min_offset)
         self._expire_index(self._log.min_offset)
@@ -418,16 +312,16 @@ class CleanService:
 
     async def _pause(self, seconds: float) -> None:
         def begin(done: Done[None]) -> None:
-            when_s = self._clock.monotonic() + seconds
-            self._wait = self._clock.call_at(when_s, done, None, None)
+            when_s = self._env.clock.monotonic() + seconds
+            self._wait = self._env.clock.call_at(when_s, done, None, None)
 
-        if self._running:
+        if self._ages is not None:
             await Call(begin)
 
     def _give_up(self, mapped: MappedFile, error: BaseException) -> None:
-        retry_s = self._config.redelete_hanged_file_interval / 1000
+        retry_s = self._env.config.redelete_hanged_file_interval / 1000
         log.error("cannot remove %s, trying again in %g s: %s", mapped.file.path, retry_s, error)
-        self._retry_at_s = self._clock.monotonic() + retry_s
+        self._retry_at_s = self._env.clock.monotonic() + retry_s
 
 
 def _unlink(files: Files, path: Path) -> OSError | None:

@@ -52,7 +52,6 @@ LARGE_CLASSES = {
     "store/message_writer.py::MessageWriter",
     "store/queue/queue_table.py::QueueTable",
     "store/timer/index.py::TimerIndex",
-    "store/upkeep/cleaning.py::CleanService",
 }
 SIZED_ROOMS = ("broker", "client", "store")
 

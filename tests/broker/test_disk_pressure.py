@@ -47,8 +47,8 @@ class _Rig:
 
     async def until_disk(self, *, full: bool) -> None:
         """Let the clock go on until the broker has noticed; a thread asks the disk."""
-        cleaning = self.controller.parts.store.cleaning
-        await self.until(lambda: cleaning.disk_full is full)
+        disk = self.controller.parts.store.cleaning.disk
+        await self.until(lambda: disk.is_full is full)
 
     async def until(self, met: Callable[[], bool]) -> None:
         """Let the clock go on a second at a time until something is so."""

@@ -128,7 +128,7 @@ def test_messages_are_refused_over_the_warning_ratio_and_taken_again() -> None:
     result = rig.put("orders")
     assert result is not None and result.status is REFUSED
     assert "commitlog 91 %" in result.why and "diskSpaceWarningLevelRatio is 90" in result.why
-    assert rig.store.cleaning.disk_full
+    assert rig.store.cleaning.disk.is_full
     assert rig.readable() == list(range(rig.store.max_offset("orders", 0)))
     rig.percent = 90
     rig.spend(11)
@@ -143,7 +143,7 @@ def test_what_was_measured_before_a_judgement_is_not_used_after_it() -> None:
     while not rig.workers.tables.run_job():  # a thread has measured, and the loop does not know
         rig.clock.advance(0.5)
     rig.percent = 90
-    rig.store.cleaning.judge_now()
+    rig.store.cleaning.disk.judge_now()
     rig.workers.run_all()
     assert rig.store.refusal() is None
     rig.percent = 91

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.common.files import DiskFiles, DiskSpace
-from skylarkmq.store.upkeep.cleaning import Spaces, clamped_max_used, measure, used_percent
+from skylarkmq.store.upkeep.cleaning import clamped_max_used
+from skylarkmq.store.upkeep.disk_watch import Spaces, measure, used_percent
 from tests.support.crash_disk import CrashDisk
 
 

@@ -108,7 +108,7 @@ def test_all_of_many_queues_follow_in_slices() -> None:
     rig.percent = 86
     rig.spend_until(lambda: rig.store.stats.log_files_deleted == 1)
     rig.percent = 50
-    assert rig.store.cleaning.refusal() is None
+    assert rig.store.cleaning.disk.refusal() is None
     rig.spend(1)
     minima = [rig.store.min_offset("wide", queue_id) for queue_id in range(300)]
     assert minima == [1] * 300

@@ -38,7 +38,7 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import shown
 from skylarkmq.protocol.headers.topic import GetBrokerConfigResponseHeader
-from skylarkmq.store.upkeep.cleaning import Spaces, measure
+from skylarkmq.store.upkeep.disk_watch import Spaces, measure
 
 log = logging.getLogger(__name__)
 
