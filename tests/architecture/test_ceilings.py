@@ -39,8 +39,6 @@ LARGE_CLASSES = {
     "broker/net/peer_connection.py::PeerConnection",
     "broker/net/router.py::Router",
     "broker/processor/send.py::SendProcessor",
-    "broker/replication/ha/ha_client.py::HaClient",
-    "broker/replication/ha/ha_server.py::HaServer",
     "broker/timer/service.py::TimerMessageService",
     "broker/transaction/ledger.py::TransactionLedger",
     "store/index/follower.py::IndexFollower",

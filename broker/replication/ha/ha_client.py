@@ -88,22 +88,16 @@ class HaClient:
         Args:
             find_master: returns `host:port` of the master's HA port, None while it is unknown.
         """
-        config = store.config
         self._store = store
         self._log = store.commit_log
         self._clock = clock
         self._find_master = find_master
         self._connect = connect
-        self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
-        self._silence_s = config.ha_housekeeping_interval / 1000
-        self._copies_all = config.ha_copy_from == "start"
         self.connected = False
         self.received_offset = 0
         self.refusal = ""
         self.connects = 0
         self._connection: MasterConnection | None = None
-        self._reported = 0
-        self._reported_s = 0.0
         self._followed_s = 0.0  # since when, on the monotonic clock
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S)
         self._throttled = ThrottledLog(clock, log, TOLD_INTERVAL_S)
@@ -228,7 +222,7 @@ class HaClient:
         connection = await self._connect(address, self._clock)
         self._leave()
         self._connection = connection
-        self._report(offset)
+        connection.report(offset)
         return connection
 
     async def _begin(self, address: str) -> list[LogPart]:
@@ -241,7 +235,7 @@ class HaClient:
                 f"its last file begins at offset {last}, where no file of mappedFileSizeCommitLog="
                 f"{size} does: use the master's size"
             )
-        if last and self._copies_all:
+        if last and self._store.config.ha_copy_from == "start":
             oldest = await self._find_oldest(address, last // size) * size
             parts = await self._receive(await self._open(address, max(1, oldest)))
         return parts
@@ -327,19 +321,22 @@ class HaClient:
             MasterLostError: the master has left, or says nothing any more.
             HaProtocolError: this is no master.
         """
+        config = self._store.config
+        silence_s = config.ha_housekeeping_interval / 1000
+        heartbeat_s = config.ha_send_heartbeat_interval / 1000
         while True:
             now_s = self._clock.monotonic()
             has_room = self._has_room
             if not has_room:
                 connection.heard_s = now_s  # nobody listens to it
-            if now_s >= connection.heard_s + self._silence_s:
+            silent_s = connection.heard_s + silence_s
+            if now_s >= silent_s:
                 raise MasterLostError(
-                    f"it said nothing for haHousekeepingInterval={self._silence_s * 1000:.0f} ms"
+                    f"it said nothing for haHousekeepingInterval={silence_s * 1000:.0f} ms"
                 )
-            if now_s >= self._reported_s + self._heartbeat_s:
-                self._report(self._reported)
-            silent_s = connection.heard_s + self._silence_s
-            due_s = min(silent_s, self._reported_s + self._heartbeat_s)
+            if now_s >= connection.reported_s + heartbeat_s:
+                connection.report(connection.reported)
+            due_s = min(silent_s, connection.reported_s + heartbeat_s)
             await connection.wait(due_s, for_parts=has_room)
             if self._has_room and (parts := connection.take()):
                 return parts
@@ -366,11 +363,12 @@ class HaClient:
 
     def _confirm(self) -> None:
         """Tell the master what is stored, now and when it gets more."""
-        if not self.connected or self._connection is None:
+        connection = self._connection
+        if not self.connected or connection is None:
             return
         stored = self._log.stored_offset
-        if stored > self._reported:
-            self._report(stored)
+        if stored > connection.reported:
+            connection.report(stored)
         if stored < self._log.wrote_offset:
             self._store.writer.on_stored = self._stored
 
@@ -378,12 +376,6 @@ class HaClient:
         self._confirm()
         if self._connection is not None:
             self._connection.wake()  # there may be room again
-
-    def _report(self, offset: int) -> None:
-        assert self._connection is not None
-        self._reported_s = self._clock.monotonic()
-        if self._connection.report(offset):
-            self._reported = offset
 
 
 def _why_none(begin: int, place: int, end: int) -> str:

@@ -67,12 +67,80 @@ def _ignore(_: int) -> None:
     """Do nothing: no send waits for slaves."""
 
 
+class SendTurns:
+    """When slaves get more of the log. Loop thread."""
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._is_prompt = store.config.broker_role == "SYNC_MASTER"
+        self._waiting: set[SlaveConnection] = set()  # they have everything
+        self._planned: set[SlaveConnection] = set()  # they get more in the next turn
+        self._turn: TimerHandle | None = None
+        self._turn_s = 0.0  # when the last one was
+
+    def wait(self, connection: SlaveConnection) -> None:
+        """Send to a slave when more is stored: it has everything."""
+        self._waiting.add(connection)
+        self._store.writer.on_stored = self._stored
+
+    def _stored(self, end: int) -> None:
+        waiting, self._waiting = self._waiting, set()
+        if not self._is_prompt:
+            self._planned |= waiting
+            self._plan_turn()
+            return
+        at, data = self._store.commit_log.batch.written
+        is_at_hand = bool(data) and at + len(data) == end
+        for connection in waiting:
+            try:
+                if is_at_hand and connection.sent == at:  # it lacks nothing else
+                    connection.send_written(data, end)
+                else:
+                    connection.send_more()
+            except Exception:
+                log.exception("the log could not be sent to slave %s", connection.peer)
+                connection.abort()  # it comes again
+
+    def plan(self, connection: SlaveConnection) -> None:
+        """Send to a slave in the next turn: there may be more for it."""
+        if not connection.closed:
+            self._waiting.discard(connection)
+            self._planned.add(connection)
+            self._plan_turn()
+
+    def forget(self, connection: SlaveConnection) -> None:
+        """Forget a slave that has gone."""
+        self._waiting.discard(connection)
+        self._planned.discard(connection)
+
+    def stop(self) -> None:
+        """Plan no turn any more."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _plan_turn(self) -> None:
+        if self._turn is None and self._planned:
+            now_s = self._clock.monotonic()
+            due_s = now_s if self._is_prompt else max(now_s, self._turn_s + TURN_S)
+            self._turn = self._clock.call_at(due_s, self._send)
+
+    def _send(self) -> None:
+        self._turn = None
+        self._turn_s = self._clock.monotonic()
+        planned, self._planned = self._planned, set()
+        for connection in planned:
+            connection.send_more()
+
+
 class HaServer:
     """Accepts slaves and gives each of them the log. Loop thread.
 
     Attributes:
         on_acknowledged: told the place up to which a slave has the log, when that grows.
         connections: every peer, also those that have not said where to begin.
+        turns: when they get more.
         bytes_sent: of the log, to all slaves.
     """
 
@@ -88,16 +156,11 @@ class HaServer:
         self.on_acknowledged: Callable[[int], None] = _ignore
         self.connections: set[SlaveConnection] = set()
         self.bytes_sent = 0
-        self._is_prompt = settings.broker_role == "SYNC_MASTER"
+        self.turns = SendTurns(store, clock)
         self._allowed: AddressList | None = None
         if config.ha_allowed_addresses is not None:
             self._allowed = AddressList([config.ha_allowed_addresses])
-        self._only_local = config.acl_enable or config.tls.tls_server_mode == "enforcing"
         self._server: asyncio.Server | None = None
-        self._waiting: set[SlaveConnection] = set()  # they have everything
-        self._planned: set[SlaveConnection] = set()  # they get more in the next turn
-        self._turn: TimerHandle | None = None
-        self._turn_s = 0.0  # when the last one was
         self._throttled = ThrottledLog(clock, log)
         self._empty = asyncio.Event()
 
@@ -139,9 +202,7 @@ class HaServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self.turns.stop()
 
     # Peers
 
@@ -149,8 +210,9 @@ class HaServer:
         """Take a peer in, or close it; False when it was closed."""
         self.connections.add(connection)
         self._empty.clear()
-        host = connection.peer.rpartition(":")[0]
-        if why := why_not_allowed(host, self._allowed, self._only_local):
+        host, config = connection.peer.rpartition(":")[0], self._config
+        only_local = config.acl_enable or config.tls.tls_server_mode == "enforcing"
+        if why := why_not_allowed(host, self._allowed, only_local):
             connection.refuse("address", why)
         elif len(self.connections) > SLAVES_MAX:
             connection.refuse("limit", f"{SLAVES_MAX} connections are open")
@@ -166,13 +228,12 @@ class HaServer:
             COMINGS_TOLD_MAX,
         )
         connection.begun()
-        self.plan(connection)
+        self.turns.plan(connection)
 
     def closed(self, connection: SlaveConnection, reason: str) -> None:
         """Forget a peer that has gone."""
         self.connections.discard(connection)
-        self._waiting.discard(connection)
-        self._planned.discard(connection)
+        self.turns.forget(connection)
         if connection.sent != UNKNOWN and not connection.refused:
             self.tell(
                 "gone",
@@ -204,48 +265,3 @@ class HaServer:
             if each.acknowledged > best and not each.closed:
                 best = each.acknowledged
         return best
-
-    # Turns
-
-    def wait(self, connection: SlaveConnection) -> None:
-        """Send to a slave when more is stored: it has everything."""
-        self._waiting.add(connection)
-        self.store.writer.on_stored = self._stored
-
-    def _stored(self, end: int) -> None:
-        waiting, self._waiting = self._waiting, set()
-        if not self._is_prompt:
-            self._planned |= waiting
-            self._plan_turn()
-            return
-        at, data = self.log.batch.written
-        is_at_hand = bool(data) and at + len(data) == end
-        for connection in waiting:
-            try:
-                if is_at_hand and connection.sent == at:  # it lacks nothing else
-                    connection.send_written(data, end)
-                else:
-                    connection.send_more()
-            except Exception:
-                log.exception("the log could not be sent to slave %s", connection.peer)
-                connection.abort()  # it comes again
-
-    def plan(self, connection: SlaveConnection) -> None:
-        """Send to a slave in the next turn: there may be more for it."""
-        if not connection.closed:
-            self._waiting.discard(connection)
-            self._planned.add(connection)
-            self._plan_turn()
-
-    def _plan_turn(self) -> None:
-        if self._turn is None and self._planned:
-            now_s = self.clock.monotonic()
-            due_s = now_s if self._is_prompt else max(now_s, self._turn_s + TURN_S)
-            self._turn = self.clock.call_at(due_s, self._send)
-
-    def _send(self) -> None:
-        self._turn = None
-        self._turn_s = self.clock.monotonic()
-        planned, self._planned = self._planned, set()
-        for connection in planned:
-            connection.send_more()

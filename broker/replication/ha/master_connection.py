@@ -33,12 +33,15 @@ class MasterConnection(asyncio.Protocol):
 
     Attributes:
         heard_s: when the master said something last, on the monotonic clock.
+        reported: the place that it was told last; reported_s: when it was to be.
         on_received: called with each read, in place of `wake`, and may take it out at once. A task
             that is woken for each read costs a tenth of what the slave does with it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.heard_s = clock.monotonic()
+        self.reported = 0
+        self.reported_s = 0.0
         self._heard = False
         self._clock = clock
         self._decoder = PartDecoder()
@@ -140,12 +143,12 @@ class MasterConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         return self._decoder.feed(data)
 
-    def report(self, offset: int) -> bool:
-        """Say where this log ends; False when the master has not read what it was told before."""
-        if self._is_clogged or self._lost is not None:
-            return False
-        self._transport.write(encode_report(offset))
-        return True
+    def report(self, offset: int) -> None:
+        """Say where this log ends, unless the master has not read what it was told before."""
+        self.reported_s = self._clock.monotonic()
+        if not self._is_clogged and self._lost is None:
+            self._transport.write(encode_report(offset))
+            self.reported = offset
 
     def abort(self) -> None:
         """End it now."""

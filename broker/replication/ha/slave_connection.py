@@ -123,7 +123,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._server.plan(self)
+        self._server.turns.plan(self)
 
     def eof_received(self) -> bool:
         return False
@@ -186,14 +186,14 @@ class SlaveConnection(asyncio.Protocol):
         if pieces:
             self._write(pieces, offset)
         if offset == stored:
-            server.wait(self)
+            server.turns.wait(self)
         elif offset < server.log.min_offset:
             self._refuse_expired()
         elif is_cold:
             self._is_reading = True
             server.store.read_part(offset, ROUND_SIZE, self._read)
         else:
-            server.plan(self)
+            server.turns.plan(self)
 
     def send_written(self, data: bytes, end: int) -> None:
         """Write what was just stored, up to `end`; the peer has all that lies before it."""
@@ -203,7 +203,7 @@ class SlaveConnection(asyncio.Protocol):
             self._write((PART_HEAD.pack(self.sent, len(data)), data), end)
         else:
             self._write(self._in_parts(memoryview(data)), end)
-        self._server.wait(self)
+        self._server.turns.wait(self)
 
     def _read(self, data: bytes | None, error: BaseException | None) -> None:
         """Send what a worker has read from the disk."""
@@ -215,7 +215,7 @@ class SlaveConnection(asyncio.Protocol):
             return
         if data:
             self._write(self._in_parts(memoryview(data)), self.sent + len(data))
-        self._server.plan(self)  # none: the file has expired, which the next look finds
+        self._server.turns.plan(self)  # none: the file has expired, which the next look finds
 
     def _in_parts(self, data: memoryview) -> list[bytes | memoryview]:
         """Return what says that these are the next bytes of the log, with their heads."""

@@ -329,7 +329,7 @@ def test_a_silent_peer_is_closed(caplog: pytest.LogCaptureFixture) -> None:
 def test_no_timer_is_left_when_all_have_gone() -> None:
     master = rig()
     clock = ManualClock()
-    master.server.clock = clock
+    master.server.clock = master.server.turns._clock = clock
     slaves = [master.follow(1), master.follow(1), master.connect()]
     clock.advance(0.01)
     assert clock.pending_count == len(slaves)
