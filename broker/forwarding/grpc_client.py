@@ -343,6 +343,9 @@ class UpstreamStream(MessageReader):
 class GrpcClient(asyncio.Protocol):
     """A connection to another endpoint.
 
+    Its size is one idea: whether it is kept, asked for a sign of life or closed depends on the
+    calls that are open, and each of them ends with it.
+
     Attributes:
         http2: what is sent goes through it, then `write_soon`.
         is_behind: the other end does not read as fast as is written.

@@ -100,7 +100,11 @@ class Method(Protocol):
 class GrpcStream(MessageReader):
     """One call. Loop thread.
 
+    Its size is one idea: the work for a call begins, waits and ends by what has come of the request
+    and what the client has room for.
+
     Attributes:
+        peer: the connection that it came by.
         deadline_s: when the client stops waiting, on the monotonic clock; None: never.
         heard_s: when something of the request came last.
         waited_s: how long its end had waited for the loop; 0 while the loop is not late.
@@ -109,9 +113,9 @@ class GrpcStream(MessageReader):
     """
 
     __slots__ = (
-        "_connection", "_has_begun", "_is_dropped", "_is_over", "_method", "_outcome", "_reader",
+        "_has_begun", "_is_dropped", "_is_over", "_method", "_outcome", "_reader",
         "_task", "_work", "_writer", "call", "deadline_s", "heard_s", "is_received", "is_served",
-        "metadata", "stream_id", "waited_s",
+        "metadata", "peer", "stream_id", "waited_s",
     )  # fmt: skip
 
     messages_max = MESSAGES_MAX
@@ -125,7 +129,7 @@ class GrpcStream(MessageReader):
         deadline_s: float | None,
     ) -> None:
         super().__init__(method.size_max)
-        self._connection = connection
+        self.peer = connection
         self.stream_id = stream_id
         self._method = method
         self.metadata = metadata
@@ -143,11 +147,6 @@ class GrpcStream(MessageReader):
         self._writer: asyncio.Future[None] | None = None
         self._has_begun = False
         self._is_over = False
-
-    @property
-    def peer(self) -> GrpcConnection:
-        """The connection that the call came by."""
-        return self._connection
 
     async def read(self) -> bytes | None:
         """Return the client's next message; None when it sends no more, or `too_large` is set."""
@@ -167,7 +166,7 @@ class GrpcStream(MessageReader):
 
     async def write(self, message: bytes) -> None:
         """Send a message; return when the client has room for more."""
-        connection = self._connection
+        connection = self.peer
         if not self._has_begun:
             self._has_begun = True
             connection.http2.send_head(self.stream_id, _HEAD)
@@ -186,15 +185,15 @@ class GrpcStream(MessageReader):
     def answer(self, message: bytes) -> None:
         """Send the only message of a call, and end it."""
         self._is_over = True
-        self._connection.http2.answer(self.stream_id, _HEAD, framed(message), _OK)
-        self._connection.write_soon()
+        self.peer.http2.answer(self.stream_id, _HEAD, framed(message), _OK)
+        self.peer.write_soon()
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, why: str = "") -> None:
         """End the call; the second time does nothing."""
         if self._is_over:
             return
         self._is_over = True
-        http2 = self._connection.http2
+        http2 = self.peer.http2
         if not self._has_begun:
             http2.send_head(self.stream_id, _HEAD)
         trailers = _OK
@@ -202,7 +201,7 @@ class GrpcStream(MessageReader):
             fields = (b"grpc-status", str(int(status)).encode()), (b"grpc-message", error_text(why))
             trailers = header_block(fields)
         http2.end(self.stream_id, trailers)
-        self._connection.write_soon()
+        self.peer.write_soon()
 
     # For its connection
 
@@ -211,8 +210,8 @@ class GrpcStream(MessageReader):
         if self.is_served or not (self.is_received or self._method.takes_many):
             return
         self.is_served = True
-        self.waited_s = self._connection.waited_s
-        work = self._work = self._connection.serve(self, self._method)
+        self.waited_s = self.peer.waited_s
+        work = self._work = self.peer.serve(self, self._method)
         if self._method.needs_task:
             self._task = asyncio.get_running_loop().create_task(work)
         else:
@@ -228,7 +227,7 @@ class GrpcStream(MessageReader):
         if isinstance(waits_for, Outcome):
             self._outcome = waits_for
             waits_for.go_on = self._go_on
-            self._connection.note_answer_soon()
+            self.peer.note_answer_soon()
         else:
             rest = StartedCoroutine(self._work, waits_for)
             self._task = asyncio.get_running_loop().create_task(rest)
@@ -314,6 +313,9 @@ class OpenCalls:
 class GrpcConnection(PeerConnection):
     """A connected client. Loop thread.
 
+    Its size is one idea: its calls share the bytes of a read and of a write, and the windows, so
+    none of them begins, waits or ends without the state of the connection.
+
     Attributes:
         http2: what is sent goes through it, then `write_soon`.
         waited_s: how long what was read last had waited for the loop; 0 while it is not late.
@@ -340,7 +342,6 @@ class GrpcConnection(PeerConnection):
         self._address_calls = _AddressCalls()  # that of the address, once it is known
         self.http2 = Http2Server(turn_max=TURN_FRAMES)
         self._methods = methods
-        self._clock = server.clock
         self._streams: dict[int, GrpcStream] = {}
         self._waiting: set[GrpcStream] = set()  # to be able to write again
         self._growing: set[GrpcStream] = set()  # with a message that has not come to its end
@@ -357,7 +358,7 @@ class GrpcConnection(PeerConnection):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
-        now_s = self.last_active_s = self._clock.monotonic()
+        now_s = self.last_active_s = self._server.clock.monotonic()
         self.waited_s = self.silence_s() if now_s > self._gate.watch_after_s else 0.0
         if now_s >= self._calm_at_s:
             self._calm_at_s = now_s + CALM_INTERVAL_S

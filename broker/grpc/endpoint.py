@@ -128,16 +128,56 @@ def _caller(client_id: bytes, language: bytes, *others: bytes) -> list[str]:
     return [client_id_text, known if known in LANGUAGES else OTHER_LANGUAGE, version, namespace]
 
 
+class ServedCalls:
+    """What all calls share: who may make them, what is refused, how many there are. Loop thread.
+
+    Attributes:
+        access: checks who calls; None: access control is off.
+        refusal: tells by a request code of remoting what the broker refuses just now.
+        gate: tells what has waited too long while there is too much to do.
+        answered: calls by name and status code.
+    """
+
+    def __init__(self, access: RpcAccess | None, refusal: Refusal, gate: Gate) -> None:
+        self.access = access
+        self.refusal = refusal
+        self.gate = gate
+        self.answered: Counter[tuple[str, int]] = Counter()
+        self._under_way = 0  # calls that end by themselves: all but telemetry
+        self._idle = asyncio.Event()
+
+    def begun(self) -> None:
+        """A call has come that ends by itself."""
+        self._under_way += 1
+
+    def ended(self) -> None:
+        """It is over, well or not."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def settled(self) -> None:
+        """Return when the calls that end by themselves have ended, or STOP_LIMIT_S is over."""
+        if self._under_way:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), STOP_LIMIT_S)
+
+    def count(self, name: str, code: int) -> None:
+        """Count a call that is answered."""
+        self.answered[name, code] += 1
+
+
 class _Method:
     """One call of the service, as the transport serves it."""
 
     takes_many = False
 
-    def __init__(self, rpc: Rpc, endpoint: GrpcEndpoint, size_max: int) -> None:
+    def __init__(self, rpc: Rpc, calls: ServedCalls, size_max: int) -> None:
         self.size_max = size_max
         self.needs_task = rpc.needs_task
         self._rpc = rpc
-        self._endpoint = endpoint
+        self._calls = calls
 
     async def serve(self, stream: GrpcStream) -> None:
         """Serve one call."""
@@ -150,7 +190,7 @@ class _Method:
             RpcRefused: it does not say so.
             AccessDenied: it may not.
         """
-        metadata, access = stream.metadata, self._endpoint.access
+        metadata, access = stream.metadata, self._calls.access
         peer, is_known = stream.peer.remote_address, True
         if _CLIENT in metadata.raw:
             client = client_of(metadata) if access is None else access.client(metadata, peer)
@@ -178,13 +218,13 @@ class _Method:
                 Code.BAD_REQUEST, f"the request is no {self._rpc.request.DESCRIPTOR.name}"
             ) from None
         code = REMOTING_CODES.get(self._rpc.name, 0)
-        refusal = self._endpoint.refusal(code)
+        refusal = self._calls.refusal(code)
         if refusal is None and waited_s:
-            refusal = self._endpoint.gate.late(code, waited_s)
+            refusal = self._calls.gate.late(code, waited_s)
         if refusal is not None:
             raise refusal
         if call.account is not None:
-            access = self._endpoint.access
+            access = self._calls.access
             assert access is not None
             access.check(call.account, self._rpc.name, call.peer, request)
         return request
@@ -213,7 +253,7 @@ class _Unary(_Method):
     """A call with one request and one answer."""
 
     async def serve(self, stream: GrpcStream) -> None:
-        self._endpoint.begun()
+        self._calls.begun()
         try:
             call = None
             answer: Any
@@ -225,20 +265,20 @@ class _Unary(_Method):
                 answer = self._failed(error, call, stream)
                 data = answer.SerializeToString()
             stream.answer(data)
-            self._endpoint.count(self._rpc.name, answer.status.code)
+            self._calls.count(self._rpc.name, answer.status.code)
         finally:
-            self._endpoint.ended()
+            self._calls.ended()
 
 
 class _Receive(_Method):
     """A call with one request and many messages of an answer."""
 
     async def serve(self, stream: GrpcStream) -> None:
-        self._endpoint.begun()
+        self._calls.begun()
         try:
             await self._serve(stream)
         finally:
-            self._endpoint.ended()
+            self._calls.ended()
 
     async def _serve(self, stream: GrpcStream) -> None:
         code = 0
@@ -258,7 +298,7 @@ class _Receive(_Method):
             assert isinstance(failed, schema_pb2.ReceiveMessageResponse)
             await send(failed)
         stream.finish()
-        self._endpoint.count(self._rpc.name, code)
+        self._calls.count(self._rpc.name, code)
 
 
 class _Telemetry(_Method):
@@ -285,7 +325,7 @@ class _Telemetry(_Method):
             if code == Code.INTERNAL_SERVER_ERROR:
                 raise GrpcError(GrpcStatus.INTERNAL, failed.status.message) from None
         finally:
-            self._endpoint.count(self._rpc.name, code)
+            self._calls.count(self._rpc.name, code)
 
     def read(self, call: Call, data: bytes) -> schema_pb2.TelemetryCommand:
         """Return a command of the client.
@@ -356,9 +396,8 @@ class GrpcEndpoint:
     """Listens for clients of RocketMQ 5, and has their calls handled. Loop thread.
 
     Attributes:
-        access: checks who calls; None: access control is off.
-        refusal, gate: as given.
-        answered: calls by name and status code.
+        address: where it listens, or will.
+        calls: what they share.
         forwarded: calls that other brokers answered, by the broker's name and status code.
         open_calls: of all clients.
         services: start and stop with it.
@@ -381,22 +420,18 @@ class GrpcEndpoint:
 
         Args:
             clock: of peers.
-            refusal: tells by a request code of remoting what the broker refuses just now.
-            gate: tells what has waited too long while there is too much to do.
+            access, refusal, gate: as of `ServedCalls`.
 
         Raises:
             ValueError: two handle the same call.
         """
-        self.access = access
-        self.refusal = refusal
-        self.gate = gate or Gate()
-        self.answered: Counter[tuple[str, int]] = Counter()
+        self.calls = ServedCalls(access, refusal, gate or Gate())
         self.forwarded: Counter[tuple[str, int]] = Counter()
         self._methods: dict[str, _Method] = {}
         for name, rpc in rpc_table(handlers).items():
             size_max = limits.body_max + BESIDE_BODY if name == SEND else BESIDE_BODY
             kind = _KINDS.get(name, _Unary)
-            self._methods[rpc.path] = kind(rpc, self, size_max)
+            self._methods[rpc.path] = kind(rpc, self.calls, size_max)
         self._clock = clock
         self.server: PeerServer = PeerServer(
             clock,
@@ -412,10 +447,8 @@ class GrpcEndpoint:
         self.forwards = False
         self._running: list[Service] = []
         self._timer = IntervalTimer(clock, SCAN_INTERVAL_S, self._scan)
-        self._under_way = 0  # calls that end by themselves: all but telemetry
-        self._idle = asyncio.Event()
         self._socket: socket.socket | None = None
-        self._address = "", 0
+        self.address = "", 0
         self._tls: TlsGate | None = None
         self._starting: asyncio.Task[None] | None = None
 
@@ -424,15 +457,10 @@ class GrpcEndpoint:
         """How requests name the calls that are answered."""
         return self._methods.keys()
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens, or will."""
-        return self._address
-
     def open(self, bound: socket.socket, tls: TlsGate | None) -> None:
         """Take a bound socket; connections are refused until `start`."""
         self._socket = bound
-        self._address = bound.getsockname()[0], port_of(bound)
+        self.address = bound.getsockname()[0], port_of(bound)
         self._tls = tls
 
     def start(self) -> None:
@@ -454,7 +482,7 @@ class GrpcEndpoint:
         self._timer.stop()
         self._timer.start()
         bound, self._socket = self._socket, None
-        await self.server.serve(bound or bind(*self._address), tls=self._tls)
+        await self.server.serve(bound or bind(*self.address), tls=self._tls)
 
     async def started(self) -> None:
         """Return when it listens.
@@ -477,10 +505,7 @@ class GrpcEndpoint:
         """End every connection, once the calls that end by themselves are answered."""
         self.stop_reading()
         self.end_polls()
-        if self._under_way:
-            self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), STOP_LIMIT_S)
+        await self.calls.settled()
         await self.server.stop()
         self._stop_services()
         if self._socket is not None:
@@ -510,24 +535,10 @@ class GrpcEndpoint:
         for connection in list(self.server.connections):
             cast("GrpcConnection", connection).end_calls(is_over)
 
-    def begun(self) -> None:
-        """A call has come that ends by itself."""
-        self._under_way += 1
-
-    def ended(self) -> None:
-        """It is over, well or not."""
-        self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
-
     def _connect(self) -> GrpcConnection:
-        return GrpcConnection(self._methods, self.server, self.open_calls, self.gate)
+        return GrpcConnection(self._methods, self.server, self.open_calls, self.calls.gate)
 
     def _scan(self) -> None:
         now_s = self._clock.monotonic()
         for connection in list(self.server.connections):
             cast("GrpcConnection", connection).end_overdue(now_s)
-
-    def count(self, name: str, code: int) -> None:
-        """Count a call that is answered."""
-        self.answered[name, code] += 1

@@ -33,7 +33,9 @@ def grpc_families(endpoint: GrpcEndpoint | None, ours: FamilyMaker) -> Iterator[
         ("rpc", "code"),
         []
         if endpoint is None
-        else [((name, str(code)), count) for (name, code), count in endpoint.answered.items()],
+        else [
+            ((name, str(code)), count) for (name, code), count in endpoint.calls.answered.items()
+        ],
     )
     yield ours.counters(
         "skylarkmq_grpc_handed_on_calls",

@@ -31,10 +31,6 @@ LONG_FUNCTIONS = {
 LARGE_CLASSES = {
     "broker/controller.py::BrokerController",
     "broker/fleet/supervisor.py::ProcessSlot",
-    "broker/forwarding/grpc_client.py::GrpcClient",
-    "broker/grpc/connection.py::GrpcConnection",
-    "broker/grpc/connection.py::GrpcStream",
-    "broker/grpc/endpoint.py::GrpcEndpoint",
     "broker/net/connection.py::Connection",
     "broker/net/peer_connection.py::PeerConnection",
     "broker/net/router.py::Router",

@@ -229,7 +229,7 @@ async def _brokers(stack: AsyncExitStack, site: Site, folder: Path) -> None:
         tls=TlsConfig(tls_server_cert_path=certificate), grpc_listen_port=0, **common,
     )  # fmt: skip
     assert master.parts.grpc is not None
-    master.parts.grpc.count("ReceiveMessage", 40401)
+    master.parts.grpc.calls.count("ReceiveMessage", 40401)
     master.parts.grpc.forwarded["broker-p", 20000] += 1
     slave = await started(
         stack, folder / "slave", broker_name="broker-m", broker_role="SLAVE", broker_id=1, **common

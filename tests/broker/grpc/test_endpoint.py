@@ -58,7 +58,7 @@ async def test_a_handler_learns_who_calls(rig: Rig, client: Client) -> None:
     assert call.peer.startswith("127.0.0.1:") or call.peer.startswith("::1:")
     assert call.deadline_s is not None
     assert rig.clock.monotonic() < call.deadline_s < rig.clock.monotonic() + 31
-    assert rig.endpoint.answered == {("Heartbeat", 20000): 1}
+    assert rig.endpoint.calls.answered == {("Heartbeat", 20000): 1}
 
 
 async def test_an_address_that_nobody_proves_has_no_shares_of_its_own(
@@ -156,7 +156,7 @@ async def test_a_receive_is_a_stream(rig: Rig, client: Client) -> None:
     parts = [part async for part in client.receive(_receive(2))]
     assert [part.WhichOneof("content") for part in parts] == ["status", "message", "message"]
     assert [part.message.body for part in parts[1:]] == [b"0", b"1"]
-    assert rig.endpoint.answered == {("ReceiveMessage", 20000): 1}
+    assert rig.endpoint.calls.answered == {("ReceiveMessage", 20000): 1}
 
 
 async def test_a_cancelled_receive_cancels_its_handler(rig: Rig, client: Client) -> None:
@@ -188,7 +188,7 @@ async def test_commands_go_both_ways(rig: Rig, client: Client) -> None:
     await stream.done_writing()
     assert await stream.read() is grpc.aio.EOF
     assert await stream.code() is grpc.StatusCode.OK
-    assert rig.endpoint.answered == {("Telemetry", 20000): 1}
+    assert rig.endpoint.calls.answered == {("Telemetry", 20000): 1}
 
 
 async def test_settings_that_cannot_be_used_end_the_stream(client: Client) -> None:
