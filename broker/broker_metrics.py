@@ -501,23 +501,23 @@ def delay_families(
         "skylarkmq_delayed_delivered",
         "Delayed messages delivered to their topics.",
         ("kind",),
-        [(("level",), levels.delivered_count), (("timer",), timers.delivered_count)],
+        [(("level",), levels.delivered_count), (("timer",), timers.deliveries.delivered_count)],
     )
     yield ours.counters(
         "skylarkmq_delayed_skipped",
         "Delayed messages that could not be delivered; the log names each.",
         ("kind",),
-        [(("level",), levels.skipped_count), (("timer",), timers.skipped_count)],
+        [(("level",), levels.skipped_count), (("timer",), timers.messages.skipped_count)],
     )
     yield ours.counter(
         "skylarkmq_delayed_cancelled",
         "Timed messages taken back by TIMER_DEL_UNIQKEY.",
-        timers.cancelled_count,
+        timers.messages.cancelled_count,
     )
     yield ours.counter(
         "skylarkmq_delayed_stored_again",
         "Timed messages stored again because their log file was to go.",
-        timers.rolled_count,
+        timers.rolling.rolled_count,
     )
 
 

@@ -55,6 +55,9 @@ class StartFailedError(Exception):
 class ProcessSlot:
     """A place for one member: its process, if it has one now, and a new one when that ends.
 
+    Its size is one idea: at each end of a process, what is known of it begins anew, and what is
+    known of the place goes on.
+
     Attributes:
         name: in logs and metrics.
         child: the present process.

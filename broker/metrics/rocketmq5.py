@@ -334,10 +334,12 @@ def timer_families(timers: TimerMessageService, storage: FamilyMaker) -> Iterato
         )
     yield storage.gauge("rocketmq_timing_messages", "Timed messages that wait.", waiting)
     yield storage.counter(
-        "rocketmq_timer_enqueue", "Timed messages that were looked at.", timers.read_count
+        "rocketmq_timer_enqueue", "Timed messages that were looked at.", timers.reading.count
     )
     yield storage.counter(
-        "rocketmq_timer_dequeue", "Timed messages that were delivered.", timers.delivered_count
+        "rocketmq_timer_dequeue",
+        "Timed messages that were delivered.",
+        timers.deliveries.delivered_count,
     )
 
 

@@ -151,19 +151,16 @@ class FollowingTable(TableFile):
         store: MessageStore,
         clock: Clock,
         interval_s: float,
-        on_written: Callable[[], None] | None = None,
     ) -> None:
         """Make a table without changes.
 
         Args:
             interval_s: how long after a change the table is taken.
-            on_written: called when what was taken last is on the disk.
         """
         super().__init__(writer, path, take)
         self._store = store
         self._clock = clock
         self._interval_s = interval_s
-        self._on_written = on_written
         self._timer: TimerHandle | None = None
 
     def changed(self) -> None:
@@ -203,8 +200,6 @@ class FollowingTable(TableFile):
     async def _write_text(self, text: Text) -> None:
         await result_of(synced(self._store, at_once=bool(self._waiters)))
         await super()._write_text(text)
-        if self._on_written is not None:
-            self._on_written()
 
 
 async def durable(*tables: TableFile) -> None:

@@ -157,8 +157,8 @@ class RunFiles:
                     raise
                 self.broken = error
             else:
-                for (index, run), page in zip(wanted, pages, strict=True):
-                    index.run_loaded(run, split(page))
+                for (_, run), page in zip(wanted, pages, strict=True):
+                    run.entries, run.next = split(page), 0  # from `taken` on
         return bool(parts)
 
     async def scan(self, run: Run, start: int) -> bytes | None:

@@ -214,10 +214,6 @@ class TimerIndex:
         """Return the runs whose next entries must be read before anything can be taken."""
         return [run for run in self.runs if run.taken < run.count and not run.loaded]
 
-    def run_loaded(self, run: Run, entries: list[bytes]) -> None:
-        """Take over entries that were read from a run, from `taken` on."""
-        run.entries, run.next = entries, 0
-
     def head(self) -> bytes | None:
         """Return the first entry that waits and is not in hand; nothing may be unloaded."""
         firsts = [run.entries[run.next] for run in self.runs if run.loaded]
@@ -290,13 +286,12 @@ class TimerIndex:
         self.hand.clear()
 
     def _drop_spent(self) -> None:
-        spent = [run for run in self.runs if self._may_go(run)]
+        spent = [
+            run for run in self.runs if run.is_spent and run.written and run not in self.merging
+        ]
         if spent:
             self.garbage += [run.number for run in spent]
             self.runs = [run for run in self.runs if run not in spent]
-
-    def _may_go(self, run: Run) -> bool:
-        return run.is_spent and run.written and run not in self.merging
 
     # Merging
 

@@ -30,12 +30,10 @@ LONG_FUNCTIONS = {
 # list, none enters it.
 LARGE_CLASSES = {
     "broker/controller.py::BrokerController",
-    "broker/fleet/supervisor.py::ProcessSlot",
     "broker/net/connection.py::Connection",
     "broker/net/peer_connection.py::PeerConnection",
     "broker/net/router.py::Router",
     "broker/processor/send.py::SendProcessor",
-    "broker/timer/service.py::TimerMessageService",
     "broker/transaction/ledger.py::TransactionLedger",
     "store/index/follower.py::IndexFollower",
     "store/index/service.py::IndexService",
@@ -45,7 +43,6 @@ LARGE_CLASSES = {
     "store/message_store.py::MessageStore",
     "store/message_writer.py::MessageWriter",
     "store/queue/queue_table.py::QueueTable",
-    "store/timer/index.py::TimerIndex",
 }
 SIZED_ROOMS = ("broker", "client", "store")
 

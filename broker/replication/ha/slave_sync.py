@@ -245,7 +245,7 @@ class SlaveSync:
                 self._delay_offsets.set(level, offset)
         found = waiting.delays.timer_progress
         if isinstance(found, TimerProgressBody):
-            self._timer.keep_progress(
+            self._timer.file.keep_progress(
                 TimerProgress(
                     found.queue_offset, found.void_below, list(found.messages), list(found.cancels)
                 )

@@ -61,7 +61,7 @@ async def test_a_recalled_message_is_not_delivered_and_others_are(kind: str, flu
     assert (answer.status.code, answer.status.message, answer.message_id) == (20000, "OK", ID)
     await rig.advance(15)
     assert bodies(rig) == [b"other"]
-    assert rig.timer.cancelled_count == 1
+    assert rig.timer.messages.cancelled_count == 1
 
 
 async def test_a_message_can_be_recalled_at_the_last_moment() -> None:

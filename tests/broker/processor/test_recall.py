@@ -64,7 +64,7 @@ async def test_a_message_that_was_taken_back_never_comes(
     fields = pull_fields("T", 1, 0, sysFlag=str(SUSPEND), suspendTimeoutMillis="15000")
     found = decode_messages((await client.call(PULL, fields)).body)
     assert [message.body for message in found] == [b"other"]
-    assert broker.parts.timer.cancelled_count == 1
+    assert broker.parts.timer.messages.cancelled_count == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"skylarkmq.codec": "msgpack.1"}])

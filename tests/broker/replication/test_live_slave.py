@@ -100,7 +100,7 @@ async def test_a_slave_copies_the_tables_serves_readers_and_is_promoted(tmp_path
         assert slave.parts.master.address == str(master.advertised)
         await until(lambda: slave.parts.offsets.query("readers", "orders", 0) == 2, "the offsets")
         assert "readers" in slave.parts.groups.table
-        assert slave.parts.timer._followed, "how far timed messages are delivered comes, too"
+        assert slave.parts.timer.file._followed, "how far timed messages are delivered comes, too"
 
         await master.stop()
         await until(lambda: it.addresses("orders") == {1: str(slave.advertised)}, "the good-bye")

@@ -589,7 +589,7 @@ async def test_a_killed_replica_delivers_nothing_any_more(
         schedule._levels[18].pause.wake()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert (timer.skipped_count, schedule.skipped_count) == (0, 0)
+        assert (timer.messages.skipped_count, schedule.skipped_count) == (0, 0)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ async def test_after_any_crash_every_durable_message_is_delivered(flush: str) ->
         await again.advance(50, step_s=0.5)
         assert set(again.bodies()) == bodies, state
         assert again.service.waiting_count == 0
-        assert again.service.skipped_count == 0
+        assert again.service.messages.skipped_count == 0
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -301,7 +301,7 @@ async def test_what_was_forgotten_long_since_makes_nobody_read_again() -> None:
     await rig.stop_all()
     again = reopened(rig.files, later_s=0.0).start()
     await again.catch_up()
-    assert again.service.read_count == 0
+    assert again.service.reading.count == 0
     await again.advance(30)
     assert again.bodies() == [b"earlier"]
 
@@ -312,7 +312,7 @@ async def taken_back_and_clock_back(flush: str) -> TimerRig:
     rig.at(rig.clock.now_ms() + 10_000, b"taken back", b"\x02UNIQ_KEY\x01K")
     rig.cancel(rig.clock.now_ms() + 10_000, b"K")
     await rig.advance(12)
-    assert (rig.bodies(), rig.service.cancelled_count) == ([], 1)
+    assert (rig.bodies(), rig.service.messages.cancelled_count) == ([], 1)
     rig.clock.step_wall(-12)
     rig.at(rig.clock.now_ms() + 5000, b"earlier")
     await rig.advance(1.5)

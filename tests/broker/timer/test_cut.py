@@ -177,9 +177,9 @@ async def test_what_was_stored_again_and_cut_waits_where_it_was() -> None:
         rig.after(3_600_000, b"%d" % number)
     await rig.advance(2)
     place = log_end(rig)
-    rig.service._rolling.want(place)
+    rig.service.rolling.want(place)
     await rig.advance(5)
-    assert rig.service.rolled_count == 6
+    assert rig.service.rolling.rolled_count == 6
     await rig.stop_all()
     again = after_a_cut(rig.files, place, 3700.0)
     await again.advance(3)

@@ -42,7 +42,7 @@ async def test_a_promoted_slave_delivers_what_its_master_has_not() -> None:
     progress = master.service.progress()
     assert progress is not None
     slave.take_log_of(master)
-    slave.service.keep_progress(progress)
+    slave.service.file.keep_progress(progress)
     await slave.advance(2)
     assert slave.bodies() == [b"0", b"1", b"2"], "of its master's log"
     await slave.stop_all()
@@ -90,7 +90,7 @@ async def test_a_cancellation_goes_over_where_the_clock_went_back() -> None:
     progress = master.service.progress()
     assert progress is not None
     slave.take_log_of(master)
-    slave.service.keep_progress(progress)
+    slave.service.file.keep_progress(progress)
     await slave.advance(2)
     await slave.stop_all()
 

@@ -69,7 +69,7 @@ async def test_a_restart_in_between_delivers_it_once(tmp_path: Path) -> None:
         assert broker.parts.timer.waiting_count == 0
         await client.close()
     async with live_broker(tmp_path) as broker:
-        assert broker.parts.timer.delivered_count == 0
+        assert broker.parts.timer.deliveries.delivered_count == 0
         assert broker.parts.store.max_offset("T", 1) == 1
 
 

@@ -89,16 +89,16 @@ async def test_a_waiting_message_outlives_its_log_file(flush: str) -> None:
         await rig.advance(1.3 * HOUR_S, step_s=20)
         await rig.fill()
     assert rig.first_offset > 2 * LOG_SIZE
-    assert rig.service.rolled_count >= 2 * 101
+    assert rig.service.rolling.rolled_count >= 2 * 101
     assert rig.service.waiting_count == 100
-    assert rig.service.skipped_count == 0
+    assert rig.service.messages.skipped_count == 0
     rig.clock.step_wall(8 * HOUR_S)
     await rig.advance(10)
     assert rig.numbers == [1000, *range(99, 0, -1)]
     rolls = {message.properties.get("TIMER_ROLL_TIMES") for message in rig.seen[1:]}
     assert len(rolls) == 1
     assert int(rolls.pop() or 0) >= 2
-    assert rig.service.cancelled_count == 1
+    assert rig.service.messages.cancelled_count == 1
 
 
 async def test_what_went_with_its_topic_is_not_stored_again() -> None:
@@ -112,7 +112,7 @@ async def test_what_went_with_its_topic_is_not_stored_again() -> None:
     await rig.fill(2)
     await rig.advance(1.3 * HOUR_S, step_s=20)
     assert rig.first_offset > 0
-    assert rig.service.rolled_count == 1
+    assert rig.service.rolling.rolled_count == 1
     rig.clock.step_wall(10 * HOUR_S)
     await rig.advance(10)
     assert rig.numbers == [2]
@@ -153,7 +153,7 @@ async def test_it_goes_on_while_the_disk_is_too_full_for_messages() -> None:
     await rig.advance(150, step_s=2)
     assert rig.store.refusal() is not None
     assert rig.first_offset > 0
-    assert rig.service.rolled_count == 50
+    assert rig.service.rolling.rolled_count == 50
     rig.files.used_percent = 50
     rig.clock.step_wall(11 * HOUR_S)
     await rig.advance(40, step_s=2)
@@ -169,7 +169,7 @@ async def test_what_is_due_leaves_while_others_are_stored_again() -> None:
     await rig.fill(2)
     await rig.advance(3.1 * HOUR_S, step_s=15)
     assert rig.first_offset > 0
-    assert rig.service.rolled_count > 10
+    assert rig.service.rolling.rolled_count > 10
     assert sorted(rig.numbers) == list(range(sent))
 
 
@@ -186,7 +186,7 @@ async def test_a_kill_on_the_way_loses_nothing(seed: int) -> None:
 
     def before(_op: str, path: object) -> None:
         if "skylarkmq" in str(path) or "commitlog" in str(path):
-            countdown[0] -= rig.service.rolled_count > 0
+            countdown[0] -= rig.service.rolling.rolled_count > 0
             if countdown[0] == 0:
                 seen.append(rig.files.snapshot())
 
@@ -222,7 +222,7 @@ async def test_the_file_stays_until_the_checkpoint_is_on_the_disk() -> None:
     await rig.advance(0.9 * HOUR_S, step_s=30)
     rig.files.fail("rename", times=10_000, error=errno.ENOSPC, path="timer/checkpoint")
     await rig.advance(0.3 * HOUR_S, step_s=30)
-    assert rig.service.rolled_count == 1
+    assert rig.service.rolling.rolled_count == 1
     assert rig.first_offset == 0
     rig.files.faults = type(rig.files.faults)()
     await rig.advance(0.1 * HOUR_S, step_s=30)

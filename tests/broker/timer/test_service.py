@@ -49,7 +49,7 @@ async def test_a_message_is_delivered_when_due_and_not_before(flush: str) -> Non
     assert rig.bodies() == [b"body"]
     await rig.advance(20)
     assert rig.bodies() == [b"body"]
-    assert (rig.service.delivered_count, rig.service.waiting_count) == (1, 0)
+    assert (rig.service.deliveries.delivered_count, rig.service.waiting_count) == (1, 0)
 
 
 async def test_a_delivery_is_not_late_either() -> None:
@@ -170,7 +170,7 @@ async def test_a_record_that_cannot_be_delivered_is_passed_over() -> None:
     rig.after(1000, b"good")
     await rig.advance(2)
     assert rig.bodies() == [b"good"]
-    assert (rig.service.skipped_count, rig.service.waiting_count) == (5, 0)
+    assert (rig.service.messages.skipped_count, rig.service.waiting_count) == (5, 0)
 
 
 async def test_a_refused_put_is_tried_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ async def test_a_waiting_message_is_taken_back(value: bytes, flush: str) -> None
     rig.cancel(due_ms, value)
     await rig.advance(5)
     assert rig.bodies() == [b"b", b"c"]
-    assert (rig.service.cancelled_count, rig.service.waiting_count) == (1, 0)
+    assert (rig.service.messages.cancelled_count, rig.service.waiting_count) == (1, 0)
     assert rig.service.state.cancels.waiting_count == 0
 
 
@@ -275,7 +275,7 @@ async def test_all_of_a_crowd_is_taken_back(small_memory: None) -> None:
             rig.cancel(due_ms + 1000 * (number % 3), b"K%d" % number)
     await rig.advance(7)
     assert sorted(map(int, rig.bodies())) == list(range(0, 400, 5))
-    assert rig.service.cancelled_count == 320
+    assert rig.service.messages.cancelled_count == 320
 
 
 @pytest.mark.parametrize("idle_count", [200, 1167])
@@ -322,7 +322,7 @@ async def test_what_takes_back_is_waited_for_while_runs_are_written(
     assert 0 < again.service.state.queue_offset < 400
     await again.advance(2)
     assert again.bodies() == []
-    assert (again.service.cancelled_count, again.service.waiting_count) == (1, 400)
+    assert (again.service.messages.cancelled_count, again.service.waiting_count) == (1, 400)
 
 
 async def test_what_takes_back_a_late_message_leaves_those_due_already(
@@ -424,7 +424,7 @@ async def test_what_no_memory_is_there_to_read_is_delivered_later(at: int) -> No
     rig.files.fail("pread", at=at, error=errno.ENOMEM, path="commitlog")
     await rig.advance(30)
     assert rig.bodies() == [b"1", b"2"]
-    assert (rig.service.skipped_count, rig.service.waiting_count) == (0, 0)
+    assert (rig.service.messages.skipped_count, rig.service.waiting_count) == (0, 0)
 
 
 async def test_a_sector_that_cannot_be_read_takes_its_own_message_alone(
@@ -438,4 +438,4 @@ async def test_a_sector_that_cannot_be_read_takes_its_own_message_alone(
     await rig.advance(30)
     lost = [] if "warm" in request.node.name else [b"1"]
     assert rig.bodies() == [each for each in (b"0", b"1", b"2", b"3") if each not in lost]
-    assert rig.service.skipped_count == len(lost)
+    assert rig.service.messages.skipped_count == len(lost)

@@ -49,7 +49,7 @@ class Rig:
     def load(self) -> None:
         for run in self.index.unloaded():
             part = RunPart(run_path(self.folder, run.number), run.count, run.taken)
-            self.index.run_loaded(run, split(read_entries(self.disk, part)))
+            run.entries, run.next = split(read_entries(self.disk, part)), 0
 
     def take(self, bound: bytes = GREATEST, count: int = 7) -> list[bytes]:
         self.load()
