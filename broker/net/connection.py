@@ -67,7 +67,11 @@ class Gate:
 
 
 class Connection(PendingCalls, PeerConnection):
-    """A connected peer. Loop thread."""
+    """A connected peer. Loop thread.
+
+    Its size is one idea: a read is handled as a whole, so the frames that wait, the answers that
+    gather and what others note of the peer for its next frame lie at hand, without a lookup.
+    """
 
     __slots__ = (
         "_decoder", "_gate", "_go_on_planned", "_handler", "_out", "_out_size", "_waiting",
@@ -131,6 +135,14 @@ class Connection(PendingCalls, PeerConnection):
         self._server.stats.protocol_errors[error.kind] += 1
         return error.remark
 
+    def end_bad(self, error: BadFrameError) -> None:
+        """End the connection: a frame of an earlier read cannot be read to its end."""
+        self._end_bad(self._fault(error))
+
+    def _end_bad(self, why: str) -> None:
+        log.warning("closing %s: %s", self.remote_address, why)
+        self.close("protocol_error")
+
     def handle(self, frames: list[RawFrame], why_close: str = "") -> None:
         """Handle frames, write what they answered, and leave the rest for when there is room."""
         if self._waiting:
@@ -148,8 +160,7 @@ class Connection(PendingCalls, PeerConnection):
         if self._out:
             self.write_out()
         if why_close:
-            log.warning("closing %s: %s", self.remote_address, why_close)
-            self.close("protocol_error")
+            self._end_bad(why_close)
         elif self._waiting:
             self._update_reading()
             self._plan_to_go_on()

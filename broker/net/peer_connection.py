@@ -112,6 +112,9 @@ class CloseListeners:
 class PeerConnection(CloseListeners, asyncio.Protocol):
     """A connected peer of a `PeerServer`. Loop thread.
 
+    Its size is one idea: what a peer leaves unread or unfinished decides whether it is read, and
+    when it is dropped.
+
     Attributes:
         writing_paused: the peer has enough unread: it is not read, and gets no more.
         reading_paused: it is not read.

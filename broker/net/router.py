@@ -65,8 +65,7 @@ POLLS = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
-UNKNOWN_TOLD_MAX = 1024
-SIGNED_TOLD_MAX = 1024
+TOLD_MAX = 1024
 
 Take = Callable[[Connection, list[RawFrame], int], int]
 """Handles plain requests of one kind from a place on; returns how many, 0 for something else."""
@@ -74,6 +73,9 @@ Take = Callable[[Connection, list[RawFrame], int], int]
 
 class Router:
     """Routes the requests of all connections of a server. Loop thread.
+
+    Its size is one idea: one way of a frame from its read to its answer, whatever is asked, refused
+    or counted on it.
 
     Attributes:
         audit: told what became of administrators' changes.
@@ -116,9 +118,10 @@ class Router:
         self.refuse({})
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
-        self._unknown_told: set[tuple[str, int]] = set()  # (address, code)
+        self._told: set[tuple[int | str, str]] = set()  # (code or account, address)
         self.ignores_signatures = False  # requests of accounts are answered whoever signed them
-        self._signed_told: set[tuple[str, str]] = set()  # (account, address)
+        if send is not None:
+            send.give_back = self._handle_alone
 
     def refuse(self, refused: Mapping[int, RemoteProtocolError]) -> None:
         """Answer some codes with an error from now on, and no others."""
@@ -171,16 +174,31 @@ class Router:
                 except BadFrameError:
                     raise
                 except Exception as error:
-                    frame = frames[position]
-                    if isinstance(frame, CheckedFrame):
-                        frame = frame.original
-                    request = decode_command(frame)
-                    connection.reply(request, self._error_reply(request, error))
+                    self._failed(connection, frames[position], error)
                 position += taken or 1
         finally:
             if send is not None and send.gathering:
                 send.end_read(connection)
         return frames[position:]
+
+    def _handle_alone(self, connection: Connection, frame: RawFrame) -> None:
+        """Handle a send that came alone in a read, and that the kernel does not take after all."""
+        assert self._send is not None
+        try:
+            try:
+                if not self._send.take(connection, [frame], 0):
+                    self._handle_other(connection, frame)
+            except BadFrameError:
+                raise
+            except Exception as error:
+                self._failed(connection, frame, error)
+        except BadFrameError as error:
+            connection.end_bad(error)
+
+    def _failed(self, connection: Connection, frame: RawFrame, error: Exception) -> None:
+        """Answer a frame whose handling has failed."""
+        request = decode_command(frame.original if isinstance(frame, CheckedFrame) else frame)
+        connection.reply(request, self._error_reply(request, error))
 
     def _handle_other(self, connection: Connection, frame: RawFrame) -> None:
         """Handle a frame that no fast path took."""
@@ -285,29 +303,32 @@ class Router:
     def _note_unknown(self, connection: Connection, command: RemotingCommand) -> None:
         """Count a code that has no handler, and log it once for an address."""
         self._stats.protocol_errors["unknown_code"] += 1
-        asked = connection.remote_address.rpartition(":")[0], command.code
-        if asked in self._unknown_told or len(self._unknown_told) >= UNKNOWN_TOLD_MAX:
-            return
-        self._unknown_told.add(asked)
-        log.info(
-            "%s asks for code %d, which is not built (client of version %d): answered 3",
-            connection.remote_address,
-            command.code,
-            command.version,
-        )
+        if self._is_new(command.code, connection):
+            log.info(
+                "%s asks for code %d, which is not built (client of version %d): answered 3",
+                connection.remote_address,
+                command.code,
+                command.version,
+            )
 
     def _note_signed(self, connection: Connection, command: RemotingCommand) -> None:
         """Log once for an account and an address that a signature is not looked at."""
         account = shown(str(command.ext_fields[ACCESS_KEY]))
-        asked = account, connection.remote_address.rpartition(":")[0]
-        if asked in self._signed_told or len(self._signed_told) >= SIGNED_TOLD_MAX:
-            return
-        self._signed_told.add(asked)
-        log.warning(
-            "%s signs its requests as %s, and nobody checks that: there is no access control here",
-            connection.remote_address,
-            account,
-        )
+        if self._is_new(account, connection):
+            log.warning(
+                "%s signs its requests as %s, and nobody checks that: there is no access control "
+                "here",
+                connection.remote_address,
+                account,
+            )
+
+    def _is_new(self, what: int | str, connection: Connection) -> bool:
+        """Return whether an address is told for the first time to do something, and note it."""
+        told = what, connection.remote_address.rpartition(":")[0]
+        if told in self._told or len(self._told) >= TOLD_MAX:
+            return False
+        self._told.add(told)
+        return True
 
     def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:
         started = self._clock.monotonic()

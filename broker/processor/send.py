@@ -123,9 +123,14 @@ def _ignore() -> None:
 class SendProcessor:
     """Stores the messages of sends. Loop thread.
 
+    Its size is one idea: on whatever path a send comes, it goes into the one batch of its turn.
+
     Attributes:
         store_host: packed address of the broker, which goes into every record.
+        give_back: of the router: handles a send that came alone, and that the kernel does not take.
     """
+
+    give_back: Callable[[Connection, RawFrame], None]
 
     codes = frozenset(
         int(code)
@@ -197,8 +202,7 @@ class SendProcessor:
     def take(self, connection: Connection, frames: list[RawFrame], start: int) -> int:
         """Take plain sends from `start` on; return how many, 0 for what is something else.
 
-        One that came alone waits for the kernel (`_take_single`), which may give it back to its
-        connection.
+        One that came alone waits for the kernel (`_take_single`).
         """
         kind, header, body = frames[start]
         begins = _BEGINS.get(kind)
@@ -273,7 +277,7 @@ class SendProcessor:
                 except Exception:
                     packed = 0  # the router will meet the same, and answer
                 if not packed:
-                    peers[position].handle([frames[position]])
+                    self.give_back(peers[position], frames[position])
                 position += packed or 1
         finally:
             self._taking_single = False
@@ -605,8 +609,6 @@ class SendProcessor:
 
         The peer of the read before that sends again is alone, with nobody to share a commit with.
         """
-        if self._taking_single:
-            return
         gathered_size = self._batch.size + self._single_size
         if connection is self._last_sender or gathered_size >= TURN_SIZE_MAX:
             self.commit()

@@ -30,10 +30,6 @@ LONG_FUNCTIONS = {
 # list, none enters it.
 LARGE_CLASSES = {
     "broker/controller.py::BrokerController",
-    "broker/net/connection.py::Connection",
-    "broker/net/peer_connection.py::PeerConnection",
-    "broker/net/router.py::Router",
-    "broker/processor/send.py::SendProcessor",
     "broker/transaction/ledger.py::TransactionLedger",
     "store/index/follower.py::IndexFollower",
     "store/index/service.py::IndexService",
