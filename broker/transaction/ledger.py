@@ -34,6 +34,7 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import CID_RMQ_SYS_TRANS_GROUP
+from skylarkmq.remoting.waiting import sleep
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.results import STORED, MessageInner, PutMessageResult
 
@@ -76,6 +77,9 @@ class End(NamedTuple):
 
 class TransactionLedger:
     """The half and op topics. Loop thread.
+
+    Its size is one idea: whoever asks about a half message must see what is open, what is being
+    ended and what has ended at one moment, so all of it changes here.
 
     Attributes:
         given_up: first offsets of the half messages that were given up lately. A verdict that
@@ -158,15 +162,11 @@ class TransactionLedger:
                 break
             except Exception:
                 log.exception("the ends of transactions cannot be read, trying again")
-            await self._pause(LOAD_RETRY_S)
+            await sleep(self._clock, LOAD_RETRY_S)
             self.table = HalfTable(half, op)
         self._ready.set()
         self._offsets.changed()
         self.on_half()
-
-    async def _pause(self, seconds: float) -> None:
-        when_s = self._clock.monotonic() + seconds
-        await result_of(lambda done: self._clock.call_at(when_s, done, None, None))
 
     async def _put_ops(self, left: list[Left]) -> None:
         """Store the op messages that a crash has kept from places that have ended."""
