@@ -149,7 +149,7 @@ def _store(config: BrokerConfig) -> Finding:
     existing = _existing(paths.root)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
-    if existing != paths.root:
+    if not paths.root.exists():
         return Finding("ok", "store", f"{paths.root} will be made")
     if is_held_here(paths) or files.lock_holder(paths.lock) is not None:
         return Finding("problem", "store", f"{paths.root} is in use by a broker")

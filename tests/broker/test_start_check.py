@@ -75,6 +75,18 @@ async def test_a_store_of_other_sizes_and_one_that_was_killed(tmp_path: Path) ->
     assert found["store"].level == "problem" and "16777216" in found["store"].text
 
 
+async def test_a_store_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--profile dev` names it."""
+    monkeypatch.chdir(tmp_path.parent)
+    root = Path(tmp_path.name)
+    assert (await check(root))["store"] == Finding("ok", "store", str(root))
+    paths, files = StorePaths(root), DiskFiles()
+    save_profile(files, paths.profile, load(root).config.store.file_sizes)
+    assert (await check(root, "mappedFileSizeCommitLog=33554432"))["store"].level == "problem"
+
+
 async def test_a_pool_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     found = await check(
         tmp_path, "transientStorePoolEnable=true", "transientStorePoolSize=10000000"
