@@ -196,31 +196,25 @@ class BlockingClient:
         route = opened.routes.fresh(name, max_age_s) or self._fetch(name)
         return _existing(name, route)
 
-    def read_queues(self, topic: str, *, max_age_s: float = 0.0) -> list[MessageQueue]:
+    def read_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be read, by broker and id; raises as `route`."""
-        queues = self.route(topic, max_age_s=max_age_s).subscribe_queues
+        queues = self.route(topic).subscribe_queues
         return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
 
-    def write_queues(
-        self,
-        topic: str,
-        *,
-        max_age_s: float = 0.0,
-        default_queue_count: int = DEFAULT_QUEUE_COUNT,
-    ) -> list[MessageQueue]:
+    def write_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be written to, in the order of RocketMQ's producers.
 
-        A topic that no broker has yet gets `default_queue_count` queues of each broker that
-        creates topics on demand.
+        A topic that no broker has yet gets DEFAULT_QUEUE_COUNT queues of each broker that creates
+        topics on demand.
 
         Raises:
             RouteNotFound: no broker takes messages of this topic.
             RocketMQError: no name server answered, and no route is remembered.
         """
         name = self.namespace.wrap(topic)
-        route = self._lasting(name, max_age_s)
+        route = self._lasting(name, 0.0)
         if route is None or not route.publish_queues:
-            route = self._borrowed(name, default_queue_count)
+            route = self._borrowed(name)
         return [
             MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in route.publish_queues
         ]
@@ -237,7 +231,7 @@ class BlockingClient:
         """
         return self._members(self.namespace.wrap_queue(queue), max_age_s)
 
-    def master_of(self, queue: MessageQueue, *, max_age_s: float = ROUTE_MAX_AGE_S) -> str:
+    def master_of(self, queue: MessageQueue) -> str:
         """Return the address that messages of a queue are sent to.
 
         Raises:
@@ -245,7 +239,7 @@ class BlockingClient:
             ConnectionFailed: this broker's master is not registered (any more).
             RocketMQError: no name server answered, and no route is remembered.
         """
-        return self._master(self.namespace.wrap_queue(queue), max_age_s)
+        return self._master(self.namespace.wrap_queue(queue), ROUTE_MAX_AGE_S)
 
     def forget_routes(self, queue: MessageQueue) -> None:
         """Let the next question for this topic ask the name servers again, a second later."""
@@ -291,7 +285,7 @@ class BlockingClient:
         """Return the end of each queue; as `min_offsets`."""
         return self._ask(queues, self._opened.consumers.max_offset, failed, master_only=master_only)
 
-    def offset_at(self, queue: MessageQueue, timestamp_ms: int, *, group: str = TOOLS_GROUP) -> int:
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at that time or later, else the end.
 
         The broker's answer to 29 is the message nearest to the time, which may lie before it, or
@@ -309,7 +303,7 @@ class BlockingClient:
         )
         place = max(begin, found[queue])
         while place < end:
-            page = self.pull(queue, place, PAGE_MESSAGES, PAGE_BYTES, group=group)
+            page = self.pull(queue, place, PAGE_MESSAGES, PAGE_BYTES)
             for message in _messages(page.records, queue):
                 if message.store_timestamp >= timestamp_ms:
                     return message.queue_offset
@@ -585,10 +579,10 @@ class BlockingClient:
         routes = self._opened.routes
         return self._named(lambda: routes.refresh(topic))
 
-    def _borrowed(self, topic: str, queue_count: int) -> TopicRoute:
+    def _borrowed(self, topic: str) -> TopicRoute:
         """Return a route to write to; a topic that no broker has borrows that of TBW102."""
         routes = self._opened.routes
-        return self._named(lambda: routes.for_publish(topic, queue_count))
+        return self._named(lambda: routes.for_publish(topic, DEFAULT_QUEUE_COUNT))
 
     def _lasting(self, topic: str, max_age_s: float) -> TopicRoute | None:
         """Return a topic's route; while no name server answers, the one found before."""
@@ -628,7 +622,7 @@ class BlockingClient:
     def _master(self, queue: MessageQueue, max_age_s: float) -> str:
         route = self._lasting(queue.topic, max_age_s)
         if route is None:
-            route = self._borrowed(queue.topic, DEFAULT_QUEUE_COUNT)
+            route = self._borrowed(queue.topic)
         members = route.brokers.get(queue.broker_name)
         if members is None:
             members = self._members(queue, max_age_s)

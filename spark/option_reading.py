@@ -346,9 +346,9 @@ def size(name: str, default: int, meaning: str, low: int = 1, high: int = INT64_
     return _declared(option, default, lambda given: given.size(name, default, low=low, high=high))
 
 
-def flag(name: str, default: bool, meaning: str, only: Only = "") -> Any:
+def flag(name: str, default: bool, meaning: str) -> Any:
     """Declare true or false."""
-    option = Option(name, meaning, TRUE_FALSE, str(default).lower(), only)
+    option = Option(name, meaning, TRUE_FALSE, str(default).lower())
     return _declared(option, default, lambda given: given.flag(name, default))
 
 
@@ -358,9 +358,9 @@ def choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> A
     return _declared(option, default, lambda given: given.choice(name, choices, default))
 
 
-def listing(name: str, meaning: str, only: Only = "") -> Any:
+def listing(name: str, meaning: str) -> Any:
     """Declare a list separated by commas; empty by default."""
-    option = Option(name, meaning, "a list", only=only)
+    option = Option(name, meaning, "a list")
     return _declared(option, (), lambda given: given.listing(name))
 
 

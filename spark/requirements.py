@@ -133,9 +133,7 @@ class JavaRuntime:
     origin: str
 
 
-def ensure_java(
-    environment: MutableMapping[str, str] | None = None, cache: Path | None = None
-) -> JavaRuntime:
+def ensure_java(environment: MutableMapping[str, str] | None = None) -> JavaRuntime:
     """Make Java ready for a Spark that this process is about to start, and say which.
 
     Sets JAVA_HOME in `environment` unless Spark would find a usable Java by itself. Calling it
@@ -143,7 +141,6 @@ def ensure_java(
 
     Args:
         environment: the variables to read and change; `os.environ` if None.
-        cache: where the script for a runtime without the vector module is kept.
 
     Raises:
         JavaNotFoundError: no Java 17 or later, or no folder to put the script in.
@@ -160,7 +157,7 @@ def ensure_java(
             refused.append(f"{runtime.origin} has Java {runtime.version} ({runtime.home})")
             continue
         if not runtime.has_vector:
-            home = _write_shim(runtime, environment, cache)
+            home = _write_shim(runtime, environment)
         elif runtime.origin == "PATH" and not told:
             return runtime  # spark-class finds it as we did
         else:
@@ -267,9 +264,7 @@ exec {program} "$@"
 """
 
 
-def _write_shim(
-    runtime: JavaRuntime, environment: MutableMapping[str, str], cache: Path | None
-) -> Path:
+def _write_shim(runtime: JavaRuntime, environment: MutableMapping[str, str]) -> Path:
     """Return the folder to name as JAVA_HOME. All writers of one folder write the same bytes."""
     program = runtime.home.absolute() / "bin" / "java"
     script = SHIM.format(module=VECTOR_MODULE, program=shlex.quote(str(program)))
@@ -280,7 +275,7 @@ def _write_shim(
     )
     name = "java-" + hashlib.sha256((script + release).encode()).hexdigest()[:16]
     tried: list[str] = []
-    for folder in [cache] if cache is not None else _caches(environment):
+    for folder in _caches(environment):
         home = folder / name
         try:
             (home / "bin").mkdir(parents=True, exist_ok=True)

@@ -72,11 +72,6 @@ class WaitingSends:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    @property
-    def timetable_size(self) -> int:
-        """Entries of the timetable, those of sends that have left included."""
-        return len(self._timetable)
-
     def await_route(self, send: Send) -> None:
         """Let the send go on when its topic's route is known."""
         topic = send.request.topic

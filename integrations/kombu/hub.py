@@ -102,7 +102,6 @@ class Source:
         """The last of them has gone."""
         self._hub = hub
         self._queue = queue
-        self._transient = transient
         self._ready: deque[Held] = deque(maxlen=TRANSIENT_MAX if transient else None)
         self._lock = threading.Lock()
         self._filled = threading.Event()

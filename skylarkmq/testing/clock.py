@@ -65,11 +65,6 @@ class VirtualClock:
         """Return seconds since some moment, with all that the clock was set forward."""
         return time.monotonic() + self._skew_s
 
-    @property
-    def ahead_s(self) -> float:
-        """How far the clock is ahead of the system's, s."""
-        return self._skew_s
-
     def call_at(self, when_s: float, callback: Callable[..., object], *args: object) -> _Timer:
         """Call `callback(*args)` on the loop thread once `monotonic()` has reached `when_s`."""
         return self.plan(None, when_s, callback, args)

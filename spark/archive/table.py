@@ -101,17 +101,15 @@ class ArchiveTable:
         run: the id of the run that commits.
     """
 
-    def __init__(
-        self, log: DeltaLog, run: str = "", now_ms: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, log: DeltaLog) -> None:
         self.log = log
-        self.run = run or uuid.uuid4().hex[:12]
-        self._now_ms = now_ms or SystemClock().now_ms
+        self.run = uuid.uuid4().hex[:12]
+        self._now_ms = SystemClock().now_ms
         self._state_version = -1
         self.state = self._load()
 
     @classmethod
-    def open(cls, location: Location, *, run: str = "", to_write: bool = False) -> ArchiveTable:
+    def open(cls, location: Location, *, to_write: bool = False) -> ArchiveTable:
         """Return the archive of a place.
 
         Raises:
@@ -123,10 +121,10 @@ class ArchiveTable:
             raise ArchiveError(
                 f"there is no archive in {location}", hint="The job archive makes one"
             )
-        return cls(log, run)
+        return cls(log)
 
     @classmethod
-    def open_or_make(cls, location: Location, *, run: str = "") -> ArchiveTable:
+    def open_or_make(cls, location: Location) -> ArchiveTable:
         """Return the archive of a place to write into; make one where there is nothing.
 
         Raises:
@@ -141,7 +139,7 @@ class ArchiveTable:
             columns = ",".join(STATISTICS)
             configuration = {FORMAT_KEY: FORMAT, "delta.dataSkippingStatsColumns": columns}
             log = DeltaLog.create(location, table_schema(), PARTITIONS, configuration)
-        return cls(log, run)
+        return cls(log)
 
     @property
     def location(self) -> Location:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from skylarkmq.spark.jobs.common import JobSettings, UsageError, explain
 from skylarkmq.spark.offsets import QueueOffsets
-from skylarkmq.spark.progress import last_progress
 from skylarkmq.spark.session import connect_url, is_connect
 
 if TYPE_CHECKING:
@@ -111,27 +110,18 @@ class StopRequest:
         self.asked = True
 
 
-def await_query(
-    query: StreamingQuery, on_progress: Callable[[StreamingQuery], None] | None = None
-) -> bool:
+def await_query(query: StreamingQuery) -> bool:
     """Wait for a streaming query; True when it ended by itself, False when it was stopped here.
 
     SIGINT or SIGTERM stops it; what it has not finished comes again with the next run. Raises what
     the query failed with.
-
-    Args:
-        on_progress: called twice a second or so, with the query.
     """
     with StopRequest() as stop:
         while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # seconds, any number
-            if on_progress is not None:
-                on_progress(query)
             if stop.asked:
                 hush()
                 query.stop()
                 return False
-    if on_progress is not None:
-        on_progress(query)
     return True
 
 
@@ -142,8 +132,6 @@ def follow_topics(
     take: Callable[[DataFrame, QueueOffsets], None],
     *,
     follow_ms: int | None,
-    schema: str | None = None,
-    on_progress: Callable[[int | None], None] | None = None,
 ) -> None:
     """Give each batch of topics, and where it ends, to `take`, until the end or a signal.
 
@@ -153,19 +141,8 @@ def follow_topics(
     Args:
         options: of the stream's source.
         follow_ms: a batch each time; None: what is there now, then end.
-        schema: the columns as DDL; None: all.
-        on_progress: called now and then with the number of messages that are left, None as long as
-            that is not known.
     """
     reader = spark.readStream.format("skylarkmq").options(**options)
-    if schema is not None:
-        reader = reader.schema(schema)
-
-    def show(query: StreamingQuery) -> None:
-        last = last_progress(query)
-        if on_progress is not None:
-            on_progress(None if last is None else last.behind)
-
     with tempfile.TemporaryDirectory("-skylarkmq", ignore_cleanup_errors=True) as folder:
         checkpoint = Path(folder)
         run_batches(
@@ -174,7 +151,6 @@ def follow_topics(
             lambda frame, number: take(frame, end_of(checkpoint, number)),
             checkpoint=checkpoint.as_uri(),
             follow_ms=follow_ms,
-            on_progress=show,
         )
 
 
@@ -195,7 +171,6 @@ def run_batches(
     *,
     checkpoint: str,
     follow_ms: int | None,
-    on_progress: Callable[[StreamingQuery], None] | None = None,
 ) -> None:
     """Give each batch of a stream and its number to `take`, until the end or a signal.
 
@@ -204,7 +179,6 @@ def run_batches(
     Args:
         checkpoint: where Spark keeps the offsets.
         follow_ms: a batch each time; None: what is there now, then end.
-        on_progress: see `await_query`.
     """
     failures: list[Exception] = []
     lock, has_ended = threading.Lock(), threading.Event()
@@ -225,7 +199,7 @@ def run_batches(
     else:
         writer = writer.trigger(processingTime=f"{follow_ms} milliseconds")
     try:
-        await_query(writer.queryName(name).start(), on_progress)
+        await_query(writer.queryName(name).start())
     except Exception:
         if failures:
             raise failures[-1] from None

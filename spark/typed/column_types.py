@@ -147,7 +147,7 @@ _WORD: Final = re.compile(r"[^\W\d]\w*", re.UNICODE)
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])", re.UNICODE)
 
 
-def columns_of(columns: Mapping[str, str], where: str = "columns") -> Struct:
+def columns_of(columns: Mapping[str, str]) -> Struct:
     """Return the struct of columns that are given by name and text of their type.
 
     Raises:
@@ -159,7 +159,7 @@ def columns_of(columns: Mapping[str, str], where: str = "columns") -> Struct:
             found.append((name, parse(text)))
         except TypedSchemaError as error:
             raise error.within(f"column {name[:64]!a}") from error
-    return struct_of(found, where)
+    return struct_of(found, "columns")
 
 
 def parse(text: str) -> Type:

@@ -45,7 +45,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.waiting import Backoff
-from skylarkmq.spark.cluster import BlockingClient
+from skylarkmq.spark.cluster import DEFAULT_QUEUE_COUNT, BlockingClient
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.offsets import describe
 from skylarkmq.spark.own_loop import Pending
@@ -149,18 +149,15 @@ class SendWindow:
         max_in_flight: int = 64,
         max_in_flight_bytes: int = 16 * 1024 * 1024,
         accepted: frozenset[SendStatus] = frozenset({SendStatus.SEND_OK}),
-        default_queue_count: int = 4,
     ) -> None:
         """Send nothing yet.
 
         Args:
             max_in_flight_bytes: of bodies; one request that is larger goes alone.
             accepted: what counts as stored; any other status is sent again.
-            default_queue_count: queues of a topic that a broker creates on demand.
         """
         self._client = client
         self._group = client.namespace.wrap(group)
-        self._default_queue_count = default_queue_count
         self._count_max, self._size_max = max_in_flight, max_in_flight_bytes
         self._accepted = accepted
         # Invariant: a request is in _lines from `send` to its receipt when it has no others, in
@@ -263,7 +260,7 @@ class SendWindow:
         template = self._templates.get(request.queue)
         if template is None:
             wire = self._client.namespace.wrap_queue(request.queue)
-            template = SendTemplate(self._group, wire, self._default_queue_count)
+            template = SendTemplate(self._group, wire, DEFAULT_QUEUE_COUNT)
             self._templates[request.queue] = template
         return template.command(
             SendRequest(

@@ -79,7 +79,7 @@ def test_topics_and_queues(client: BlockingClient, topic: str) -> None:
 def test_a_topic_that_nobody_has(client: BlockingClient) -> None:
     with pytest.raises(RouteNotFound, match=r"nowhere.*does not exist.*spelling"):
         client.read_queues("nowhere")
-    assert len(client.write_queues("nowhere_yet", default_queue_count=2)) == 2
+    assert len(client.write_queues("nowhere_yet")) == 4
 
 
 def test_offsets(broker: SyncBroker, client: BlockingClient, topic: str) -> None:

@@ -67,13 +67,13 @@ def contexts_file() -> Path:
     return Path(home) / "skylarkmq" / "contexts.yaml"
 
 
-def load_contexts(path: Path | None = None) -> Contexts:
+def load_contexts() -> Contexts:
     """Return what is saved; empty when there is no file.
 
     Raises:
         click.ClickException: the file cannot be read, or is not of this form.
     """
-    path = path or contexts_file()
+    path = contexts_file()
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -92,13 +92,13 @@ def load_contexts(path: Path | None = None) -> Contexts:
         ) from error
 
 
-def save_contexts(contexts: Contexts, path: Path | None = None) -> None:
+def save_contexts(contexts: Contexts) -> None:
     """Write the file anew, whole or not at all.
 
     Raises:
         click.ClickException: it cannot be written.
     """
-    path = path or contexts_file()
+    path = contexts_file()
     document = {
         "current": contexts.current,
         "contexts": {name: each.to_mapping() for name, each in contexts.by_name.items()},

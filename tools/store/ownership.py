@@ -95,14 +95,13 @@ class Change:
 
 
 @contextmanager
-def changing(store: StoppedStore, files: Files | None = None) -> Generator[Change]:
+def changing(store: StoppedStore) -> Generator[Change]:
     """Own the store while it is changed.
 
     Raises:
         StoreLockedError: a broker runs on it.
     """
-    disk = files or DiskFiles()
-    paths = store.paths
+    disk, paths = DiskFiles(), store.paths
     with writing(store.files, disk, paths):
         store.refresh()  # a broker may have run since it was opened
         abort = AbortFile(disk, paths)

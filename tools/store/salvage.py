@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skylarkmq.common.errors import StoreError
-from skylarkmq.common.files import DiskFiles, Files, StoreFile
+from skylarkmq.common.files import DiskFiles, StoreFile
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.common.sidecar import Kind, encode_sidecar
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -349,7 +349,6 @@ class Salvage:
         target: Path,
         levels: DelayLevels,
         progress: Progress = no_progress,
-        files: Files | None = None,
     ) -> None:
         """Take the damaged store, and the folder to make.
 
@@ -359,7 +358,7 @@ class Salvage:
         self._store = store
         self._levels = levels
         self._progress = progress
-        self._files = files or DiskFiles()
+        self._files = DiskFiles()
         self._paths = StorePaths(target)
         self._plan = Plan(store.sizes.log)
         self._tables: list[Row] = []

@@ -379,8 +379,8 @@ def test_a_real_broker(broker: SyncBroker, topic: str) -> None:
 
 def test_a_topic_that_the_broker_makes(broker: SyncBroker) -> None:
     client = BlockingClient(ConnectionSettings((broker.namesrv_addr,)))
-    sends = SendWindow(client, group="p", default_queue_count=2)
-    queue = client.write_queues("made_by_spark", default_queue_count=2)[1]
+    sends = SendWindow(client, group="p")
+    queue = client.write_queues("made_by_spark")[1]
     sends.send(queue, request_of([outgoing("1"), outgoing("2")]))
     (receipt,) = sends.flush()
     assert receipt == Receipt(queue, 2, 20, "1", "2", 0)
