@@ -26,7 +26,6 @@ PRINTED = {
     "group describe billing": WELL,
     "topic describe orders": WELL,
     "topic stats orders": WELL,
-    "top --times 1 --every 10ms": WELL,
     "dlq list billing": WELL,
     "delay list": WELL,
     "config get brokerName": WELL,
