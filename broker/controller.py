@@ -16,43 +16,30 @@ import asyncio
 import logging
 import random
 import socket
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from skylarkmq.broker.access.outgoing import outgoing_client
 from skylarkmq.broker.base.clock import SystemClock
-from skylarkmq.broker.base.health import HealthChecks, LoopCheck, waits_for_disk
 from skylarkmq.broker.base.loop_lag import LoopLagService
 from skylarkmq.broker.base.process import memory_size
+from skylarkmq.broker.base.waiting import result_of
+from skylarkmq.broker.broker_pages import make_pages
 from skylarkmq.broker.components import BrokerParts, make_server
 from skylarkmq.broker.config.config_file import ConfigOrigin
-from skylarkmq.broker.config.settings import HA_PORT_DISTANCE, BrokerConfig
-from skylarkmq.broker.grpc.needs import bind_for_grpc, check_grpc
+from skylarkmq.broker.config.settings import BrokerConfig
+from skylarkmq.broker.grpc.needs import check_grpc
 from skylarkmq.broker.namesrv.built_in import BuiltInNamesrv
 from skylarkmq.broker.namesrv.controller import Beside, NamesrvController
-from skylarkmq.broker.net.addresses import (
-    advertised_address,
-    bind_pair,
-    bind_three,
-    in_container,
-    interface_addresses,
-    is_guessed,
-    is_loopback,
-    port_of,
-    resolve,
-    why_unreachable,
-)
+from skylarkmq.broker.net.addresses import port_of, resolve
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.router import Router
 from skylarkmq.broker.net.server import ConnectionMaker, RemotingServer
 from skylarkmq.broker.net.tls import TlsGate
 from skylarkmq.broker.net.tls_context import OutgoingTls, ServerContexts, server_contexts
 from skylarkmq.broker.pages.http import MetricsServer
+from skylarkmq.broker.ports import Ports
 from skylarkmq.broker.registration.registration import Registration
 from skylarkmq.broker.registration.service import RegistrationService
-from skylarkmq.broker.replication.failover.replica_check import replica_check
-from skylarkmq.broker.replication.ha.ha_server import bind_for_slaves
 from skylarkmq.broker.replication.ha.slave_sync import SlaveSync
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import DiskFiles, Files
@@ -63,15 +50,11 @@ from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    import skylarkmq.broker.broker_metrics as broker_metrics
     import skylarkmq.broker.draining.draining as draining
     import skylarkmq.broker.grpc_service as grpc_service
-else:  # by the first drain, and by the first scrape
+else:  # by the first drain, and where there is a port for gRPC
     draining = on_first_use("skylarkmq.broker.draining.draining")
     grpc_service = on_first_use("skylarkmq.broker.grpc_service")
-    broker_metrics = on_first_use("skylarkmq.broker.broker_metrics")
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +66,20 @@ FAILED_READS_S = 5.0
 
 
 class BrokerController:
-    """One broker. Every method runs on the loop thread."""
+    """One broker. Every method runs on the loop thread.
+
+    Its size is one idea: the order in which all parts begin and end, wherever a start has failed.
+
+    Attributes:
+        has_started: it serves, or did.
+        listen_address: where clients connect.
+        advertised: where they are told to.
+        ha_port: where slaves connect; None on a slave.
+        grpc_address: where clients of RocketMQ 5 connect.
+        ended: set to an exit code when the process is to end.
+        store_host: packed; in the records of this broker.
+        since_ms: when this process first served; a replica gives it to its next life.
+    """
 
     def __init__(
         self,
@@ -110,12 +106,13 @@ class BrokerController:
             origin: where the configuration came from.
         """
         self.config = config
+        self.has_started = False
         self._origin = origin or ConfigOrigin()
         self.listen_address: tuple[str, int] = (config.bind_address, 0)
         self.advertised: HostAddress | None = None
-        self.ha_port: int | None = None  # where slaves connect, None on a slave
+        self.ha_port: int | None = None
         self.metrics_address: tuple[str, int] | None = None
-        self.grpc_address: tuple[str, int] | None = None  # for clients of RocketMQ 5
+        self.grpc_address: tuple[str, int] | None = None
         self.ended: asyncio.Future[int] | None = None
         self._with_namesrv = with_namesrv
         self._built_in: BuiltInNamesrv | None = None
@@ -125,20 +122,15 @@ class BrokerController:
         self._connect = connect
         self._files: Files = files or DiskFiles()
         self._clock = clock
-        self._server: RemotingServer | None = None
+        self.server: RemotingServer | None = None
         self.router: Router | None = None
         self._metrics: MetricsServer | None = None
         self.registration: RegistrationService | None = None
         self._draining: draining.Draining | None = None
         self._slave_sync: SlaveSync | None = None
-        self._sockets: tuple[socket.socket, ...] = ()
-        self._ha_socket: socket.socket | None = None
-        self._grpc_socket: socket.socket | None = None
-        self._grpc_contexts: ServerContexts | None = None
-        self._host = ""
-        self.store_host = b""  # packed; in the records of this broker
-        self._started_at_ms = 0
-        self.since_ms = 0  # when this process first served; a replica gives it to its next life
+        self.ports = Ports()
+        self.store_host = b""
+        self.since_ms = 0
 
     @property
     def namesrv(self) -> NamesrvController | None:
@@ -194,17 +186,14 @@ class BrokerController:
         self._lag = LoopLagService(
             self.peer_clock, self.parts.stats.loop_lag, self.parts.fast_failure.ticked
         )
-        self._contexts = server_contexts(self.config.tls, self.peer_clock)
-        self.tls = TlsGate(self.config.tls.tls_server_mode, self._contexts, self.peer_clock)
+        contexts = server_contexts(self.config.tls, self.peer_clock)
+        self._contexts = [contexts]  # their files are watched until the broker stops
+        self.tls = TlsGate(self.config.tls.tls_server_mode, contexts, self.peer_clock)
         self.parts.tls_gates["broker"] = self.tls
         try:
             # First what can be refused without touching the store.
-            self._load_access()
+            self._load_access(contexts)
             self._bind()
-            self._host = self._find_host()
-            port = port_of(self._sockets[0])
-            self.listen_address = (self.config.bind_address, port)
-            self.advertised = HostAddress(self._host, port)
             if self._metrics_pages != "none":  # before the store: probes are answered meanwhile
                 await self._start_metrics()
             self.parts.load_store(progress)
@@ -213,7 +202,7 @@ class BrokerController:
             await self.abandon()
             raise
 
-    def _load_access(self) -> None:
+    def _load_access(self, contexts: ServerContexts) -> None:
         """Read the files of access control and of TLS.
 
         Raises:
@@ -225,42 +214,29 @@ class BrokerController:
         if self.parts.access_files is not None:
             self.parts.access_files.load()
         if self.tls.mode != "disabled":
-            self._contexts.load()
-            self._contexts.start()
+            contexts.load()
+            contexts.start()
         self._outgoing_tls: OutgoingTls | None = None
         calls_others = config.namesrv_addr or config.grpc_listen_port is not None
         if config.tls.uses_client_tls and (calls_others or config.store.is_slave):
             self._outgoing_tls = OutgoingTls(config.tls, self.peer_clock)
 
-    def _find_host(self) -> str:
-        """Return the host that clients are told, and warn of one that they may not reach."""
-        config, bound = self.config, self.config.bind_address
-        if is_loopback(bound):
-            bound = self._sockets[0].getsockname()[0]  # of `localhost` that may be ::1
-        host = advertised_address(config.broker_ip1, bound, interface_addresses())
-        if is_guessed(config.broker_ip1, bound) and in_container():
-            log.warning(
-                "clients are told %s, the address of this container, which those outside its "
-                "network cannot reach: set brokerIP1 to one that they can",
-                host,
-            )
-        elif doubt := why_unreachable(host, bound, contained=in_container()):
-            log.warning("%s", doubt)
-        return host
-
     def _bind(self) -> None:
-        config, is_master = self.config, self.parts.ha_server is not None
-        if is_master and not (config.listen_port or config.store.ha_listen_port):
-            main, fast, self._ha_socket = bind_three(config.bind_address, HA_PORT_DISTANCE)
-            self._sockets = main, fast
-        else:
-            self._sockets = bind_pair(config.bind_address, config.listen_port)
-            self._ha_socket = bind_for_slaves(config) if is_master else None
-        if self._ha_socket is not None:
-            self.ha_port = port_of(self._ha_socket)
-        if config.grpc_listen_port is not None:
-            self._grpc_socket = bind_for_grpc(config, config.grpc_listen_port)
-            self.grpc_address = config.bind_address, port_of(self._grpc_socket)
+        config, ports = self.config, self.ports
+        ports.bind(config, takes_slaves=self.parts.ha_server is not None)
+        self.listen_address = config.bind_address, ports.main
+        self.advertised = HostAddress(ports.find_host(config), ports.main)
+        if ports.slaves is not None:
+            self.ha_port = port_of(ports.slaves)
+        if ports.grpc is not None:
+            self.grpc_address = config.bind_address, port_of(ports.grpc)
+
+    async def _start_metrics(self) -> None:
+        listens = self._metrics_pages == "listen"
+        self._metrics = make_pages(self, self._lag, listens=listens)
+        self.metrics_address = await self._metrics.start()
+        if self._metrics.tls is not None:
+            self.parts.tls_gates["metrics"] = self._metrics.tls
 
     async def serve(self) -> None:
         """Serve clients, after `open` and `BrokerParts.load_tables`.
@@ -268,21 +244,24 @@ class BrokerController:
         Raises:
             OSError: an address is taken, or the disk failed.
         """
-        config, parts, clock = self.config, self.parts, self.clock
+        config, parts, clock, ports = self.config, self.parts, self.clock, self.ports
+        assert self.advertised is not None, "serving comes after opening"
+        host = self.advertised.ip
         if self._with_namesrv:
             await self._start_namesrv()
         parts.store.start()
-        self.store_host = HostAddress(resolve(self._host), self.listen_address[1]).pack()
-        self._server, self.router = make_server(
+        self.store_host = HostAddress(resolve(host), ports.main).pack()
+        self.server, self.router = make_server(
             parts, clock, self.store_host, random.Random(), self._connect
         )
-        await self._server.serve(*self._sockets, tls=self.tls)
-        self._make_grpc(self.router)
+        await self.server.serve(*ports.clients, tls=self.tls)
+        if ports.grpc is not None:
+            self._make_grpc(self.router, ports.grpc, host)
         parts.start_services()
         if parts.grpc is not None:
             await parts.grpc.started()
-        if parts.ha_server is not None and self._ha_socket is not None:
-            await parts.ha_server.serve(self._ha_socket)
+        if parts.ha_server is not None and ports.slaves is not None:
+            await parts.ha_server.serve(ports.slaves)
         if parts.ha_client is not None:
             parts.ha_client.start()
         self._lag.start()
@@ -311,8 +290,8 @@ class BrokerController:
                 self.peer_clock,
             )
             self._slave_sync.start()
-        self._started_at_ms = clock.now_ms()
-        self.since_ms = self.since_ms or self._started_at_ms
+        self.has_started = True
+        self.since_ms = self.since_ms or clock.now_ms()
 
     async def _start_namesrv(self) -> None:
         """Serve as a name server, too."""
@@ -334,30 +313,28 @@ class BrokerController:
         log.critical("ending the process, because its name server has ended")
         self._end(EXIT_NAMESRV_FAILED)
 
-    def _make_grpc(self, router: Router) -> None:
-        """Make what serves clients of RocketMQ 5, if the configuration has it."""
-        if self._grpc_socket is None:
-            return
+    def _make_grpc(self, router: Router, bound: socket.socket, host: str) -> None:
+        """Make what serves clients of RocketMQ 5."""
         tls, clock = self.config.tls, self.peer_clock
         contexts = server_contexts(tls, clock, quiet=True, alpn=("h2",))
         gate = TlsGate(tls.tls_server_mode, contexts, clock)
         if gate.mode != "disabled":
             contexts.load()
             contexts.start()
-            self._grpc_contexts = contexts
-        own = HostAddress(self._host, port_of(self._grpc_socket))
+            self._contexts.append(contexts)
+        own = HostAddress(host, port_of(bound))
         outgoing = None
         if tls.uses_client_tls and self.config.grpc_proxy_mode == "CLUSTER":
             outgoing = OutgoingTls(tls, clock, alpn=("h2",), quiet=True)
         endpoint = self.parts.grpc = grpc_service.make_endpoint(
             self.parts, router, str(own), outgoing
         )
-        endpoint.open(self._grpc_socket, gate)
+        endpoint.open(bound, gate)
         self.parts.tls_gates["grpc"] = gate
 
     def _find_draining(self) -> draining.Draining | None:
         """Return what moves clients away; None before the start is over."""
-        if self._draining is None and self.registration is not None and self._started_at_ms:
+        if self._draining is None and self.registration is not None and self.has_started:
             parts, config = self.parts, self.config
             sources = draining.DrainSources(
                 config.broker_name,
@@ -373,50 +350,6 @@ class BrokerController:
             )
             self._draining = draining.Draining(sources, self.registration, self.peer_clock)
         return self._draining
-
-    async def _start_metrics(self) -> None:
-        checks = HealthChecks(
-            ready={
-                "store": self._store_check,
-                "listener": self._listener_check,
-                "route": self._route_check,
-                **({"master": self._master_check} if self.config.store.is_slave else {}),
-                **({"replica": self._replica_check} if self.config.is_replica else {}),
-            },
-            live={
-                "store": self._failure_check,
-                "loop": LoopCheck(
-                    self._lag.silence_s, partial(waits_for_disk, threading.get_native_id())
-                ),
-            },
-        )
-        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-
-        def make_registry() -> CollectorRegistry:
-            return broker_metrics.registry_of(
-                self.parts,
-                checks,
-                loop,
-                self._connection_counts,
-                self._started_at,
-                self._name_servers,
-            )
-
-        config = self.config
-        port = config.metrics_prom_exporter_port
-        address = None if port is None else (config.metrics_host, port)
-        self._metrics = MetricsServer(
-            address if self._metrics_pages == "listen" else None,
-            make_registry,
-            checks,
-            self._lag.silence_s,
-            tls=config.tls,
-            prepare=self.parts.measure,
-            drain=self._find_draining,
-        )
-        self.metrics_address = await self._metrics.start()
-        if self._metrics.tls is not None:
-            self.parts.tls_gates["metrics"] = self._metrics.tls
 
     def adopt_page(self, connection: socket.socket) -> None:
         """Serve the metrics pages to a connection that a supervisor has made. Any thread."""
@@ -435,42 +368,6 @@ class BrokerController:
         if self.registration is not None:
             self.registration.register_again()
 
-    def _started_at(self) -> int:
-        return self.since_ms if self._started_at_ms else 0
-
-    def _connection_counts(self) -> dict[str, int]:
-        counts = self.parts.client_counts()
-        total = len(self._server.connections) if self._server is not None else 0
-        if self.parts.grpc is not None:
-            total += len(self.parts.grpc.server.connections)
-        return {**counts, "other": max(0, total - sum(counts.values()))}
-
-    def _store_check(self) -> str:
-        store = self.parts.store
-        return store.refusal() or store.commit_log.no_room
-
-    def _failure_check(self) -> str:
-        failure = self.parts.store.failure
-        return f"the store has failed and needs a restart: {failure}" if failure else ""
-
-    def _listener_check(self) -> str:
-        return "" if self._server is not None else "not listening yet"
-
-    def _route_check(self) -> str:
-        registration = self.registration
-        return registration.why_unknown if registration is not None else "not registered yet"
-
-    def _master_check(self) -> str:
-        client = self.parts.ha_client
-        return client.refusal if client is not None else ""
-
-    def _name_servers(self) -> dict[str, bool]:
-        return self.registration.name_servers if self.registration is not None else {}
-
-    def _replica_check(self) -> str:
-        replica = self.parts.replica
-        return replica_check(replica.status()) if replica is not None else "it is not started yet"
-
     async def stop(self) -> None:
         """Stop serving and make everything durable; may be called once, after `start`."""
         await self.drain()
@@ -478,25 +375,14 @@ class BrokerController:
 
     async def drain(self) -> None:
         """Stop serving, answer who waits, and save what services hold; the store still runs."""
-        parts = self.parts
-        self._contexts.stop()
-        if self._draining is not None:
-            await self._draining.stop()
-        if self.registration is not None:
-            await self.registration.stop()
-        if self._slave_sync is not None:
-            await self._slave_sync.stop()
-        self._lag.stop()
-        parts.housekeeping.stop()
-        if parts.ha_client is not None:
-            await parts.ha_client.stop()
+        parts, store = self.parts, self.parts.store
+        await self._leave()
         if parts.grpc is not None:
             parts.grpc.stop_reading()
-        if self._grpc_contexts is not None:
-            self._grpc_contexts.stop()
-        if self._server is not None:
-            self._server.stop_reading()
-            await self._settled()
+        if self.server is not None:
+            self.server.stop_reading()
+            # Until the sends that were read are answered, or cannot be.
+            await result_of(lambda done: store.settle(lambda _: done(None, None)))
             await parts.topics.flush()  # acknowledgements of new topics wait for it
             parts.holding.stop()
             parts.pop.receiver.end_polls()
@@ -504,12 +390,23 @@ class BrokerController:
                 await self.router.stop()
             if parts.grpc is not None:
                 await parts.grpc.stop()
-            await self._server.stop()
-        if parts.store.state is StoreState.RUNNING:
-            await self._synced()  # what services save waits for it, else for the next interval
+            await self.server.stop()
+        if store.state is StoreState.RUNNING:
+            # What services save waits until all is synced, or cannot be; else for the interval.
+            await result_of(lambda done: store.sync(lambda: done(None, None)))
             await parts.stop_services()
         if parts.ha_server is not None:
             await parts.ha_server.stop()
+
+    async def _leave(self) -> None:
+        """Do no more with name servers, with a master, and with clients that are to move."""
+        for contexts in self._contexts:
+            contexts.stop()
+        for service in (self._draining, self.registration, self._slave_sync, self.parts.ha_client):
+            if service is not None:
+                await service.stop()
+        self._lag.stop()
+        self.parts.housekeeping.stop()
 
     async def close(self) -> None:
         """Make everything durable, and let the store go; after `drain`."""
@@ -521,7 +418,7 @@ class BrokerController:
             await self._built_in.stop()
         if self.failed:
             log.error("the broker has stopped, its store not cleanly: the next start recovers it")
-        elif self._started_at_ms:
+        elif self.has_started:
             log.info("the broker has stopped")
 
     async def kill(self) -> None:
@@ -532,25 +429,13 @@ class BrokerController:
         would find no log: "no sound record is where it should be".
         """
         parts = self.parts
-        self._contexts.stop()
-        if self._draining is not None:
-            await self._draining.stop()
-        if self.registration is not None:
-            await self.registration.stop()
-        if self._slave_sync is not None:
-            await self._slave_sync.stop()
-        self._lag.stop()
-        parts.housekeeping.stop()
-        if self._grpc_contexts is not None:
-            self._grpc_contexts.stop()
+        await self._leave()
         if parts.grpc is not None:
             parts.grpc.abort("killed")
-        if self._server is not None:
-            self._server.abort("killed")
+        if self.server is not None:
+            self.server.abort("killed")
         if parts.ha_server is not None:
             parts.ha_server.abort()
-        if parts.ha_client is not None:
-            await parts.ha_client.stop()
         parts.holding.stop()
         if self.router is not None:
             await self.router.stop(limit_s=0)
@@ -567,18 +452,6 @@ class BrokerController:
         """True when the disk has failed, so that the store is not stopped cleanly."""
         return self.parts.store.state is StoreState.FAILED
 
-    async def _settled(self) -> None:
-        """Return when the sends that were read are answered, or cannot be."""
-        settled = asyncio.Event()
-        self.parts.store.settle(lambda _: settled.set())
-        await settled.wait()
-
-    async def _synced(self) -> None:
-        """Return when all that is written is on the disk, or cannot be."""
-        synced = asyncio.Event()
-        self.parts.store.sync(synced.set)
-        await synced.wait()
-
     async def _close_store(self) -> None:
         """End the workers, let their results in, then close; the disk work is off the loop."""
         loop = asyncio.get_running_loop()
@@ -589,15 +462,7 @@ class BrokerController:
     async def abandon(self) -> None:
         """Undo a start that failed half-way."""
         await self.stop()
-        self.let_ports_go()
-
-    def let_ports_go(self) -> None:
-        """Close what was bound, and nobody listens on."""
-        for bound in self._sockets:
-            bound.close()
-        for other in (self._ha_socket, self._grpc_socket):
-            if other is not None:
-                other.close()
+        self.ports.close()
 
     def _store_failed(self, error: BaseException) -> None:
         if not self.config.store.store_failure_exit and not self.config.is_replica:

@@ -211,7 +211,7 @@ class ReplicaBroker:
         if is_open:
             self.life.parts.metadata.stop_as_master()
             await self.life.close()
-            self.life.let_ports_go()
+            self.life.ports.close()
         if self._etcd_tls is not None:
             self._etcd_tls.contexts.stop()
         if isinstance(self._coordination, Etcd):

@@ -29,7 +29,6 @@ LONG_FUNCTIONS = {
 # Classes that have more methods or attributes, and no reason in their docstrings; one leaves this
 # list, none enters it.
 LARGE_CLASSES = {
-    "broker/controller.py::BrokerController",
     "store/index/follower.py::IndexFollower",
     "store/index/service.py::IndexService",
     "store/log/append.py::AppendBatch",

@@ -52,7 +52,7 @@ class Sink(Transport):
 
 def connect(broker: BrokerController) -> Connection:
     """A connection of the broker, with a peer that drops what it gets."""
-    server = broker._server
+    server = broker.server
     assert server is not None
     made = cast(Connection, server._make())
     transport = Sink(("127.0.0.1", 4711))

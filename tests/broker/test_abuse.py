@@ -119,7 +119,7 @@ def _queue(topic: str) -> dict[str, str]:
 async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> None:
     """Members of groups with held pulls and requests half sent, half of them reset."""
     async with live_broker(tmp_path) as broker:
-        parts, server = broker.parts, broker._server
+        parts, server = broker.parts, broker.server
         assert server is not None and broker.router is not None
         canary = await Canary.open(broker.listen_address)
         await canary.sing()
@@ -254,8 +254,8 @@ async def test_pipelined_requests_that_wait_are_bounded_and_all_answered(
             request.opaque = opaque
             parts.append(encode_command(request))
         writer.write(b"".join(parts))
-        assert broker._server is not None
-        busy = next(c for c in broker._server.connections if c.remote_address == _name(writer))
+        assert broker.server is not None
+        busy = next(c for c in broker.server.connections if c.remote_address == _name(writer))
         await until(lambda: busy.parked > PARKED_MAX)
         for _ in range(SONGS):
             await canary.call(RequestCode.GET_MAX_OFFSET, _queue("T"))

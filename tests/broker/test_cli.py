@@ -261,7 +261,7 @@ def test_print_config_of_a_name_server() -> None:
 
 def test_a_guessed_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "skylarkmq.broker.controller.interface_addresses", lambda: ["10.0.0.1", "10.0.0.2"]
+        "skylarkmq.broker.ports.interface_addresses", lambda: ["10.0.0.1", "10.0.0.2"]
     )
     settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS, "bindAddress=0.0.0.0")
     code, _, err = _invoke(serve, *_arguments(settings), "--log-level", "ERROR")
@@ -284,8 +284,8 @@ async def test_a_containers_guessed_address_is_warned_about(
     settings: tuple[str, ...],
     warned: bool,
 ) -> None:
-    monkeypatch.setattr("skylarkmq.broker.controller.interface_addresses", lambda: ["10.0.0.1"])
-    monkeypatch.setattr("skylarkmq.broker.controller.in_container", lambda: True)
+    monkeypatch.setattr("skylarkmq.broker.ports.interface_addresses", lambda: ["10.0.0.1"])
+    monkeypatch.setattr("skylarkmq.broker.ports.in_container", lambda: True)
     all_settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS, *settings)
     controller = BrokerController(load_broker_config(Sources(settings=all_settings)).config)
     await controller.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.broker_pages import health_checks
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.files import DiskFiles, DiskSpace
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
@@ -130,11 +131,12 @@ async def test_a_broker_without_room_for_the_log_is_not_ready(tmp_path: Path) ->
                     return
             raise AssertionError(f"no send was answered with {code}")
 
-        assert controller._store_check() == ""
+        check = health_checks(controller, controller._lag).ready["store"]
+        assert check() == ""
         disk.free = 1000
         await fill(ResponseCode.SERVICE_NOT_AVAILABLE)
-        assert "no room for the next log file" in controller._store_check()
+        assert "no room for the next log file" in check()
         disk.free = 1 << 40
         await fill(ResponseCode.SUCCESS)
-        assert controller._store_check() == ""
+        assert check() == ""
         await client.close()

@@ -75,7 +75,7 @@ async def test_they_take_the_plain_roads_and_mean_what_unsigned_ones_mean(
 
 async def test_a_peer_that_signs_nothing_is_not_read_twice(tmp_path: Path) -> None:
     async with live_broker(tmp_path / "store") as broker:
-        server = broker._server
+        server = broker.server
         assert server is not None
         plain = await RawClient.open(broker.listen_address)
         signing = await RawClient.open(broker.listen_address)

@@ -112,7 +112,7 @@ def test_a_reader_that_is_slow_gets_everything(
                 client.send(RequestCode.PULL_MESSAGE, pull_fields("T", queueOffset=str(n)))
                 for n in range(16)
             ]
-            (connection,) = broker._server.connections  # type: ignore[union-attr]
+            (connection,) = broker.server.connections  # type: ignore[union-attr]
             await until(lambda: connection.paused_since_s, "the broker to notice")
             for opaque in asked:
                 answer = await client.answer(opaque)

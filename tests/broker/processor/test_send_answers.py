@@ -117,8 +117,8 @@ async def test_answered_sends_do_not_count_as_waiting(tmp_path: Path, flush: str
         opaques = [client.send(SEND, send_fields("T"), b"x") for _ in range(3 * PARKED_MAX)]
         answers = [await client.answer(opaque) for opaque in opaques]
         assert {answer.code for answer in answers} == {0}
-        assert broker._server is not None
-        (connection,) = broker._server.connections
+        assert broker.server is not None
+        (connection,) = broker.server.connections
         assert connection.parked == 0
         await client.close()
 

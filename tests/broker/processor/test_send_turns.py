@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from skylarkmq.broker.base.waiting import result_of
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.processor import send as send_module
 from skylarkmq.broker.processor.send import Sender
@@ -41,7 +42,7 @@ class Peer:
     """A connection of the broker whose reads the test makes: several in one turn of the loop."""
 
     def __init__(self, broker: BrokerController, port: int) -> None:
-        server = broker._server
+        server = broker.server
         assert server is not None
         self.transport = ClosingTransport(("127.0.0.1", port))
         self.connection = server._make()
@@ -241,8 +242,8 @@ async def test_a_stop_answers_what_this_turn_has_read(tmp_path: Path, flush: str
         first, second = await peers(broker)
         first.send("x")
         second.send("y")
-        settled = asyncio.ensure_future(broker._settled())
-        await settled
+        store = broker.parts.store
+        await result_of(lambda done: store.settle(lambda status: done(status, None)))
         assert (first.offsets(), second.offsets()) == (["0"], ["1"])
 
 

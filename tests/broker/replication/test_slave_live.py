@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.broker.base.ha_protocol import encode_head
+from skylarkmq.broker.broker_pages import health_checks
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.replication.ha import ha_client
 from tests.store.support import StoreRig, inner
@@ -180,5 +181,5 @@ async def test_a_slave_of_ours_refuses_another_master_and_is_not_ready(tmp_path:
             assert client is not None
             await until(lambda: client.refusal, "the refusal")
             assert "differs from this one" in client.refusal
-            assert client.refusal == slave._master_check()
+            assert client.refusal == health_checks(slave, slave._lag).ready["master"]()
             assert log_of(slave) == before

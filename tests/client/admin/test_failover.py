@@ -155,8 +155,8 @@ class LostAnswer(FakeReplica):
         if self.is_done:
             now = self.follower.now
             self.follower.now = structs.replace(now, state=State.MASTER, term=8, master=now.replica)
-        assert self.broker._server is not None
-        for connection in list(self.broker._server.connections):
+        assert self.broker.server is not None
+        for connection in list(self.broker.server.connections):
             connection.close("starting anew")
 
 
