@@ -26,7 +26,6 @@ from prometheus_client.core import Metric
 from skylarkmq import __version__, kernel
 from skylarkmq.broker.base.health import HealthChecks, run_checks
 from skylarkmq.broker.components import BrokerParts
-from skylarkmq.broker.config.settings import MetricsCompat
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.broker.groups.client_calls import ClientCalls
 from skylarkmq.broker.groups.rebalance_lock import RebalanceLockManager
@@ -110,7 +109,6 @@ def registry_of(
             ),
         ),
         storage=(partial(timer_families, parts.timer),),
-        compat=lambda: config.metrics_compat,
     )
     return build_registry(sources)
 
@@ -148,18 +146,12 @@ class BrokerCollector:
 
         Those that grow with topics and groups come in parts, under one name.
         """
-        compat = self._sources.compat()
-        return (family for family in self.families(compat) if family.samples)
+        return (family for family in self.families() if family.samples)
 
-    def families(self, compat: MetricsCompat) -> Iterator[Metric]:
-        """Yield every family, also those that have no series yet.
-
-        Args:
-            compat: whose names there are beside ours.
-        """
+    def families(self) -> Iterator[Metric]:
+        """Yield every family, also those that have no series yet."""
         yield from self._own()
-        if compat == "rocketmq5":
-            yield from self._rocketmq5.families()
+        yield from self._rocketmq5.families()
 
     def _own(self) -> Iterator[Metric]:
         yield from self._broker()

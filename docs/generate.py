@@ -287,7 +287,7 @@ def metrics(broker: RunningBroker) -> str:
         "RocketMQ 5's.\n"
         "A family is shown on `/metrics` as soon as it has a series. "
         "[Monitoring](../operations/monitoring.md) says\nwhich ones are good to watch.",
-        family_table(collector.families("rocketmq5")),
+        family_table(collector.families()),
         "A slave adds:",
         family_table(slave),
         "A [replica](../operations/failover.md) among those that elect their master adds:",

@@ -52,7 +52,6 @@ FAST_PORT_DISTANCE: Final = 2
 HA_PORT_DISTANCE: Final = 1
 """The port for slaves is this much above the listen port, unless haListenPort says another."""
 
-MetricsCompat = Literal["rocketmq5", "none"]
 ProxyMode = Literal["LOCAL", "CLUSTER"]
 _CPUS: Final = os.cpu_count() or 1
 _SEND_THREADS: Final = min(_CPUS, 4)
@@ -83,6 +82,8 @@ ALIASES: Final = {
 GONE: Final = {
     "drainTokenFile": "/drainz is for this machine alone: remove the key, and drain from afar by "
     "`skylarkmq cluster drain BROKER --wait 120`, with an admin's account",
+    "metricsCompat": "the names of RocketMQ 5 are always beside ours: remove the key; for those of "
+    "Apache's rocketmq-exporter run that",
 }
 # Keys of Java brokers and of widely copied files that have no attribute here; any value is taken.
 JAVA_ONLY: Final = frozenset(
@@ -181,7 +182,6 @@ class BrokerConfig(ServerConfig):
     grpc_proxy_mode: ProxyMode = "LOCAL"  # ours; CLUSTER: calls of other brokers are forwarded
     metrics_prom_exporter_port: Port | None = 5557  # off: no pages of metrics and health
     metrics_prom_exporter_host: str | None = None  # None: as bindAddress
-    metrics_compat: Live[MetricsCompat] = "rocketmq5"  # ours; names of RocketMQ 5 too
     max_inbound_buffered: BufferTotal = 256 << 20  # ours; bytes that came and were not handled
     max_outbound_buffered: BufferTotal = 256 << 20  # ours; bytes that peers leave unread
 
@@ -282,9 +282,6 @@ class BrokerConfig(ServerConfig):
         Raises:
             ConfigError: a value is outside of its limits.
         """
-        if str(self.metrics_compat) in ("exporter", "both"):
-            cure = "for those names run Apache's rocketmq-exporter, and use rocketmq5 or none here"
-            raise ConfigError("metricsCompat", self.metrics_compat, cure)
         super().__post_init__()
         _check_word("brokerName", self.broker_name)
         _check_word("brokerClusterName", self.broker_cluster_name)

@@ -166,9 +166,8 @@ class RocketMQ5Families:
     ) -> list[tuple[_Labels, _AnyTraffic]]:
         rows: list[tuple[_Labels, _AnyTraffic]] = []
         for (topic, label), traffic in sorted(table.items(), key=lambda item: item[0]):
-            is_system = is_system_topic(topic)
-            if self._sources.system_topics or not is_system:
-                rows.append(((topic, label, _word(is_system)), traffic))
+            if not is_system_topic(topic):
+                rows.append(((topic, label, "false"), traffic))
         return rows
 
     def _lag(self) -> Iterator[Metric]:

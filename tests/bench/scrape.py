@@ -19,7 +19,6 @@ from prometheus_client import generate_latest
 
 from skylarkmq.broker.base.health import HealthChecks
 from skylarkmq.broker.broker_metrics import registry_of
-from skylarkmq.broker.config.settings import MetricsCompat
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.pages.http import exposition
 from skylarkmq.protocol.bodies.group import ConsumerData
@@ -67,9 +66,9 @@ async def longest_turn(stop: asyncio.Event) -> float:
     return longest
 
 
-async def measure(compat: MetricsCompat, topics: int, groups: int, folder: Path) -> str:
+async def measure(topics: int, groups: int, folder: Path) -> str:
     """Return a line of figures."""
-    async with live_broker(folder, metrics_compat=compat, new_names_per_second=0) as broker:
+    async with live_broker(folder, new_names_per_second=0) as broker:
         await fill(broker, topics, groups)
         checks = HealthChecks(ready={}, live={})
         registry = registry_of(broker.parts, checks, "asyncio", dict, lambda: 1)
@@ -85,7 +84,7 @@ async def measure(compat: MetricsCompat, topics: int, groups: int, folder: Path)
             turns.append(await watch)
     series = sum(not line.startswith(b"#") for line in text.splitlines())
     return (
-        f"{compat:9} {topics} topics x {groups} groups: {series:,} series, "
+        f"{topics} topics x {groups} groups: {series:,} series, "
         f"{len(text) / 2**20:.1f} MiB, {median(costs):.2f} s of CPU, "
         f"longest turn {median(turns) * 1000:.1f} ms"
     )
@@ -96,10 +95,8 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--groups", type=int, default=10)
     args = parser.parse_args()
-    compats: tuple[MetricsCompat, ...] = ("none", "rocketmq5")
-    for compat in compats:
-        with tempfile.TemporaryDirectory() as name:
-            print(asyncio.run(measure(compat, args.topics, args.groups, Path(name))), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        print(asyncio.run(measure(args.topics, args.groups, Path(name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Limits of the broker's and the name server's configuration."""
 
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -63,12 +63,6 @@ def test_name_servers_are_separated_by_semicolons() -> None:
 def _of_role(role: BrokerRole, broker_id: int = 0, **store: Any) -> BrokerConfig:
     config = StoreConfig(store_path_root_dir=Path("/store"), broker_role=role, **store)
     return BrokerConfig(store=config, broker_id=broker_id)
-
-
-@pytest.mark.parametrize("names", ["exporter", "both"])
-def test_names_of_the_exporter_are_its_own(names: str) -> None:
-    with pytest.raises(ConfigError, match=r"metricsCompat=\w+: .*run Apache's rocketmq-exporter"):
-        BrokerConfig(store=STORE, metrics_compat=cast("Any", names))
 
 
 @pytest.mark.parametrize("role", get_args(BrokerRole))

@@ -130,6 +130,7 @@ def test_a_key_that_is_gone_says_what_to_use() -> None:
     for error in (_error("drainTokenFile=/x"), _error(SKYLARKMQ_DRAIN_TOKEN_FILE="/x")):
         assert "`skylarkmq cluster drain BROKER --wait 120`" in str(error)
         assert error.key == "drainTokenFile" and "/x" not in str(error)
+    assert "rocketmq-exporter run that" in str(_error("metricsCompat=exporter"))
     shared = Sources(environment={"SKYLARKMQ_DRAIN_TOKEN_FILE": "/x"})
     assert load_namesrv_config(shared).unknown_variables == ["SKYLARKMQ_DRAIN_TOKEN_FILE"]
 

@@ -167,7 +167,6 @@ BROKER: dict[str, Any] = {
     "brokerTopicEnable": True,
     "traceTopicEnable": False,
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
-    "metricsCompat": Other(None, "rocketmq5", "dashboards of RocketMQ 5 work"),
     "grpcAutoCreateTopicEnable": Other(None, False, "a question for a route says not who asks"),
     "maxTopics": Other(None, 50_000, "every table has a limit"),
     "maxGroups": Other(None, 50_000, "every table has a limit"),

@@ -386,13 +386,6 @@ def test_nothing_is_claimed_before_it_was_counted() -> None:
         assert absent not in text
 
 
-def test_system_topics_are_shown_when_asked_for() -> None:
-    lines = family(text_of(a_scenario(system_topics=True)), "rocketmq_messages_in_total")
-    assert any(
-        'topic="SCHEDULE_TOPIC_XXXX"' in line and 'is_system="true"' in line for line in lines
-    )
-
-
 def test_a_topic_beyond_the_limit_is_other() -> None:
     stats = BrokerStats(series_limit=1)
     for topic in ("a", "b", "c"):

@@ -100,15 +100,6 @@ async def test_what_is_deleted_disappears(tmp_path: Path) -> None:
         await client.close()
 
 
-@pytest.mark.parametrize(("compat", "shown"), [("rocketmq5", True), ("none", False)])
-async def test_metrics_compat(tmp_path: Path, compat: str, shown: bool) -> None:
-    async with live_broker(tmp_path) as broker:
-        object.__setattr__(broker.parts.config, "metrics_compat", compat)
-        names = samples(registry(broker))
-        assert any(name.startswith("rocketmq_") for name in names) is shown
-        assert "skylarkmq_build_info" in names
-
-
 @pytest.mark.parametrize(
     ("version", "name"),
     [
