@@ -2,9 +2,77 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.errors import StoreFullError
 from tests.support.patience import until
+
+
+_C: Final = RequestCode
+SERVED: Final[frozenset[int]] = frozenset(
+    {
+        # Consumers
+        _C.HEART_BEAT,  # without making topics and groups
+        _C.UNREGISTER_CLIENT,
+        _C.CHECK_CLIENT_CONFIG,
+        _C.PULL_MESSAGE,  # also with slaveReadEnable=false, as RocketMQ's does
+        _C.LITE_PULL_MESSAGE,
+        _C.QUERY_CONSUMER_OFFSET,
+        _C.UPDATE_CONSUMER_OFFSET,
+        _C.GET_CONSUMER_LIST_BY_GROUP,
+        _C.LOCK_BATCH_MQ,
+        _C.UNLOCK_BATCH_MQ,
+        _C.QUERY_ASSIGNMENT,
+        _C.SEARCH_OFFSET_BY_TIMESTAMP,
+        _C.GET_MAX_OFFSET,
+        _C.GET_MIN_OFFSET,
+        _C.GET_EARLIEST_MSG_STORETIME,
+        _C.QUERY_MESSAGE,
+        _C.VIEW_MESSAGE_BY_ID,
+        # What a topic, a group or the broker is doing
+        _C.GET_TOPIC_STATS_INFO,
+        _C.GET_TOPIC_CONFIG,
+        _C.QUERY_TOPIC_CONSUME_BY_WHO,
+        _C.QUERY_CONSUME_QUEUE,
+        _C.GET_CONSUMER_CONNECTION_LIST,
+        _C.GET_CONSUME_STATS,
+        _C.QUERY_CONSUME_TIME_SPAN,
+        _C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        _C.GET_SUBSCRIPTIONGROUP_CONFIG,
+        _C.GET_ALL_TOPIC_CONFIG,
+        _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        _C.GET_ALL_CONSUMER_OFFSET,
+        _C.GET_ALL_DELAY_OFFSET,
+        _C.GET_BROKER_RUNTIME_INFO,
+        _C.GET_PRODUCER_CONNECTION_LIST,
+        _C.GET_ALL_PRODUCER_INFO,
+        _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        _C.VIEW_BROKER_STATS_DATA,
+        _C.GET_BROKER_CONSUME_STATS,
+        _C.QUERY_CORRECTION_OFFSET,
+        _C.GET_BROKER_CONFIG,
+        _C.GET_CONSUMER_RUNNING_INFO,
+        _C.CONSUME_MESSAGE_DIRECTLY,
+        # Its own configuration, accounts and disk
+        _C.UPDATE_BROKER_CONFIG,
+        _C.UPDATE_AND_CREATE_ACL_CONFIG,
+        _C.DELETE_ACL_CONFIG,
+        _C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        _C.GET_BROKER_CLUSTER_ACL_INFO,
+        _C.GET_BROKER_CLUSTER_ACL_CONFIG,
+        _C.CLEAN_EXPIRED_CONSUMEQUEUE,
+        _C.CLEAN_UNUSED_TOPIC,  # names them, and removes none
+        _C.DELETE_EXPIRED_COMMITLOG,
+        # Of replicas that elect their master; whoever is asked says itself whether it may
+        _C.GET_REPLICA_STATUS,
+        _C.SWITCH_OVER,
+        _C.FORCE_FAILOVER,  # only one that does not lead has a use for it
+        _C.DRAIN_BROKER,  # it says that it has nothing to move
+    }
+)
+"""Codes that a slave handles as any broker; all others are refused."""
 
 
 async def hand_over(master: BrokerController, slave: BrokerController) -> None:

@@ -8,8 +8,9 @@ from skylarkmq.broker.replication.failover.replica_rules import (
     while_taking_over,
     while_too_few,
 )
-from skylarkmq.broker.replication.ha.slave_rules import REFUSED, SERVED
+from skylarkmq.broker.replication.ha.slave_rules import REFUSED
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from tests.broker.replication.support import SERVED
 
 
 def test_what_a_slave_refuses_a_follower_does_too() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from skylarkmq.broker.controller import BrokerController
-from skylarkmq.broker.replication.ha.slave_rules import REFUSED, SERVED
+from skylarkmq.broker.replication.ha.slave_rules import REFUSED
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
-from tests.broker.replication.support import hand_over
+from tests.broker.replication.support import SERVED, hand_over
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
