@@ -9,7 +9,6 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.errors import StoreFullError
 from tests.support.patience import until
 
-
 _C: Final = RequestCode
 SERVED: Final[frozenset[int]] = frozenset(
     {
