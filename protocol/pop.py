@@ -211,14 +211,6 @@ def delivered(
     return bytes(changed)
 
 
-def bits_of(offsets: Iterable[int], start: int) -> bytes:
-    """Return the bit set of offsets from `start` on, which none of them may be below."""
-    number = 0
-    for offset in offsets:
-        number |= 1 << (offset - start)
-    return number.to_bytes((number.bit_length() + 7) // 8, "little")
-
-
 def offsets_of(bits: bytes, start: int) -> list[int]:
     """Return the offsets of a bit set that begins at `start`.
 

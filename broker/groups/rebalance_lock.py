@@ -89,13 +89,6 @@ class RebalanceLockManager:
         entries = self._table.get(group, {})
         self._remove(group, [key for key, held in entries.items() if held.client_id == client_id])
 
-    def is_locked(self, group: str, topic: str, queue_id: int, client_id: str) -> bool:
-        """Return whether the client holds the queue now."""
-        held = self._find(group, topic, queue_id)
-        if held is None or held.client_id != client_id:
-            return False
-        return not self._is_expired(held, self._clock.monotonic())
-
     def expire(self) -> None:
         """Forget the locks that ran out."""
         now_s = self._clock.monotonic()

@@ -16,6 +16,7 @@ from skylarkmq.protocol.bodies.pop import (
 )
 from skylarkmq.protocol.bodies.text import MessageQueueBody, decode_body, encode_body
 from skylarkmq.protocol.errors import RemoteProtocolError
+from tests.support.bit_sets import bits_of
 
 # Written by ExtraInfoUtil and the bodies of rocketmq-remoting 5.3.3.
 CHECKPOINT = "5 1700000000123 60000 3 0 broker-a 2 7"
@@ -41,7 +42,7 @@ BODIES = [
                     revive_queue_id=3,
                     pop_time=17,
                     invisible_time=60000,
-                    bit_set=pop.bits_of((5, 8, 14), 5),
+                    bit_set=bits_of((5, 8, 14), 5),
                 )
             ],
         ),
@@ -109,7 +110,7 @@ def test_bodies_are_javas(text: bytes, body: msgspec.Struct) -> None:
 
 @pytest.mark.parametrize("offsets", [(), (7,), (7, 8, 9), (7, 14, 15, 38)])
 def test_bit_sets_go_there_and_back(offsets: tuple[int, ...]) -> None:
-    assert pop.offsets_of(pop.bits_of(offsets, 7), 7) == list(offsets)
+    assert pop.offsets_of(bits_of(offsets, 7), 7) == list(offsets)
 
 
 def test_topics_of_deliveries() -> None:

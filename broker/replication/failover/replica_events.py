@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final
 
 from skylarkmq.broker.replication.failover.coordinated_state import AliveRecord, ClusterView
 from skylarkmq.broker.replication.failover.coordination import Change, Condition, Swapped
@@ -311,11 +310,6 @@ Event = (
     Tick | Registered | NotRegistered | Renewed | LeaseEnded | Observed | SwapEnded | LogMoved
     | Frozen | LogCut | TermBegun | LeadingStopped | Disconnected | Received | Leave | SwitchOver
     | ForceFailover
-)  # fmt: skip
-EVENTS: Final[tuple[type[Event], ...]] = (
-    Tick, Registered, NotRegistered, Renewed, LeaseEnded, Observed, SwapEnded, LogMoved,
-    Frozen, LogCut, TermBegun, LeadingStopped, Disconnected, Received, Leave, SwitchOver,
-    ForceFailover,
 )  # fmt: skip
 
 

@@ -19,10 +19,11 @@ from skylarkmq.protocol.codes import LanguageCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.pop import Checkpoint, bits_of, retry_mark, topic_of_delivery
+from skylarkmq.protocol.pop import Checkpoint, retry_mark, topic_of_delivery
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection, request
 from tests.broker.pop.pop_rig import GROUP, PLUS_RETRY, RETRY, TOPIC, PopRig
+from tests.support.bit_sets import bits_of
 from tests.support.fake_queues import Stored
 from tests.support.fake_queues import record as record_of
 
