@@ -547,7 +547,6 @@ def _access_control(parts: BrokerParts) -> AccessControl | None:
     control = AccessControl(
         rights.BROKER,
         parts.stats,
-        parts.peer_clock,
         reply_topic=topic,
         topics_of_retries=parts.pop.registry.topics_of_retries,
     )

@@ -119,7 +119,7 @@ def _access(parts: BrokerParts) -> RpcAccess | None:
     if parts.access_files is None:
         return None
     origins = parts.pop.registry.topics_of_retries
-    access = RpcAccess(rpc_rights.RPCS, parts.stats, parts.peer_clock, origins)
+    access = RpcAccess(rpc_rights.RPCS, parts.stats, origins)
     parts.access_files.serve(access)
     return access
 

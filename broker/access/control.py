@@ -40,10 +40,8 @@ from skylarkmq.broker.access.accounts import (
 from skylarkmq.broker.access.revoking import BY_ADDRESS
 from skylarkmq.broker.access.rights import Level, Row
 from skylarkmq.broker.base.stats import BrokerStats
-from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.groups.memberships import Member
 from skylarkmq.broker.net.connection import Connection
-from skylarkmq.common.clock import Clock
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
@@ -75,9 +73,6 @@ _OF_MESSAGES: Final[Mapping[int, str]] = {
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 _ASK: Final = "ask who administers the broker"
 _RIGHTS_MISSING: Final = frozenset({"no_permission", "not_admin", "not_reader"})
-TOLD_BURST: Final = 100
-TOLD_PER_S: Final = 1.0
-"""Lines of the log about refused requests, over long; a line counts those left out before it."""
 
 
 Origins = Callable[[str], Iterable[str]]
@@ -117,7 +112,6 @@ class AccessControl:
         self,
         rows: Mapping[int, Row],
         stats: BrokerStats,
-        clock: Clock,
         *,
         reply_topic: str = "",
         topics_of_retries: Origins = no_origins,
@@ -135,7 +129,6 @@ class AccessControl:
         self._stats = stats
         self._reply_topic = reply_topic
         self._topics_of_retries = topics_of_retries
-        self._log_bucket = TokenBucket(clock, TOLD_BURST, TOLD_PER_S)
 
     def is_open(self, connection: Connection) -> bool:
         """Return whether a peer may do everything, by its address."""
@@ -166,7 +159,7 @@ class AccessControl:
             if request.code == RequestCode.HEART_BEAT:
                 connection.account = account
         except AccessDenied as error:
-            self._note(connection, request, error)
+            note_refusal(self._stats, connection.remote_address, f"code {request.code}", error)
             raise
 
     def _account(self, connection: Connection, request: RemotingCommand) -> Account:
@@ -218,16 +211,12 @@ class AccessControl:
             name == self._reply_topic and request.code in _REPLIES
         )
 
-    def _note(self, connection: Connection, request: RemotingCommand, error: AccessDenied) -> None:
-        failures = self._stats.auth_failures
-        failures[error.reason] += 1
-        self._stats.rejected("other", "acl")
-        if not self._log_bucket.take():
-            return
-        left_out = self._log_bucket.left_out()
-        more = f" (and {left_out} requests before it)" if left_out else ""
-        address, code = connection.remote_address, request.code
-        log.info("%s, code %d, is refused%s: %s", address, code, more, error.remark)
+
+def note_refusal(stats: BrokerStats, peer: str, what: str, error: AccessDenied) -> None:
+    """Count and log what a peer may not do."""
+    stats.auth_failures[error.reason] += 1
+    stats.rejected("other", "acl")
+    log.info("%s, %s, is refused: %s", peer, what, error.remark)
 
 
 def account_of(rules: AccessRules, access_key: str | None) -> Account:

@@ -20,8 +20,6 @@ from typing import Final
 
 from skylarkmq.broker.access.accounts import DENY_ALL, AccessRules, Account
 from skylarkmq.broker.access.control import (
-    TOLD_BURST,
-    TOLD_PER_S,
     AccessDenied,
     Origins,
     account_of,
@@ -29,12 +27,11 @@ from skylarkmq.broker.access.control import (
     ensure_account,
     ensure_origins,
     no_origins,
+    note_refusal,
 )
 from skylarkmq.broker.access.forwarded import client_of, is_proved
 from skylarkmq.broker.access.rpc_rights import RpcRow
 from skylarkmq.broker.base.stats import BrokerStats
-from skylarkmq.broker.base.token_bucket import TokenBucket
-from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError, shown
 
@@ -57,7 +54,6 @@ class RpcAccess:
         self,
         rows: Mapping[str, RpcRow],
         stats: BrokerStats,
-        clock: Clock,
         topics_of_retries: Origins = no_origins,
     ) -> None:
         """Begin with rules that let nobody in.
@@ -70,7 +66,6 @@ class RpcAccess:
         self.rules: AccessRules = DENY_ALL
         self._rows = rows
         self._stats = stats
-        self._log_bucket = TokenBucket(clock, TOLD_BURST, TOLD_PER_S)
         self._white: dict[str, bool] = {}
         self._white_rules = self.rules
 
@@ -85,13 +80,12 @@ class RpcAccess:
         client = client_of(metadata)
         if client and is_proved(self.rules, client, metadata):
             return client
-        if self._log_bucket.take():
-            log.info(
-                "%s forwards a call of %s without a proof that counts here, so no white list "
-                "lets it in: give both brokers the same admin's account",
-                peer,
-                client or "no address",
-            )
+        log.info(
+            "%s forwards a call of %s without a proof that counts here, so no white list "
+            "lets it in: give both brokers the same admin's account",
+            peer,
+            client or "no address",
+        )
         return ""
 
     def account(
@@ -113,7 +107,7 @@ class RpcAccess:
         try:
             return self._proved(metadata, host)
         except AccessDenied as error:
-            self._note(name, peer, error)
+            note_refusal(self._stats, peer, name, error)
             raise
 
     def check(self, account: Account | None, name: str, peer: str, request: object) -> None:
@@ -139,7 +133,7 @@ class RpcAccess:
             for topic in row.topics(request):
                 ensure_origins(account, topic, self._topics_of_retries)
         except AccessDenied as error:
-            self._note(name, peer, error)
+            note_refusal(self._stats, peer, name, error)
             raise
 
     def _is_open(self, host: str) -> bool:
@@ -161,14 +155,6 @@ class RpcAccess:
         if not date or not compare_digest(right.encode(), signature.lower().encode()):
             raise bad_signature(account)
         return account
-
-    def _note(self, name: str, peer: str, error: AccessDenied) -> None:
-        self._stats.auth_failures[error.reason] += 1
-        self._stats.rejected("other", "acl")
-        if self._log_bucket.take():
-            left_out = self._log_bucket.left_out()
-            more = f" (and {left_out} calls before it)" if left_out else ""
-            log.info("%s, %s, is refused%s: %s", peer, name, more, error.remark)
 
 
 def read_authorization(text: str) -> tuple[str, str]:

@@ -19,7 +19,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
-from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.tables.json_table import TableBody, load_table, table_text
 from skylarkmq.broker.tables.persist import FollowingTable
@@ -36,8 +35,6 @@ log = logging.getLogger(__name__)
 OFFSETS_FILE: Final = "consumerOffset.json"
 TOPIC_GROUP_SEPARATOR: Final = "@"
 NO_OFFSET: Final = -1
-WARNINGS_BURST: Final = 20.0
-WARNINGS_PER_S: Final = 0.2
 
 
 class ConsumerOffsetManager(FollowingTable):
@@ -74,7 +71,6 @@ class ConsumerOffsetManager(FollowingTable):
         self.on_set: Callable[[str, str, int, int], None] | None = None
         self.before_write: Callable[[], Awaitable[None]] | None = None
         self._files = files
-        self._bucket = TokenBucket(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self.body = TableBody("offsetTable", lambda: self.changes, self.rows)
         # Rows that were copied since the table was last taken; the others may be in that, too.
         self._own: set[tuple[str, str]] = set()
@@ -171,27 +167,18 @@ class ConsumerOffsetManager(FollowingTable):
             return False
         end = self._store.max_offset(topic, queue_id)
         if offset > end:
-            self._tell_beyond(remote_address, group, topic, queue_id, offset, end)
+            log.warning(
+                "%s: offset %d of group %s is above the end of queue %d of %s, %d: not taken",
+                remote_address,
+                offset,
+                group,
+                queue_id,
+                topic,
+                end,
+            )
             return False
         self.keep(remote_address, group, topic, queue_id, offset)
         return True
-
-    def _tell_beyond(
-        self, who: str, group: str, topic: str, queue_id: int, offset: int, end: int
-    ) -> None:
-        if not self._bucket.take():
-            return
-        left_out = self._bucket.left_out()
-        log.warning(
-            "%s: offset %d of group %s is above the end of queue %d of %s, %d, and is not taken%s",
-            who,
-            offset,
-            group,
-            queue_id,
-            topic,
-            end,
-            f" ({left_out} such lines were left out)" if left_out else "",
-        )
 
     def keep(self, who: str, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Do as `commit`, for the broker's own groups too."""

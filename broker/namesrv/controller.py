@@ -91,7 +91,7 @@ class NamesrvController:
         self._own_access_files: AccessFiles | None = None
         self._access: AccessControl | None = None
         if config.acl_enable:
-            self._access = AccessControl(rights.NAME_SERVER, stats, clock)
+            self._access = AccessControl(rights.NAME_SERVER, stats)
             if beside is not None and beside.access_files is not None:
                 beside.access_files.serve(self._access)
         self._router = Router(processor.handlers(), stats, clock, access=self._access)

@@ -44,7 +44,7 @@ class Rig:
         self.clock, self.worker = ManualClock(), ManualWorker()
         self.disk = FailingFiles()
         self.files = AccessFiles(home, self.disk, self.worker, self.clock)
-        self.control = AccessControl(BROKER, BrokerStats(), self.clock)
+        self.control = AccessControl(BROKER, BrokerStats())
 
     def start(self) -> None:
         self.files.load()

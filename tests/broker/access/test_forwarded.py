@@ -91,7 +91,7 @@ async def peers_of(
     """The code of a heartbeat, and address and account of the call that its handler got."""
 
     def make(stats: Any, clock: Any) -> RpcAccess:
-        access = RpcAccess(RPCS, stats, clock)
+        access = RpcAccess(RPCS, stats)
         access.rules = rules
         return access
 
@@ -136,7 +136,7 @@ async def test_a_receive_ends_with_the_account_whose_word_lets_its_client_in(key
     """The client has none: the other endpoint says that it comes from an address of the list."""
 
     def make(stats: Any, clock: Any) -> RpcAccess:
-        access = RpcAccess(RPCS, stats, clock)
+        access = RpcAccess(RPCS, stats)
         access.rules = RULES
         return access
 

@@ -18,7 +18,6 @@ from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.v5 import schema_pb2
 from tests.broker.access.test_control import ACCOUNTS, SECRET
-from tests.support.manual_clock import ManualClock
 
 PEER = "10.0.0.9:4711"
 DATE = "20200101T000000Z"
@@ -26,7 +25,7 @@ WHITE = "globalWhiteRemoteAddresses: [10.1.*.*]\n"
 
 
 def access() -> RpcAccess:
-    found = RpcAccess(RPCS, BrokerStats(), ManualClock())
+    found = RpcAccess(RPCS, BrokerStats())
     found.rules = read_rules([(Path("plain_acl.yml"), (WHITE + ACCOUNTS).encode())])
     return found
 

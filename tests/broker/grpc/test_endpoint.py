@@ -297,7 +297,7 @@ async def test_a_send_that_waited_too_long_is_refused(monkeypatch: pytest.Monkey
 
 async def test_a_call_without_a_right_gets_a_status() -> None:
     def make(stats: Any, clock: Any) -> RpcAccess:
-        access = RpcAccess(RPCS, stats, clock)
+        access = RpcAccess(RPCS, stats)
         access.rules = read_rules([(Path("plain_acl.yml"), ACCOUNTS.encode())])
         return access
 
