@@ -22,12 +22,11 @@ from skylarkmq.tools.connection import (
     targeted,
 )
 from skylarkmq.tools.output import Columns, Row
-from skylarkmq.tools.running import EXIT_CODES, REFUSED, fail
+from skylarkmq.tools.running import EXIT_CODES, REFUSED, fail, removed
 from skylarkmq.tools.secret_options import masked, pairs_of
 
 T = TypeVar("T")
 VALUES: Final[Columns] = {"OF": "of", "KEY": "key", "VALUE": "value"}
-TEXTS: Final[Columns] = {"NAMESPACE": "namespace", "KEY": "key", "VALUE": "value"}
 
 
 @click.group(epilog=EXIT_CODES)
@@ -180,59 +179,9 @@ def _is_same(one: str, other: str) -> bool:
     return one.casefold() == other.casefold()
 
 
-@config.command("kv-list", epilog=EXIT_CODES)
-@click.argument("place", metavar="[NAMESPACE]", default="ORDER_TOPIC_CONFIG")
-@online
-def kv_list(session: Session, place: str) -> None:
-    """List what name servers keep in a namespace; without one, the queues of order topics."""
-
-    async def work(admin: Admin) -> None:
-        rows = [
-            {"namespace": place, "key": key, "value": value}
-            for key, value in sorted((await admin.kept_texts(place)).items())
-        ]
-        session.output.rows(rows, TEXTS, none=f"nothing is kept in {place}")
-
-    session.administer(work)
-
-
-@config.command("kv-set", epilog=EXIT_CODES)
-@click.argument("place", metavar="NAMESPACE")
-@click.argument("key")
-@click.argument("value")
-@changes
-@online
-def kv_set(session: Session, change: Change, place: str, key: str, value: str) -> None:
-    """Let all name servers keep a text."""
-
-    async def work(admin: Admin) -> None:
-        before = (await admin.kept_texts(place)).get(key)
-        if change.allowed(f"keep {key} in {place}: {before} -> {value}"):
-            await admin.keep_text(place, key, value)
-            fields = {"action": "kept", "namespace": place, "key": key, "value": value}
-            session.output.done(fields, f"{key} in {place} is {value}")
-
-    session.administer(work)
-
-
-@config.command("kv-delete", epilog=EXIT_CODES)
-@click.argument("place", metavar="NAMESPACE")
-@click.argument("key")
-@changes
-@online
-def kv_delete(session: Session, change: Change, place: str, key: str) -> None:
-    """Let all name servers forget a text."""
-
-    async def work(admin: Admin) -> None:
-        before = (await admin.kept_texts(place)).get(key)
-        if before is None:
-            raise NotFound(f"no name server keeps {key} in {place}")
-        if change.allowed(f"forget {key} in {place}, which is {before}"):
-            await admin.keep_text(place, key, None)
-            fields = {"action": "forgotten", "namespace": place, "key": key, "value": before}
-            session.output.done(fields, f"{key} in {place} is forgotten")
-
-    session.administer(work)
+removed(config, "kv-list", "`Admin.kept_texts(namespace)` of the SDK")
+removed(config, "kv-set", "`skylarkmq mqadmin updateKvConfig`")
+removed(config, "kv-delete", "`skylarkmq mqadmin deleteKvConfig`")
 
 
 async def _settings(

@@ -74,14 +74,6 @@ def test_settings(shell: Shell) -> None:
     assert restart.code == 5 and "take a restart" in restart.err
 
 
-def test_kept_texts(shell: Shell) -> None:
-    shell.ok("config", "kv-set", "plans", "a", "1", "--yes")
-    assert shell.json("config", "kv-list", "plans")[0]["value"] == "1"
-    shell.ok("config", "kv-delete", "plans", "a", "--yes")
-    assert shell.json("config", "kv-list", "plans") == []
-    assert shell("config", "kv-delete", "plans", "a", "--yes").code == 3
-
-
 def test_secrets_among_settings_are_masked() -> None:
     assert masked("tlsServerKeyPassword", "open sesame") == MASK
     assert masked("secretKey", "open sesame") == MASK
