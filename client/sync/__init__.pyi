@@ -55,6 +55,7 @@ from skylarkmq.client.producer.send_pipeline import SendStats
 from skylarkmq.client.producer.sender import Outcome
 from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.sync.twin import Started
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.protocol.message import Message, MessageQueue
@@ -68,16 +69,9 @@ Check = Callable[[HalfMessage], TransactionState]
 Handler = Callable[["ReceivedMessage"], object]
 QueuesCallback = Callable[[list[MessageQueue]], None]
 
-class Admin:
+class Admin(Started):
     """Administers a cluster; `skylarkmq.client.Admin` without await. Any thread."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         *,
@@ -398,16 +392,9 @@ class Admin:
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named."""
 
-class Client:
+class Client(Started):
     """A connection to a cluster; `skylarkmq.client.Client` without await. Any thread."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         namesrv_addr: str | None = None,
@@ -444,16 +431,9 @@ class Client:
     def stop(self) -> None:
         """End the tasks and close all connections. Stop its producers and consumers before."""
 
-class Consumer:
+class Consumer(Started):
     """Receives messages as a member of a group; `skylarkmq.client.Consumer` without await."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         *topics: str,
@@ -590,16 +570,9 @@ class MessageScan:
     def skip_queue(self) -> None:
         """Leave out the rest of the queue that the last message was of."""
 
-class PeekReader:
+class PeekReader(Started):
     """Reads a topic outside of any group; `skylarkmq.client.PeekReader` without await."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         topic: str,
@@ -619,16 +592,9 @@ class PeekReader:
     def stop(self) -> None:
         """End the reading; iterations end too."""
 
-class Producer:
+class Producer(Started):
     """Sends messages to any topic; `skylarkmq.client.Producer` without await. Any thread."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         *,
@@ -769,16 +735,9 @@ class ReceivedMessage(StoredMessage):
     def process(self, *, requeue: bool = True) -> Generator[ReceivedMessage]:
         """Acknowledge when the block ends; on an error hand it back and let the error through."""
 
-class SimpleConsumer:
+class SimpleConsumer(Started):
     """Receives messages for a time; `skylarkmq.client.SimpleConsumer` without await. Any thread."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
     def __init__(
         self,
         *topics: str,

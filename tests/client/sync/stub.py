@@ -68,6 +68,8 @@ class Stub:
     def class_text(self, kind: type) -> str:
         bases = [base for base in kind.__mro__[1:] if not issubclass(base, Blocking)]
         bases = [base for base in bases if base.__module__.startswith("skylarkmq.")][:1]
+        if issubclass(kind, Started):
+            bases = [Started]
         for base in bases:
             self.imports[base.__name__] = (base.__module__, base.__name__)
         head = f"class {kind.__name__}({', '.join(base.__name__ for base in bases)}):"
@@ -76,7 +78,8 @@ class Stub:
         for name in sorted(dir(kind), key=lambda name: (not name.startswith("__"), name)):
             public = not name.startswith("_") and name not in inherited
             is_own = getattr(kind, name) is not getattr(object, name, None)
-            shown = name in SHOWN and is_own and (name != "__init__" or issubclass(kind, Started))
+            made = issubclass(kind, Started) if name == "__init__" else name not in inherited
+            shown = name in SHOWN and is_own and made
             if public or shown:
                 body.append(self.member_text(kind, name))
         return "\n\n".join(
