@@ -53,7 +53,6 @@ COMMANDS: Final = {
     "delay": ("skylarkmq.tools.delay", "delay", "Delayed messages: list, take back."),
     "tx": ("skylarkmq.tools.tx", "tx", "Transactions: list the open ones."),
     "dlq": ("skylarkmq.tools.dlq", "dlq", "Dead letters: list, show, redrive, export."),
-    "bench": ("skylarkmq.tools.bench", "bench", "Measure sends and reads of a topic."),
     "doctor": ("skylarkmq.tools.doctor.cli", "doctor", "Find what is wrong, with cause and cure."),
     "drain": ("skylarkmq.tools.drain", "drain", "Move clients away before a broker is stopped."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
@@ -80,6 +79,7 @@ COMMANDS: Final = {
 REMOVED: Final = {
     "record": "`skylarkmq tail TOPIC -o ndjson` prints messages, `tcpdump` what passes on a port",
     "replay": "`skylarkmq send TOPIC --input json` sends what `skylarkmq tail` has printed",
+    "bench": "`time seq 10000 | skylarkmq send TOPIC`, or RocketMQ's own `benchmark`",
     "top": "`group lag --watch`, `cluster status --watch`, `topic stats TOPIC --watch`, `console`",
 }
 
@@ -89,7 +89,7 @@ SECTIONS: Final = {
     "Servers": ("serve", "broker", "namesrv", "console"),
     "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
     "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
-    "Diagnosis": ("health", "drain", "doctor", "bench"),
+    "Diagnosis": ("health", "drain", "doctor"),
     "Stores": ("store",),
     "This command line": ("context", "completion", "mqadmin"),
 }

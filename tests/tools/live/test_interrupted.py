@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.testing import SyncBroker
-from skylarkmq.tools import bench, messages
+from skylarkmq.tools import messages
 from skylarkmq.tools.output import Output
 from skylarkmq.tools.running import FAILED, SIGNALLED, USAGE, run
 from tests.tools.live.shell import Shell
@@ -66,19 +66,6 @@ def test_a_watch_that_waits_for_something(
     monkeypatch.setattr(Output, "rows", interrupting(Output.rows, 1))
     said = shell(*words, "--namesrv", "127.0.0.1:1", "-o", "json", code=code)
     assert "name_server_unreachable" in said.out
-
-
-def test_a_bench_tells_what_it_measured(
-    shell: Shell, broker: SyncBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker.create_topic("cut", queues=1)
-    done = bench.Tally.done
-    monkeypatch.setattr(bench.Tally, "done", interrupting(done, 20))
-    said = shell("bench", "send", "cut", "--yes", "--messages", "1000000", code=CTRL_C)
-    assert 20 <= said.json["messages"] < 1_000_000
-    monkeypatch.setattr(bench.Tally, "done", interrupting(done, 20))
-    said = shell("bench", "consume", "cut", "--from", "first", code=CTRL_C)
-    assert said.json["messages"] >= 20
 
 
 def lines_of(*lines: bytes) -> Callable[[], AsyncGenerator[bytes]]:

@@ -99,6 +99,6 @@ def test_the_commands_of_the_page(
             wanted = {0, 1} if words[0] in FINDS else {0}
             assert said.code in wanted, (line, said)
             ran.append(words[0])
-    commands = "doctor group topic tail peek msg delay tx dlq bench request"
+    commands = "doctor group topic tail peek msg delay tx dlq request"
     assert set(ran) == set(commands.split())
     assert (tmp_path / "letters.ndjson").read_text().count("\n") == 3
