@@ -14,6 +14,7 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 common/.../message/MessageConst.java,
 (messageProperties2String, string2messageProperties)
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -155,6 +156,8 @@ TAGS_AND_SEPARATOR: Final = b"TAGS\x01"
 _TAGS_PAIR: Final = PROPERTY_SEPARATOR + TAGS + NAME_SEPARATOR
 _PROPERTY_BYTE: Final = 0x02
 _PROPERTY_BYTES: Final = b"\x02"
+_LONG: Final = re.compile(rb"[+-]?[0-9]{1,19}")
+_LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 def is_forbidden(text: str) -> bool:
@@ -205,6 +208,14 @@ def find_property(data: bytes, name_and_sep: bytes) -> bytes | None:
                 return value
         position = data.rfind(name_and_sep, 0, position + len(name_and_sep) - 1)
     return None
+
+
+def long_value(value: bytes | None) -> int | None:
+    """Return the number of a property's text, as Java reads a long; None when it is none."""
+    if value is None or _LONG.fullmatch(value) is None:
+        return None
+    number = int(value)
+    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
 
 
 def without_property(data: bytes, name: bytes) -> bytes:

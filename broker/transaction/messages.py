@@ -26,7 +26,6 @@ broker/.../processor/EndTransactionProcessor.java (endMessageTransaction)
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Final
 
 from skylarkmq.broker.delay.delayed_message import Parked, copy_to, delivered
@@ -43,6 +42,7 @@ from skylarkmq.protocol.properties import (
     TAGS_AND_SEPARATOR,
     encode_properties,
     find_property,
+    long_value,
     with_property,
     without_property,
 )
@@ -69,8 +69,6 @@ _REMOVE_TAG: Final = "d"
 _OP_PROPERTIES: Final = encode_properties({names.WAIT: "true", names.TAGS: _REMOVE_TAG}).encode()
 _OP_TAGS_CODE: Final = tags_code(_REMOVE_TAG)
 _OFFSETS_IN_OP_MAX: Final = 4096
-_LONG: Final = re.compile(rb"[+-]?[0-9]{1,19}")
-_LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _MS_PER_S: Final = 1000
 
 
@@ -150,13 +148,13 @@ def first_offset_of(half: Parked, queue_offset: int) -> int:
 
 def named_first_offset_of(half: Parked) -> int | None:
     """Return the first queue offset that a half message names; None when it was stored once."""
-    first = _number(find_property(half.properties, _FIRST + b"\x01"))
+    first = long_value(find_property(half.properties, _FIRST + b"\x01"))
     return first if first is not None and first >= 0 else None
 
 
 def check_times_of(half: Parked) -> int:
     """Return how often its producer was asked about a half message."""
-    return max(0, _number(find_property(half.properties, _TIMES + b"\x01")) or 0)
+    return max(0, long_value(find_property(half.properties, _TIMES + b"\x01")) or 0)
 
 
 def immunity_ms_of(half: Parked, default_ms: int) -> int | None:
@@ -164,7 +162,7 @@ def immunity_ms_of(half: Parked, default_ms: int) -> int | None:
     value = find_property(half.properties, _IMMUNITY)
     if value is None:
         return None
-    seconds = _number(value)
+    seconds = long_value(value)
     return default_ms if seconds is None or seconds == -1 else seconds * _MS_PER_S
 
 
@@ -238,13 +236,5 @@ def ended_by(op: Parked) -> list[int]:
     if find_property(op.properties, TAGS_AND_SEPARATOR) != _REMOVE_TAG.encode():
         return []
     parts = op.body.split(b",", _OFFSETS_IN_OP_MAX)[:_OFFSETS_IN_OP_MAX]
-    numbers = [_number(part.strip()) for part in parts]
+    numbers = [long_value(part.strip()) for part in parts]
     return [number for number in numbers if number is not None and number >= 0]
-
-
-def _number(value: bytes | None) -> int | None:
-    """Return the number of a text, as Java reads a long; None when it is none."""
-    if value is None or _LONG.fullmatch(value) is None:
-        return None
-    number = int(value)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None

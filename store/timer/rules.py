@@ -24,7 +24,6 @@ checkIfTimerMessage, transformTimerMessage)
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -34,6 +33,7 @@ from skylarkmq.protocol.properties import (
     MAX_PROPERTIES_SIZE,
     NAME_SEPARATOR,
     find_property,
+    long_value,
     with_property,
     without_property,
 )
@@ -44,8 +44,6 @@ TIMER_QUEUE_ID: Final = 0
 DELIVERY_ROOM: Final = 128
 """Bytes of properties that a delivery adds at most: two times and a counter, with their names."""
 
-_LONG: Final = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
-_LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _MS_PER_S: Final = 1000
 
 
@@ -145,7 +143,7 @@ class TimerRules:
 
 def due_of(properties: bytes) -> int | None:
     """Return the due time in a waiting message's text, ms; None when it names none."""
-    return _long(find_property(properties, _OUT_MS))
+    return long_value(find_property(properties, _OUT_MS))
 
 
 def cancelled_key(properties: bytes) -> bytes | None:
@@ -162,16 +160,8 @@ def _deliver_ms(properties: bytes, now_ms: int) -> int:
 
 
 def _parse(prefix: bytes, value: bytes) -> int:
-    number = _long(value)
+    number = long_value(value)
     if number is None:
         name, shown = prefix[:-1].decode(), value[:32].decode("utf-8", "replace")
         raise TimerRefusedError(f"the property {name} is {shown!a}, not a number")
     return number
-
-
-def _long(value: bytes | None) -> int | None:
-    """Return the number of a text, as Java reads a long; None when it is none."""
-    if value is None or _LONG.fullmatch(value) is None:
-        return None
-    number = int(value)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
