@@ -14,7 +14,7 @@ buildDeleteKey, convert)
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.delay.delayed_message import (
@@ -84,10 +84,7 @@ class TimedMessages:
         Args:
             records: what was read of them; None to read them here.
         """
-        for number, entry in enumerate(entries):
-            parked = self._parked(entry, records, number)
-            if parked is None:
-                continue
+        for _, entry, parked in self._read(entries, records):
             topic = find_property(parked.properties, _REAL_TOPIC) or b""
             value = cancelled_key(parked.properties) or b""
             self._cancelled.add(_digest(entry, topic, value))
@@ -95,8 +92,6 @@ class TimedMessages:
                 self._cancelled.add(_digest(entry, topic, value[len(topic) + 1 :]))
 
     def _is_cancelled(self, entry: bytes, parked: Parked) -> bool:
-        if not self._cancelled:
-            return False
         key = find_property(parked.properties, _UNIQ_KEY)
         topic = find_property(parked.properties, _REAL_TOPIC) or b""
         return key is not None and _digest(entry, topic, key) in self._cancelled
@@ -115,10 +110,7 @@ class TimedMessages:
         """
         copies: list[tuple[int, MessageInner]] = []
         cancelled = 0
-        for number, entry in enumerate(entries):
-            parked = self._parked(entry, records, number)
-            if parked is None:
-                continue
+        for number, entry, parked in self._read(entries, records):
             if self._cancelled and self._is_cancelled(entry, parked):
                 cancelled += 1
                 continue
@@ -138,10 +130,7 @@ class TimedMessages:
     ) -> list[MessageInner]:
         """Return copies that go on waiting in the place of the messages of these entries."""
         copies: list[MessageInner] = []
-        for number, entry in enumerate(entries):
-            parked = self._parked(entry, records, number)
-            if parked is None:
-                continue
+        for _, _, parked in self._read(entries, records):
             times = find_property(parked.properties, _ROLL_TIMES) or b"0"
             count = int(times) + 1 if times.isdigit() and len(times) < 10 else 1
             text = with_property(
@@ -152,19 +141,22 @@ class TimedMessages:
             copies.append(copy_to(parked, RMQ_SYS_WHEEL_TIMER_TOPIC, TIMER_QUEUE_ID, text))
         return copies
 
-    def _parked(
-        self, entry: bytes, records: Sequence[bytes | None] | None, number: int
-    ) -> Parked | None:
-        place = place_of(entry)
-        try:
-            parked = self._reader.read(place, records, number)
-            due_ms = max(0, due_of(parked.properties) or 0)
-            if due_ms != ENTRY.unpack(entry)[0]:
-                raise ValueError(f"it is due at {due_ms}")
-        except ValueError as error:
-            self._skipped(entry, error)
-            return None
-        return None if is_gone(parked, place, self._removed) else parked
+    def _read(
+        self, entries: Sequence[bytes], records: Sequence[bytes | None] | None
+    ) -> Iterator[tuple[int, bytes, Parked]]:
+        """Yield the messages that are sound and still there, each with its entry's number."""
+        for number, entry in enumerate(entries):
+            place = place_of(entry)
+            try:
+                parked = self._reader.read(place, records, number)
+                due_ms = max(0, due_of(parked.properties) or 0)
+                if due_ms != ENTRY.unpack(entry)[0]:
+                    raise ValueError(f"it is due at {due_ms}")
+            except ValueError as error:
+                self._skipped(entry, error)
+                continue
+            if not is_gone(parked, place, self._removed):
+                yield number, entry, parked
 
     def _skipped(self, entry: bytes, error: ValueError) -> None:
         self.skipped_count += 1

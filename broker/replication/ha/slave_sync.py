@@ -27,7 +27,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -54,6 +54,7 @@ from skylarkmq.protocol.bodies.topic import TopicConfigSerializeWrapper
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError, WireError, shown
+from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.errors import RocketMQError
 from skylarkmq.remoting.waiting import sleep
 from skylarkmq.store.timer.checkpoint import TimerProgress
@@ -69,20 +70,6 @@ _LOG_END: Final = "commitLogMaxOffset"
 _C: Final = RequestCode
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-class Remoting(Protocol):
-    """The connection to the master, as a `RemotingClient` gives it."""
-
-    async def call(
-        self, address: str, command: RemotingCommand, timeout_s: float
-    ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code."""
-        ...
-
-    async def stop(self) -> None:
-        """Close the connection."""
-        ...
 
 
 class _Offsets(NamedTuple):
@@ -111,7 +98,7 @@ class SlaveSync:
         delay_offsets: DelayOffsetTable,
         timer: TimerMessageService,
         master: MasterAddress,
-        remoting: Remoting,
+        remoting: RemotingClient,
         worker: Worker,
         clock: Clock,
     ) -> None:
