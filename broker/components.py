@@ -15,7 +15,6 @@ from skylarkmq.broker.access.audit import Audit
 from skylarkmq.broker.access.control import AccessControl
 from skylarkmq.broker.access.files import AccessFiles
 from skylarkmq.broker.base.logs import set_levels
-from skylarkmq.broker.base.process import give_memory_back
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.delay.delay_offsets import DelayOffsetTable
@@ -35,7 +34,6 @@ from skylarkmq.broker.metrics.lag import ConsumerLag
 from skylarkmq.broker.metrics.rates import BrokerRates
 from skylarkmq.broker.metrics.runtime_info import GrpcPlaces, RuntimeInfo
 from skylarkmq.broker.metrics.windows import StatsWindows
-from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
 from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import FastFailure
 from skylarkmq.broker.net.handlers import Handler
@@ -106,7 +104,6 @@ from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.progress import Progress
 
 if TYPE_CHECKING:
     from skylarkmq.broker.draining.draining import Draining
@@ -158,19 +155,32 @@ class BrokerParts:
         self.peer_clock = peers = peer_clock or clock
         self.stats = BrokerStats()
         self.fast_failure = FastFailure(config, self.stats)
-        self.audit = _audit(config, clock, files, workers.tables)
+        self.audit = Audit(
+            config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
+        )
         self.access_files = _access_files(config, files, workers.reads, clock)
         self.store = _store(config, files, clock, workers, memory_size)
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
         self.master = MasterAddress(config)
-        self.ha_client = self._ha_client()
+        self.ha_client: HaClient | None = None  # follows a master that is configured
+        if config.store.is_slave:
+            self.ha_client = HaClient(self.store, peers, lambda: self.master.ha_address)
         # Each takes what those before it have made.
         self._make_tables(files, writer, workers.timer, clock)
         self._make_clients(clock)
         self._make_views(clock)
         self._make_admin(files, workers, clock)
-        self.metadata = MetadataLog(self.store, clock, self._metadata_tables())
+        tables = MetadataTables(
+            TopicRows(self.topics),
+            GroupRows(self.groups),
+            OffsetRows(self.offsets),
+            DelayRows(self.delay_offsets),
+            TimerRows(self.timer),
+            ConfigRows(self.live_config),
+            DeletingRows(self.deletion, self.topics),
+        )
+        self.metadata = MetadataLog(self.store, clock, tables)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
         self.leads = False  # what stores messages of its own runs
@@ -227,19 +237,11 @@ class BrokerParts:
         """Make what answers requests over all of that, and changes it."""
         self.live_config = LiveConfig(self.config, files, workers.tables, clock)
         self.live_config.listeners += (self.topics.config_changed, self._levels_changed)
-        self.context = self._context(clock)
-        journal = self._pop_journal(files, workers)
-        self.pop = PopService(self.context, journal, self.peer_clock, self.stats)
-        self.admin_broker = AdminBrokerProcessor(
-            self.context, self.live_config, self.info, files, workers.tables
-        )
-        self.deletion = TopicDeletion(self.store, self.topics, self.offsets, self.holding, clock)
-
-    def _context(self, clock: Clock) -> Context:
-        return Context(
+        store, config = self.store, self.config.store
+        self.context = Context(
             self.config,
             clock,
-            self.store,
+            store,
             self.topics,
             self.groups,
             self.offsets,
@@ -247,49 +249,16 @@ class BrokerParts:
             self.producers,
             self.earlier,
         )
-
-    def _pop_journal(self, files: Files, workers: StoreWorkers) -> PopJournal:
-        store, config = self.store, self.config.store
         mode = JournalMode(
             is_sync=config.flush_disk_type == "SYNC_FLUSH",
             interval_s=config.flush_interval_commit_log / 1000,
         )
-        folder = store.paths.pop
-        return PopJournal(folder, files, workers.pop, self.context.clock, mode, store.fail)
-
-    def _ha_client(self) -> HaClient | None:
-        """Return what follows a master that is configured; None on one, and on a replica."""
-        if not self.config.store.is_slave:
-            return None
-        return HaClient(self.store, self.peer_clock, self._find_master)
-
-    def _metadata_tables(self) -> MetadataTables:
-        return MetadataTables(
-            TopicRows(self.topics),
-            GroupRows(self.groups),
-            OffsetRows(self.offsets),
-            DelayRows(self.delay_offsets),
-            TimerRows(self.timer),
-            ConfigRows(self.live_config),
-            DeletingRows(self.deletion, self.topics),
+        journal = PopJournal(store.paths.pop, files, workers.pop, clock, mode, store.fail)
+        self.pop = PopService(self.context, journal, self.peer_clock, self.stats)
+        self.admin_broker = AdminBrokerProcessor(
+            self.context, self.live_config, self.info, files, workers.tables
         )
-
-    def load_store(self, progress: Progress | None = None) -> None:
-        """Take the store's folder and recover the store. Blocks.
-
-        Args:
-            progress: told how far a long recovery is.
-
-        Raises:
-            StoreError: the folder is in use, of other sizes, or damaged.
-            OSError: the disk failed.
-        """
-        self.store.load(progress)
-
-    def load(self, progress: Progress | None = None) -> None:
-        """Take the store's folder and read everything: `load_store`, then `load_tables`. Blocks."""
-        self.load_store(progress)
-        self.load_tables()
+        self.deletion = TopicDeletion(store, self.topics, self.offsets, self.holding, clock)
 
     def load_tables(self) -> None:
         """Read what is beside the log, which is loaded and not cut any more. Blocks.
@@ -369,9 +338,6 @@ class BrokerParts:
         if "logLevel" in keys:
             set_levels(self.config.log_level)
 
-    def _find_master(self) -> str | None:
-        return self.master.ha_address
-
     def _warn_of_lost_groups(self) -> None:
         """Say that there is no table of groups beside a log with messages."""
         if self.store.commit_log.max_offset > self.store.commit_log.min_offset:
@@ -449,10 +415,6 @@ def _store(
         store.follows = True  # until it leads
         store.gate()
     return store
-
-
-def _audit(config: BrokerConfig, clock: Clock, files: Files, worker: Worker) -> Audit:
-    return Audit(config.broker_name, rights.BROKER, clock, config.audit_log_path, files, worker)
 
 
 def _access_files(
@@ -593,14 +555,8 @@ def make_server(
         router,
         parts.peer_clock,
         stats,
-        limits=PeerLimits(
-            config.server_channel_max_idle_time_seconds,
-            config.max_connections,
-            config.connections_per_address,
-        ),
+        limits=PeerLimits.of(config),
         gate=parts.fast_failure,
-        inbound=InboundBuffers(config.max_inbound_buffered, give_memory_back),
-        outbound=OutboundBuffers(config.max_outbound_buffered, give_memory_back),
         connect=connect,
     )
     if parts.access_files is not None:

@@ -196,7 +196,7 @@ class BrokerController:
             self._bind()
             if self._metrics_pages != "none":  # before the store: probes are answered meanwhile
                 await self._start_metrics()
-            self.parts.load_store(progress)
+            self.parts.store.load(progress)
             self.parts.store.failure_listeners.append(self._store_failed)
         except BaseException:
             await self.abandon()

@@ -41,7 +41,6 @@ from skylarkmq.protocol.bodies.topic import TopicConfig
 
 if TYPE_CHECKING:
     from skylarkmq.broker.components import BrokerParts
-    from skylarkmq.broker.config.settings import BrokerConfig
     from skylarkmq.broker.net.router import Router
     from skylarkmq.broker.net.tls_context import OutgoingTls
 
@@ -124,19 +123,6 @@ def _access(parts: BrokerParts) -> RpcAccess | None:
     return access
 
 
-def _limits(config: BrokerConfig) -> EndpointLimits:
-    return EndpointLimits(
-        config.store.max_message_size,
-        PeerLimits(
-            config.server_channel_max_idle_time_seconds,
-            config.max_connections,
-            config.connections_per_address,
-        ),
-        config.max_inbound_buffered,
-        config.max_outbound_buffered,
-    )
-
-
 def make_endpoint(
     parts: BrokerParts, router: Router, own: str, tls: OutgoingTls | None
 ) -> GrpcEndpoint:
@@ -182,7 +168,7 @@ def make_endpoint(
         handlers,
         parts.peer_clock,
         parts.stats,
-        limits=_limits(config),
+        limits=EndpointLimits(config.store.max_message_size, PeerLimits.of(config)),
         access=access,
         refusal=refusal,
         gate=parts.fast_failure,

@@ -30,7 +30,6 @@ from google.protobuf.message import DecodeError, Message
 from skylarkmq.broker.access.forwarded import CLIENT, client_of, proving_key
 from skylarkmq.broker.access.revoking import Revoked, access_key_of
 from skylarkmq.broker.access.rpc_control import RpcAccess
-from skylarkmq.broker.base.process import give_memory_back
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.grpc.calls import (
     RECEIVE,
@@ -49,12 +48,6 @@ from skylarkmq.broker.grpc.connection import (
     OpenCalls,
 )
 from skylarkmq.broker.net.addresses import bind, port_of
-from skylarkmq.broker.net.buffers import (
-    INBOUND_MAX,
-    OUTBOUND_MAX,
-    InboundBuffers,
-    OutboundBuffers,
-)
 from skylarkmq.broker.net.connection import Gate
 from skylarkmq.broker.net.server import SCAN_INTERVAL_S, PeerLimits, PeerServer
 from skylarkmq.broker.net.tls import TlsGate
@@ -274,13 +267,6 @@ class _Receive(_Method):
     """A call with one request and many messages of an answer."""
 
     async def serve(self, stream: GrpcStream) -> None:
-        self._calls.begun()
-        try:
-            await self._serve(stream)
-        finally:
-            self._calls.ended()
-
-    async def _serve(self, stream: GrpcStream) -> None:
         code = 0
 
         async def send(message: schema_pb2.ReceiveMessageResponse) -> None:
@@ -290,15 +276,19 @@ class _Receive(_Method):
             await stream.write(message.SerializeToString())
 
         call = None
+        self._calls.begun()
         try:
-            call = stream.call = self._call(stream)
-            await self._rpc.handler(call, self._request(call, stream), send)
-        except Exception as error:
-            failed = self._failed(error, call, stream)
-            assert isinstance(failed, schema_pb2.ReceiveMessageResponse)
-            await send(failed)
-        stream.finish()
-        self._calls.count(self._rpc.name, code)
+            try:
+                call = stream.call = self._call(stream)
+                await self._rpc.handler(call, self._request(call, stream), send)
+            except Exception as error:
+                failed = self._failed(error, call, stream)
+                assert isinstance(failed, schema_pb2.ReceiveMessageResponse)
+                await send(failed)
+            stream.finish()
+            self._calls.count(self._rpc.name, code)
+        finally:
+            self._calls.ended()
 
 
 class _Telemetry(_Method):
@@ -379,16 +369,12 @@ class EndpointLimits:
 
     Attributes:
         body_max: bytes of the largest message's body.
-        peers: how many clients, and for how long a silent one stays.
-        inbound: bytes that came and were not handled, of all clients.
-        outbound: bytes that clients leave unread.
+        peers: how many clients, for how long a silent one stays, and what they may hold.
         calls: open ones of all clients.
     """
 
     body_max: int
     peers: PeerLimits = field(default_factory=PeerLimits)
-    inbound: int = INBOUND_MAX
-    outbound: int = OUTBOUND_MAX
     calls: int = CALLS_MAX
 
 
@@ -438,8 +424,6 @@ class GrpcEndpoint:
             stats,
             self._connect,
             limits=limits.peers,
-            inbound=InboundBuffers(limits.inbound, give_memory_back),
-            outbound=OutboundBuffers(limits.outbound, give_memory_back),
         )
         self.open_calls = OpenCalls(limits.calls)
         self.services: list[Service] = []

@@ -16,7 +16,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from skylarkmq.broker.base.process import give_memory_back
+
 log = logging.getLogger(__name__)
+
+GiveBack = Callable[[], None]
 
 INBOUND_MAX: Final = 256 << 20
 OUTBOUND_MAX: Final = 256 << 20
@@ -44,17 +48,13 @@ class HeldPeer(Protocol):
         ...
 
 
-def _nothing() -> None:
-    pass
-
-
 class _Buffers:
     """Bytes of all peers together, and whether a flood of them is over.
 
     A flood is over when FLOOD_SIZE was reached, and CALM_SIZE was not between two looks.
     """
 
-    def __init__(self, limit: int, give_back: Callable[[], None]) -> None:
+    def __init__(self, limit: int, give_back: GiveBack) -> None:
         """Count from nothing; `give_back` returns freed memory to the system."""
         self.limit = limit
         self.size = 0
@@ -80,7 +80,7 @@ class _Buffers:
 class InboundBuffers(_Buffers):
     """Bytes that came and are not handled. Loop thread."""
 
-    def __init__(self, limit: int = INBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
+    def __init__(self, limit: int = INBOUND_MAX, give_back: GiveBack = give_memory_back) -> None:
         super().__init__(limit, give_back)
         self._held: dict[HeldPeer, int] = {}
 
@@ -110,7 +110,7 @@ class OutboundBuffers(_Buffers):
     before anything is done about them the peers are counted anew.
     """
 
-    def __init__(self, limit: int = OUTBOUND_MAX, give_back: Callable[[], None] = _nothing) -> None:
+    def __init__(self, limit: int = OUTBOUND_MAX, give_back: GiveBack = give_memory_back) -> None:
         super().__init__(limit, give_back)
         self._counted = 0  # the size when the peers were last counted
         # The one that has taken nothing for the longest time comes first.

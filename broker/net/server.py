@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from skylarkmq.broker.base.stats import BrokerStats
+from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.addresses import accept_from
-from skylarkmq.broker.net.buffers import InboundBuffers, OutboundBuffers
+from skylarkmq.broker.net.buffers import (
+    INBOUND_MAX,
+    OUTBOUND_MAX,
+    InboundBuffers,
+    OutboundBuffers,
+)
 from skylarkmq.broker.net.connection import Connection, FrameHandler, Gate
 from skylarkmq.broker.net.peer_connection import DeferredWrites, PeerConnection
 from skylarkmq.broker.net.tls import TlsGate
@@ -43,12 +49,30 @@ ConnectionMaker = Callable[[FrameHandler, "RemotingServer"], Connection]
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """How many peers a server lets in, and for how long a silent one stays."""
+    """How many peers a server lets in, for how long a silent one stays, and what they may hold.
+
+    Attributes:
+        inbound: bytes that came and were not handled, of all peers.
+        outbound: bytes that they leave unread.
+    """
 
     idle_s: float = 120.0
     connections: int = MAX_CONNECTIONS
     address_share: int = MAX_CONNECTIONS
     """Connections that one address may have; of IPv6, one network of 64 bits."""
+    inbound: int = INBOUND_MAX
+    outbound: int = OUTBOUND_MAX
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> PeerLimits:
+        """Return those of a broker."""
+        return cls(
+            config.server_channel_max_idle_time_seconds,
+            config.max_connections,
+            config.connections_per_address,
+            config.max_inbound_buffered,
+            config.max_outbound_buffered,
+        )
 
 
 class PeerServer:
@@ -61,19 +85,16 @@ class PeerServer:
         make: Callable[[], PeerConnection],
         *,
         limits: PeerLimits = PeerLimits(),
-        inbound: InboundBuffers | None = None,
-        outbound: OutboundBuffers | None = None,
     ) -> None:
         """Make a server; `serve` opens it.
 
         Args:
             make: makes what stands for a peer that has connected.
-            inbound: counts what waits to be handled, outbound: what peers leave unread.
         """
         self.stats = stats
         self.clock = clock
-        self.inbound = inbound or InboundBuffers()
-        self.outbound = outbound or OutboundBuffers()
+        self.inbound = InboundBuffers(limits.inbound)
+        self.outbound = OutboundBuffers(limits.outbound)
         self.deferred_writes = DeferredWrites()
         self.connections: set[PeerConnection] = set()
         self._make = make
@@ -207,8 +228,6 @@ class RemotingServer(PeerServer):
         *,
         limits: PeerLimits = PeerLimits(),
         gate: Gate | None = None,
-        inbound: InboundBuffers | None = None,
-        outbound: OutboundBuffers | None = None,
         connect: ConnectionMaker = Connection,
     ) -> None:
         """Make a server; `serve` opens it.
@@ -216,16 +235,8 @@ class RemotingServer(PeerServer):
         Args:
             connect: makes what stands for a peer that has connected.
             gate: refuses requests while there is too much to do; None: nothing is refused.
-            inbound: counts what waits to be handled, outbound: what peers leave unread.
         """
-        super().__init__(
-            clock,
-            stats,
-            lambda: connect(handler, self),
-            limits=limits,
-            inbound=inbound,
-            outbound=outbound,
-        )
+        super().__init__(clock, stats, lambda: connect(handler, self), limits=limits)
         self.gate: Gate = gate or Gate()
 
     def revoke(self, revoked: Revoked) -> None:
