@@ -64,7 +64,7 @@ from skylarkmq.protocol.properties import (
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
-from skylarkmq.store.deduplication import Known, digest_of
+from skylarkmq.store.deduplication import digest_of
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.message_store import MessageStore
@@ -321,37 +321,27 @@ class SendProcessor:
         self._skips_kernel = topic in self._windows  # which the kernel cannot look into
         mark = self._deduplication.mark(topic, properties) if self._skips_kernel else None
         if mark is not None and (first := mark.look(records.store_timestamp)) is not None:
-            self._answer_known(connection, kind, command, first, wait)
-            return True
-        size_before = records.size
-        physical_offset = records.add(
-            queue, body, properties, born_timestamp, connection.host_bytes, self.store_host,
-            0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
-        )  # fmt: skip
-        # As `TrafficIn.add`, whose call would cost more than what it does.
-        size = records.size - size_before
-        counter.count += 1
-        counter.bytes += size
-        counter.sizes.observe(size)
-        queue_id, queue_offset = queue.queue_id, queue.next_offset - 1
-        if mark is not None:
-            mark.note(records.store_timestamp, queue_id, queue_offset, physical_offset)
+            queue_id, queue_offset, physical_offset, _ = first
+        else:
+            size_before = records.size
+            physical_offset = records.add(
+                queue, body, properties, born_timestamp, connection.host_bytes, self.store_host,
+                0 if tags is None else cached_tags_code(tags), flag, sys_flag, reconsume_times,
+            )  # fmt: skip
+            # As `TrafficIn.add`, whose call would cost more than what it does.
+            size = records.size - size_before
+            counter.count += 1
+            counter.bytes += size
+            counter.sizes.observe(size)
+            queue_id, queue_offset = queue.queue_id, queue.next_offset - 1
+            if mark is not None:
+                mark.note(records.store_timestamp, queue_id, queue_offset, physical_offset)
         if not command.flag & ONEWAY_FLAG:
             frame = self._answers.of_message(
                 kind, command.opaque, physical_offset, queue_id, queue_offset
             )
             self._answers.add((connection, kind, 1, frame), wait, topic)
         return True
-
-    def _answer_known(
-        self, connection: Connection, kind: int, command: PlainCommand, first: Known, wait: bool
-    ) -> None:
-        """Answer a plain send whose message is stored already."""
-        if not command.flag & ONEWAY_FLAG:
-            frame = self._answers.of_message(
-                kind, command.opaque, first.physical_offset, first.queue_id, first.queue_offset
-            )
-            self._answers.add((connection, kind, 1, frame), wait, command.ext_fields.topic)
 
     def _open(self, topic: str, queue_id_text: str) -> SendLane | None:
         """Return the lane of a queue, made if there is none; None when sends to it are not plain.
