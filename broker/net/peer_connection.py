@@ -19,7 +19,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from skylarkmq.broker.net.buffers import BEHIND_SIZE
 from skylarkmq.protocol.host_address import HostAddress
@@ -41,24 +41,6 @@ _LEFT: Final = frozenset((7, 8))
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
-class DeferredWriter(Protocol):
-    """A connection that gathers what it writes.
-
-    Attributes:
-        remote_address: the peer's `host:port`.
-    """
-
-    remote_address: str
-
-    def write_out(self) -> None:
-        """Write what is queued."""
-        ...
-
-    def abort(self, reason: str) -> None:
-        """End the connection now; what is queued is lost."""
-        ...
-
-
 class DeferredWrites:
     """Connections that write at the end of this turn of the loop. Loop thread.
 
@@ -69,9 +51,9 @@ class DeferredWrites:
     def __init__(self) -> None:
         # Kept: whoever asks for the running loop asks the system for a process id each time.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connections: list[DeferredWriter] = []
+        self._connections: list[PeerConnection] = []
 
-    def add(self, connection: DeferredWriter) -> None:
+    def add(self, connection: PeerConnection) -> None:
         """Have a connection write what it has queued by then."""
         if not self._connections:
             if self._loop is None:
@@ -161,9 +143,6 @@ class PeerConnection(CloseListeners, asyncio.Protocol):
         self.remote_address = f"{peer[0]}:{peer[1]}"
         self.last_active_s = self._server.clock.monotonic()
         transport.set_write_buffer_limits(high=BEHIND_SIZE, low=BEHIND_SIZE)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         if not self._server.opened(self):
             self.close("limit")

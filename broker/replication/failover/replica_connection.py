@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from skylarkmq.broker.base.ha_protocol import HaProtocolError
@@ -105,9 +104,6 @@ class ReplicaConnection(asyncio.Protocol):
         self.peer = f"{peer[0]}:{peer[1]}"
         self.closed = False
         transport.set_write_buffer_limits(high=BUFFER_SIZE)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.allow(self._limit_s)
 
     def data_received(self, data: bytes) -> None:

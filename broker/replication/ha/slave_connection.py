@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -94,9 +93,6 @@ class SlaveConnection(asyncio.Protocol):
         self.closed = False
         self._heard_s = self._wrote_s = self._server.clock.monotonic()
         transport.set_write_buffer_limits(high=BUFFER_SIZE)
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._server.opened(self):
             self._plan_look()
 
