@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -17,43 +17,12 @@ from skylarkmq.broker.fleet.link import ASK, NAMESRV, PAGE
 REPORT_SIZE_MAX: Final = 256 << 10
 
 
-class Child(Protocol):
-    """A process that has been started. Loop thread."""
+class Child:
+    """A process that has been started. Loop thread.
 
-    pid: int
-
-    async def report(self) -> Mapping[str, Any] | None:
-        """Return the next report of the process; None when it has ended."""
-        ...
-
-    async def ended(self) -> int:
-        """Wait for the end; return the exit code, or minus the number of a signal."""
-        ...
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when the process has ended."""
-        ...
-
-    def name_server_is_new(self) -> None:
-        """Tell that the name server has started again."""
-        ...
-
-    def ask(self) -> None:
-        """Ask whether the process runs; it reports `{"event":"alive"}`."""
-        ...
-
-    def hand_over(self, connection: socket.socket) -> None:
-        """Give the process a connection that asks for a page.
-
-        Raises:
-            OSError: it takes none now.
-        """
-        ...
-
-
-class ChildProcess:
-    """A `Child`: a process of its own group, so that the terminal's Ctrl-C goes to its supervisor,
-    which stops its members in order."""
+    It has a group of its own, so that the terminal's Ctrl-C goes to its supervisor, which stops its
+    members in order.
+    """
 
     def __init__(
         self,
@@ -67,7 +36,7 @@ class ChildProcess:
         self._reader, self._writer = reports
 
     @classmethod
-    async def start(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> ChildProcess:
+    async def start(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Start a server's command; it gets the option --supervised.
 
         Raises:
@@ -92,6 +61,7 @@ class ChildProcess:
         return cls(process, link, reports)
 
     async def report(self) -> Mapping[str, Any] | None:
+        """Return the next report of the process; None when it has ended."""
         try:
             line = await self._reader.readline()
         except (OSError, ValueError):  # it has ended; or it says what no member says
@@ -99,20 +69,24 @@ class ChildProcess:
         return msgspec.json.decode(line) if line.endswith(b"\n") else None
 
     async def ended(self) -> int:
+        """Wait for the end; return the exit code, or minus the number of a signal."""
         code = await self._process.wait()
         self._writer.close()
         self._link.close()
         return code
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens when the process has ended."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def name_server_is_new(self) -> None:
+        """Tell that the name server has started again."""
         self._tell(NAMESRV)  # one that is not told registers soon by itself
 
     def ask(self) -> None:
+        """Ask whether the process runs; it reports `{"event":"alive"}`."""
         self._tell(ASK)
 
     def _tell(self, mark: bytes) -> None:
@@ -120,4 +94,9 @@ class ChildProcess:
             self._link.send(mark)
 
     def hand_over(self, connection: socket.socket) -> None:
+        """Give the process a connection that asks for a page.
+
+        Raises:
+            OSError: it takes none now.
+        """
         socket.send_fds(self._link, [PAGE], [connection.fileno()])

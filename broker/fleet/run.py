@@ -19,7 +19,7 @@ from skylarkmq.broker.base.logs import FIELDS, LogFormat
 from skylarkmq.broker.config.config_file import Loaded
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.fleet.banner import fleet_fields, fleet_lines
-from skylarkmq.broker.fleet.child import Child, ChildProcess
+from skylarkmq.broker.fleet.child import Child
 from skylarkmq.broker.fleet.console import ConsoleProcess
 from skylarkmq.broker.fleet.hang_watch import HangWatch, why_spared
 from skylarkmq.broker.fleet.pages import FleetPages
@@ -146,7 +146,7 @@ async def _start_namesrv(
 
     async def launch() -> Child:
         words = [*COMMAND, "namesrv", *line.log_words]
-        return await ChildProcess.start(words, namesrv_environment(config, port, os.environ))
+        return await Child.start(words, namesrv_environment(config, port, os.environ))
 
     report = await supervisor.start_namesrv(ProcessSlot(NAMESRV_NAME, launch, clock))
     if report is None:
@@ -159,7 +159,7 @@ async def _launch_broker(line: CommandLine, member: Member, keys: Mapping[str, s
     settings = {**member.keys, **keys}
     words = [part for key, text in settings.items() for part in ("--set", f"{key}={text}")]
     arguments = [*COMMAND, line.command, *line.words, *words, *line.log_words]
-    return await ChildProcess.start(arguments, os.environ)
+    return await Child.start(arguments, os.environ)
 
 
 def _tell_ready(

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from skylarkmq.broker.base.process import give_memory_back
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.net.peer_connection import PeerConnection
 
 log = logging.getLogger(__name__)
 
@@ -27,25 +30,6 @@ OUTBOUND_MAX: Final = 256 << 20
 BEHIND_SIZE: Final = 64 << 10
 FLOOD_SIZE: Final = 64 << 20
 CALM_SIZE: Final = 16 << 20
-
-
-class HeldPeer(Protocol):
-    """A peer that makes a server hold bytes.
-
-    Attributes:
-        remote_address: its `host:port`.
-    """
-
-    remote_address: str
-
-    @property
-    def unsent_size(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        ...
-
-    def abort(self, reason: str) -> None:
-        """End the connection now; what is queued is lost."""
-        ...
 
 
 class _Buffers:
@@ -82,9 +66,9 @@ class InboundBuffers(_Buffers):
 
     def __init__(self, limit: int = INBOUND_MAX, give_back: GiveBack = give_memory_back) -> None:
         super().__init__(limit, give_back)
-        self._held: dict[HeldPeer, int] = {}
+        self._held: dict[PeerConnection, int] = {}
 
-    def note(self, peer: HeldPeer, size: int) -> None:
+    def note(self, peer: PeerConnection, size: int) -> None:
         """A peer holds `size` bytes now."""
         self._add(size - self._held.get(peer, 0))
         if size:
@@ -114,9 +98,9 @@ class OutboundBuffers(_Buffers):
         super().__init__(limit, give_back)
         self._counted = 0  # the size when the peers were last counted
         # The one that has taken nothing for the longest time comes first.
-        self._behind: dict[HeldPeer, int] = {}
+        self._behind: dict[PeerConnection, int] = {}
 
-    def note(self, peer: HeldPeer, size: int) -> None:
+    def note(self, peer: PeerConnection, size: int) -> None:
         """A peer that is behind has `size` bytes to take."""
         self._add(size - self._behind.get(peer, 0))
         self._behind[peer] = size
@@ -127,7 +111,7 @@ class OutboundBuffers(_Buffers):
         elif self.is_full and self.size - self._counted > self.limit // 16:
             self._count()
 
-    def caught_up(self, peer: HeldPeer) -> None:
+    def caught_up(self, peer: PeerConnection) -> None:
         """A peer is no longer behind, or gone."""
         self.size -= self._behind.pop(peer, 0)
 
@@ -138,7 +122,7 @@ class OutboundBuffers(_Buffers):
 
     def _count(self) -> None:
         """Ask every peer what it has taken in the meantime; who took something goes last."""
-        took: dict[HeldPeer, int] = {}
+        took: dict[PeerConnection, int] = {}
         for peer, size in list(self._behind.items()):
             unsent = peer.unsent_size
             if unsent < size:

@@ -33,12 +33,15 @@ import contextlib
 import logging
 import ssl
 from collections import Counter, deque
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from skylarkmq.broker.config.tls_settings import TlsMode
 from skylarkmq.broker.net.tls_context import ServerContexts
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.protocol.host_address import HostAddress
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.net.peer_connection import PeerConnection
 
 log = logging.getLogger(__name__)
 
@@ -140,18 +143,6 @@ class TlsEnd:
         return self._outgoing.read()
 
 
-class Peer(Protocol):
-    """What stands behind a `TlsTransport` and can do more than take bytes."""
-
-    def use_transport(self, transport: asyncio.Transport) -> None:
-        """Write to this transport from now on."""
-        ...
-
-    def close(self, reason: str) -> None:
-        """End the connection."""
-        ...
-
-
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """Stands between a socket's transport and a protocol until the first byte decides. Loop thread.
 
@@ -166,7 +157,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "network",
     )  # fmt: skip
 
-    def __init__(self, gate: TlsGate, inner: asyncio.Protocol, peer: Peer | None = None) -> None:
+    def __init__(
+        self, gate: TlsGate, inner: asyncio.Protocol, peer: PeerConnection | None = None
+    ) -> None:
         super().__init__()
         self._gate = gate
         self._inner = inner
@@ -449,7 +442,9 @@ class TlsGate:
         self._silent_until_s = 0.0
         self._untold = 0
 
-    def before(self, inner: asyncio.Protocol, peer: Peer | None = None) -> asyncio.Protocol:
+    def before(
+        self, inner: asyncio.Protocol, peer: PeerConnection | None = None
+    ) -> asyncio.Protocol:
         """Return what a listener is to call instead of `inner`."""
         return inner if self.mode == "disabled" else TlsTransport(self, inner, peer)
 

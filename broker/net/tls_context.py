@@ -194,7 +194,10 @@ class WatchedContext:
 
 
 class ThrowAwayContext:
-    """The context of test mode, made when it is first wanted; the face of `WatchedContext`."""
+    """The context of test mode, made when it is first wanted; the face of `WatchedContext`.
+
+    With a `failure` from the beginning it says why there is no TLS.
+    """
 
     def __init__(
         self,
@@ -250,14 +253,6 @@ class ThrowAwayContext:
             ready()
 
 
-class NoContext(ThrowAwayContext):
-    """Says why there is no TLS: neither a certificate nor test mode."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.failure = "there is no certificate: name one in tls.server.certPath"
-
-
 ServerContexts = WatchedContext | ThrowAwayContext
 
 
@@ -288,7 +283,9 @@ def server_contexts(
         return WatchedContext(files, clock, submit, quiet=quiet)
     if config.tls_test_mode_enable:
         return ThrowAwayContext(clock, submit, alpn)
-    return NoContext(clock)
+    contexts = ThrowAwayContext(clock)
+    contexts.failure = "there is no certificate: name one in tls.server.certPath"
+    return contexts
 
 
 def server_context(
@@ -371,22 +368,18 @@ class OutgoingTls:
         Raises:
             ConfigError: a file cannot be used; names its key.
         """
-        files = _client_files(config, alpn)
+        paths = {
+            "tls.client.certPath": config.tls_client_cert_path,
+            "tls.client.keyPath": config.tls_client_key_path,
+            "tls.client.trustCertPath": config.tls_client_trust_cert_path,
+        }
+        files = Files(paths, partial(client_context, config, alpn))
         self.contexts = WatchedContext(files, clock, submit, self._changed, quiet=quiet)
         self.contexts.load()
         self.client = ClientTls(self.contexts.current, settings_hint=_CLIENT_HINT)
 
     def _changed(self, context: ssl.SSLContext) -> None:
         self.client.context = context
-
-
-def _client_files(config: TlsConfig, alpn: tuple[str, ...]) -> Files:
-    paths = {
-        "tls.client.certPath": config.tls_client_cert_path,
-        "tls.client.keyPath": config.tls_client_key_path,
-        "tls.client.trustCertPath": config.tls_client_trust_cert_path,
-    }
-    return Files(paths, partial(client_context, config, alpn))
 
 
 def _empty_server_context(alpn: tuple[str, ...]) -> ssl.SSLContext:

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import (
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.net.tls_context import (
     LOOK_INTERVAL_S,
-    NoContext,
     OutgoingTls,
     ThrowAwayContext,
     WatchedContext,
@@ -212,7 +211,7 @@ def test_test_mode_without_its_library(
 
 def test_neither_a_certificate_nor_test_mode() -> None:
     contexts = server_contexts(TlsConfig(tls_test_mode_enable=False), ManualClock())
-    assert isinstance(contexts, NoContext) and "tls.server.certPath" in contexts.failure
+    assert isinstance(contexts, ThrowAwayContext) and "tls.server.certPath" in contexts.failure
 
 
 @pytest.mark.parametrize(
