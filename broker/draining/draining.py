@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from skylarkmq.broker.base.stats import OTHER, BrokerStats, Traffic
 from skylarkmq.broker.groups.consumer_manager import (
@@ -59,6 +59,9 @@ from skylarkmq.protocol.flags import (
 )
 from skylarkmq.remoting.waiting import sleep
 from skylarkmq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from skylarkmq.broker.registration.service import RegistrationService
 
 log = logging.getLogger(__name__)
 
@@ -111,24 +114,6 @@ class DrainState:
     why: str = ""
 
 
-class Announcer(Protocol):
-    """What a drain has to do with name servers; `RegistrationService` is one."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    def withhold(self, permissions: Mapping[str, int]) -> None:
-        """Register these topics with these permissions from now on, all others with their own."""
-
-    def not_told(self) -> list[str]:
-        """Return the name servers that answer, and have not taken the last registration yet."""
-        ...
-
-    async def routes(self, topic: str) -> list[TopicRouteData | None]:
-        """Return what each name server that answers says of a topic; None: it does not know it."""
-        ...
-
-
 class DrainSources(NamedTuple):
     """Where a drain sees who is still here."""
 
@@ -147,7 +132,7 @@ class DrainSources(NamedTuple):
 class Draining:
     """The one drain of a broker. Loop thread."""
 
-    def __init__(self, sources: DrainSources, announcer: Announcer, clock: Clock) -> None:
+    def __init__(self, sources: DrainSources, announcer: RegistrationService, clock: Clock) -> None:
         self.state = DrainState()
         self._sources = sources
         self._announcer = announcer
