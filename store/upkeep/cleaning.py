@@ -48,14 +48,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.common.files import Files
 from skylarkmq.common.refusal import is_no_space, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.worker import Call, Done, run_job, start
-from skylarkmq.store.config import StoreConfig, delete_hours
+from skylarkmq.store.config import delete_hours
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
@@ -77,27 +77,6 @@ def clamped_max_used(ratio: int) -> int:
     """Return `diskMaxUsedSpaceRatio` within its limits."""
     low, high = MAX_USED_LIMITS
     return min(max(ratio, low), high)
-
-
-class CleanRules(NamedTuple):
-    """What the configuration says; ratios in percent."""
-
-    max_used_ratio: int
-    forcible_ratio: int
-    may_force: bool
-    hours: frozenset[int]  # of the day, local time
-
-    @classmethod
-    def of(cls, config: StoreConfig) -> CleanRules:
-        """Return the rules of a configuration."""
-        max_used = clamped_max_used(config.disk_max_used_space_ratio)
-        warning = config.disk_space_warning_level_ratio
-        return cls(
-            max_used,
-            max(config.disk_space_clean_forcibly_ratio, min(max_used, warning)),
-            config.clean_file_forcibly_enable,
-            delete_hours(config.delete_when),
-        )
 
 
 class FileAges:
@@ -187,10 +166,6 @@ class CleanService:
         self._timer.stop()
         self._queue_cleaner.end()
 
-    @property
-    def _rules(self) -> CleanRules:
-        return CleanRules.of(self._env.config)  # they may change while the store runs
-
     def clean_now(self) -> None:
         """Remove expired log files in the next runs, the first of them now, whatever the hour."""
         self._manual_runs = MANUAL_RUNS
@@ -203,13 +178,16 @@ class CleanService:
 
     def _is_forced(self, spaces: Spaces, removed: int) -> bool:
         """Return whether age does not count after a run has removed so many files."""
-        rules = self._rules
-        if not rules.may_force:
+        config = self._env.config
+        if not config.clean_file_forcibly_enable:
             return False
+        max_used = clamped_max_used(config.disk_max_used_space_ratio)
+        lowest = min(max_used, config.disk_space_warning_level_ratio)
+        ratio = max(config.disk_space_clean_forcibly_ratio, lowest)
         of_log, of_queues = self.disk.percents(spaces)
-        if of_log > rules.forcible_ratio:
+        if of_log > ratio:
             return True
-        return of_queues > rules.forcible_ratio and not removed and not self._queue_cleaner.running
+        return of_queues > ratio and not removed and not self._queue_cleaner.running
 
     def _tick(self) -> None:
         if self._ages is not None:
@@ -225,10 +203,16 @@ class CleanService:
         if self._removing or now_s < self._first_run_s:
             return
         hour = datetime.fromtimestamp(self._env.clock.now_ms() / 1000).hour  # local, as RocketMQ's
-        over = max(self.disk.percents(spaces)) > self._rules.max_used_ratio
+        config = self._env.config  # whose values may change while the store runs
+        max_used = clamped_max_used(config.disk_max_used_space_ratio)
+        over = max(self.disk.percents(spaces)) > max_used
         if self._manual_runs:
             self._manual_runs -= 1
-        elif hour not in self._rules.hours and not over and not self._is_forced(spaces, 0):
+        elif (
+            hour not in delete_hours(config.delete_when)
+            and not over
+            and not self._is_forced(spaces, 0)
+        ):
             return
         if now_s < self._retry_at_s:
             return
@@ -253,7 +237,7 @@ class CleanService:
             except Exception as error:
                 self._give_up(mapped, error)
                 return
-            if self._ages is None:
+            if self._ages is not ages:
                 return
             spaces, modified_ms = found
             self.disk.judge(spaces)
