@@ -78,7 +78,7 @@ def registry_of(
         health=checks,
         store_offsets=parts.store_offsets,
         pool_buffers=parts.pool_buffers,
-        acl_failures=parts.acl_failures,
+        acl_failures=lambda: parts.access_files.failure_count if parts.access_files else 0,
         started_at_ms=started_at_ms,
         connections=connections,
         name_servers=name_servers,

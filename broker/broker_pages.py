@@ -51,7 +51,8 @@ def _failure(store: MessageStore) -> str:
 
 
 def _connection_counts(broker: BrokerController) -> dict[str, int]:
-    counts, grpc = broker.parts.client_counts(), broker.parts.grpc
+    parts, grpc = broker.parts, broker.parts.grpc
+    counts = {"producer": parts.producers.client_count, "consumer": parts.consumers.client_count}
     total = 0 if broker.server is None else len(broker.server.connections)
     if grpc is not None:
         total += len(grpc.server.connections)

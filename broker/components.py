@@ -120,10 +120,6 @@ async def _nowhere(address: str) -> GrpcPlaces | None:
     return None
 
 
-def _as_it_is(topic: TopicConfig) -> TopicConfig:
-    return topic
-
-
 class BrokerParts:
     """The store, tables, clients and services of one broker, whatever its address is.
 
@@ -131,7 +127,7 @@ class BrokerParts:
     """
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
-    as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(_as_it_is)  # to clients
+    as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(lambda topic: topic)  # to clients
     find_grpc: Callable[[str], Awaitable[GrpcPlaces | None]] = staticmethod(_nowhere)
     """Asks another broker where it is found by gRPC."""
     find_routes: Routes | None = None  # asks the name servers, while this broker is registered
@@ -368,13 +364,6 @@ class BrokerParts:
             settings is None or settings.notify_consumer_ids_changed_enable
         )
 
-    def client_counts(self) -> dict[str, int]:
-        """Return the connected clients by role, for the metrics."""
-        return {
-            "producer": self.producers.client_count,
-            "consumer": self.consumers.client_count,
-        }
-
     async def measure(self) -> None:
         """Measure what a scrape of the metrics shows and no counter has."""
         self.info.earliest.begin()
@@ -393,10 +382,6 @@ class BrokerParts:
         if self.config.store.message_index_enable:
             offsets["indexed"] = log.max_offset - store.index.behind_bytes
         return offsets
-
-    def acl_failures(self) -> int:
-        """Return how often changed files of access control could not be used."""
-        return 0 if self.access_files is None else self.access_files.failure_count
 
     def pool_buffers(self) -> dict[str, int]:
         """Return the buffers of the transient pool by state; none without a pool."""

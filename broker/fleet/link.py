@@ -52,7 +52,7 @@ class SupervisorLink:
             OSError: it is no socket.
         """
         self.on_page: Callable[[socket.socket], None] = socket.socket.close
-        self.on_namesrv: Callable[[], object] = _nothing
+        self.on_namesrv: Callable[[], object] = lambda: None  # the start registers anyway
         self.on_ask: Callable[[], object] = self.alive
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
@@ -92,7 +92,3 @@ class SupervisorLink:
                     self.on_ask()
         log.warning("the supervisor is gone: stopping")
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _nothing() -> None:
-    """Stand for what is not there yet: the start registers anyway."""

@@ -436,11 +436,6 @@ class GrpcEndpoint:
         self._tls: TlsGate | None = None
         self._starting: asyncio.Task[None] | None = None
 
-    @property
-    def paths(self) -> Iterable[str]:
-        """How requests name the calls that are answered."""
-        return self._methods.keys()
-
     def open(self, bound: socket.socket, tls: TlsGate | None) -> None:
         """Take a bound socket; connections are refused until `start`."""
         self._socket = bound

@@ -116,10 +116,6 @@ class Placed(NamedTuple):
     queue_offset: int  # of the queue in which it is stored
 
 
-def _ignore() -> None:
-    """Do nothing: no service wants to know."""
-
-
 class SendProcessor:
     """Stores the messages of sends. Loop thread.
 
@@ -149,7 +145,7 @@ class SendProcessor:
         checks: SendChecks,
         stats: BrokerStats,
         store_host: bytes,
-        on_half: Callable[[], None] = _ignore,
+        on_half: Callable[[], None] = lambda: None,
     ) -> None:
         """Make the processor.
 

@@ -100,7 +100,7 @@ class TransactionLedger:
         self.stats = TransactionStats()
         self.halves = HalfReader(store, HALF_TOPIC)
         self.given_up: OrderedDict[int, None] = OrderedDict()
-        self.on_half: Callable[[], None] = _ignore
+        self.on_half: Callable[[], None] = lambda: None
         self._ops = HalfReader(store, OP_TOPIC)
         self._store = store
         self._topics = topics
@@ -359,7 +359,3 @@ class TransactionLedger:
             del moved[first]
         self._offsets.changed()
         return lost
-
-
-def _ignore() -> None:
-    """Do nothing: no service wants to know yet."""

@@ -67,7 +67,8 @@ class Life:
         self.parts = BrokerParts(config, disk, self.clock, workers, MEMORY_SIZE)
         if self.parts.access_files is not None:
             self.parts.access_files.load()
-        self.parts.load()
+        self.parts.store.load()
+        self.parts.load_tables()
         self.parts.store.start()
         self.server, self.router = make_server(self.parts, self.clock, HOST, Random(1))
         self.parts.start_services()

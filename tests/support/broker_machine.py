@@ -121,7 +121,8 @@ class BrokerMachine(Applications):
         self.disk.before_step = self._before_step if watch else None
         config = self._config()
         self.parts = BrokerParts(config, self.disk, self.clock, self.workers.workers, MEMORY_SIZE)
-        self.parts.load()
+        self.parts.store.load()
+        self.parts.load_tables()
         self.parts.store.start()
         self.server, self.router = make_server(self.parts, self.clock, HOST, Random(1))
         self.parts.start_services()

@@ -81,7 +81,8 @@ class HostileRig:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> HostileRig:
-        self.parts.load()
+        self.parts.store.load()
+        self.parts.load_tables()
         self.parts.store.start()
         self._run(self._start())
         return self

@@ -63,10 +63,6 @@ def _with_cure(error: OSError, config: BrokerConfig) -> OSError:
     )
 
 
-def _ignore(_: int) -> None:
-    """Do nothing: no send waits for slaves."""
-
-
 class SendTurns:
     """When slaves get more of the log. Loop thread."""
 
@@ -153,7 +149,7 @@ class HaServer:
         self.part_size = settings.ha_transfer_batch_size
         self.heartbeat_s = settings.ha_send_heartbeat_interval / 1000
         self.silence_s = settings.ha_housekeeping_interval / 1000
-        self.on_acknowledged: Callable[[int], None] = _ignore
+        self.on_acknowledged: Callable[[int], None] = lambda _: None
         self.connections: set[SlaveConnection] = set()
         self.bytes_sent = 0
         self.turns = SendTurns(store, clock)

@@ -64,7 +64,7 @@ async def test_it_is_told_and_answers(tmp_path: Path) -> None:
 async def test_every_call_that_is_answered_has_a_row(tmp_path: Path) -> None:
     async with live_broker(tmp_path, grpc_listen_port=0) as broker:
         assert broker.parts.grpc is not None
-        names = {path.removeprefix(f"/{SERVICE}/") for path in broker.parts.grpc.paths}
+        names = {path.removeprefix(f"/{SERVICE}/") for path in broker.parts.grpc._methods}
     assert names - RPCS.keys() == set()
 
 

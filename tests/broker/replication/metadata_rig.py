@@ -57,7 +57,8 @@ class Replica:
 
     def start(self) -> Folded:
         """Load, fold, and follow."""
-        self.parts.load()
+        self.parts.store.load()
+        self.parts.load_tables()
         folded = self.parts.metadata.fold()
         self.store.start()
         self.parts.deletion.start()

@@ -51,7 +51,8 @@ def refusing(replica: Replica) -> Iterator[None]:
 
 async def test_a_broker_without_a_controller_writes_nothing(clock: ManualClock) -> None:
     broker = Replica(clock, broker_role="ASYNC_MASTER")
-    broker.parts.load()
+    broker.parts.store.load()
+    broker.parts.load_tables()
     broker.store.start()
     broker.topic("T")
     broker.commit("cg", "T", 0, 0)

@@ -114,8 +114,8 @@ async def test_the_status_of_a_cluster_tells_who_does_not_answer(tmp_path: Path)
         assert (first.master.log_end or 0) + (second.master.log_end or 0) > 0
         assert first.master.version and first.master.started_at
         assert json.loads(json.dumps(status.to_json()))["brokers"][0]["name"] == "broker-a"
-        away._server.stop_reading()
-        for connection in list(away._server.connections):
+        away.server.stop_reading()
+        for connection in list(away.server.connections):
             connection.close("away")
         (problem,) = (await it.admin.cluster_status()).problems(disk_max=1.0)
         assert (problem.kind, problem.subject) == ("broker_unreachable", "broker-b (master)")
