@@ -127,7 +127,6 @@ class BrokerParts:
     """
 
     find_draining: Callable[[], Draining | None] | None = None  # what moves clients away
-    as_told: Callable[[TopicConfig], TopicConfig] = staticmethod(lambda topic: topic)  # to clients
     find_grpc: Callable[[str], Awaitable[GrpcPlaces | None]] = staticmethod(_nowhere)
     """Asks another broker where it is found by gRPC."""
     find_routes: Routes | None = None  # asks the name servers, while this broker is registered
@@ -179,6 +178,7 @@ class BrokerParts:
         self.metadata = MetadataLog(self.store, clock, tables)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
+        self.as_told: Callable[[TopicConfig], TopicConfig] = lambda topic: topic  # to clients
         self.leads = False  # what stores messages of its own runs
         self.replica: Replicated | None = None  # among those that elect their master
 
