@@ -199,7 +199,7 @@ async def test_an_answer_that_its_client_does_not_want_comes_again_soon(tmp_path
         assert (await call.read()).status.code == Code.OK
         second = cluster.brokers[1].parts.grpc
         assert second is not None
-        await until(lambda: second.answered["ReceiveMessage", Code.OK] == 1)
+        await until(lambda: second.calls.answered["ReceiveMessage", Code.OK] == 1)
         call.cancel()
         (again,) = await client.taken("broker-b")
         assert again.system_properties.delivery_attempt == 2

@@ -260,7 +260,7 @@ async def test_copies_that_are_refused_are_tried_again(monkeypatch: pytest.Monke
     rig = PopRig().start()
     rig.send(b"x")
     (one,) = await rig.receive()
-    monkeypatch.setattr(rig.store.cleaning, "refusal", lambda: "the disk is full")
+    monkeypatch.setattr(rig.store.cleaning.disk, "refusal", lambda: "the disk is full")
     await rig.advance(15)
     assert rig.mark() == 0
     assert not await rig.ack(one.receipt)
@@ -276,7 +276,7 @@ async def test_a_dead_letter_that_is_refused_leaves_the_handle_as_it_was(
     rig = PopRig().start()
     rig.send(b"x")
     (one,) = await rig.receive()
-    monkeypatch.setattr(rig.store.cleaning, "refusal", lambda: "the disk is full")
+    monkeypatch.setattr(rig.store.cleaning.disk, "refusal", lambda: "the disk is full")
     task = asyncio.create_task(rig.pop.settlement.forward_to_dlq(GROUP, TOPIC, one.receipt))
     await rig.rest()
     with pytest.raises(RemoteProtocolError):
