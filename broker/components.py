@@ -153,8 +153,13 @@ class BrokerParts:
         self.audit = Audit(
             config.broker_name, rights.BROKER, clock, config.audit_log_path, files, workers.tables
         )
-        self.access_files = _access_files(config, files, workers.reads, clock)
-        self.store = _store(config, files, clock, workers, memory_size)
+        self.access_files: AccessFiles | None = None  # without access control
+        if config.acl_enable and config.rocketmq_home is not None:
+            self.access_files = AccessFiles(config.rocketmq_home, files, workers.reads, clock)
+        self.store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
+        if config.is_replica:
+            self.store.follows = True  # until it leads
+            self.store.gate()
         writer = TableWriter(files, workers.tables, self.store.fail)
         self.ha_server = _ha_server(config, self.store, clock, peers)
         self.master = MasterAddress(config)
@@ -390,25 +395,6 @@ class BrokerParts:
             return {}
         available = pool.available_count
         return {"available": available, "in_use": pool.buffer_count - available}
-
-
-def _store(
-    config: BrokerConfig, files: Files, clock: Clock, workers: StoreWorkers, memory_size: int
-) -> MessageStore:
-    store = MessageStore(config.store, files, clock, workers, memory_size=memory_size)
-    if config.is_replica:
-        store.follows = True  # until it leads
-        store.gate()
-    return store
-
-
-def _access_files(
-    config: BrokerConfig, files: Files, worker: Worker, clock: Clock
-) -> AccessFiles | None:
-    """Return what reads the accounts; None without access control."""
-    if not config.acl_enable or config.rocketmq_home is None:
-        return None
-    return AccessFiles(config.rocketmq_home, files, worker, clock)
 
 
 def _ha_server(

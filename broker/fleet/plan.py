@@ -39,6 +39,7 @@ from skylarkmq.broker.config.settings import (
 )
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.kernel import PURE_VARIABLE
+from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.folder import StorePaths
 
 PORT_STRIDE: Final = 10
@@ -169,8 +170,7 @@ def unserved_folders(config: BrokerConfig) -> list[Path]:
 
 def reachable(host: str, port: int) -> str:
     """Return `host:port` by which a process of this machine reaches what is bound to `host`."""
-    host = _WILDCARDS.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(HostAddress(_WILDCARDS.get(host, host), port))
 
 
 def keys_for_namesrv(config: BrokerConfig, namesrv_address: str) -> dict[str, str]:

@@ -88,12 +88,8 @@ class TimerCheckpoint(FollowingTable):
         self._runs = runs
         self._rolling = rolling
         self._taken: _Taken | None = None  # on its way to the disk
-        self._on_disk = b""  # the checkpoint, as far as this run knows
+        self.on_disk = b""  # the checkpoint, as far as this run knows
         self._followed: TimerProgress | None = None  # of a slave: how far its master is
-
-    def begin_again(self) -> None:
-        """Write the next one in any case: the state is another one."""
-        self._on_disk = b""
 
     def keep_progress(self, master: TimerProgress) -> None:
         """Write down how far the master is: this slave may become one at its next start.
@@ -113,7 +109,7 @@ class TimerCheckpoint(FollowingTable):
         if self._state.is_rereading:
             return None
         data = self._state.encode(log_end)
-        if data == self._on_disk:
+        if data == self.on_disk:
             return None
         garbage = [number for index in self._state.indexes for number in index.garbage]
         self._taken = _Taken(data, tuple(garbage), self._state.void_below)
@@ -124,7 +120,7 @@ class TimerCheckpoint(FollowingTable):
         taken, self._taken = self._taken, None
         if taken is None:
             return
-        self._on_disk = taken.data
+        self.on_disk = taken.data
         self._rolling.durable_below = taken.void_below
         for index in self._state.indexes:
             index.garbage = [one for one in index.garbage if one not in taken.garbage]
@@ -313,7 +309,7 @@ class TimerMessageService:
         self._useless += [number for index in self.state.indexes for number in index.garbage]
         for index in self.state.indexes:
             index.garbage.clear()
-        self.file.begin_again()
+        self.file.on_disk = b""
         self.rolling.resume()
 
     # What others want to know
