@@ -12,11 +12,13 @@ from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.doctor.checks import Examination, not_looked_at
 from skylarkmq.tools.doctor.findings import ORDER, Finding
+from skylarkmq.tools.doctor.limits import limits
 from skylarkmq.tools.output import ProgressBar
 from skylarkmq.tools.running import EXIT_CODES
 
-LOOKS: Final = ("replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups")
-"""Methods of Examination."""
+LOOKS: Final = (
+    "replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups", "limits",
+)  # fmt: skip
 ONE_IS_ENOUGH: Final = {
     "broker_unreachable": "address_unreachable",
     "disk_nearly_full": "disk_full",
@@ -34,7 +36,7 @@ ONE_IS_ENOUGH: Final = {
 def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], skew: float) -> None:
     """Look for what is wrong with a cluster, as clients on this machine see it.
 
-    Wrong advertised addresses, clocks, full and slow disks, slaves that do not answer,
+    Wrong advertised addresses, clocks, full and slow disks, low limits, slaves that do not answer,
     members of a group that subscribe differently, lag that nobody works on, registrations that are
     missing, topics that differ between brokers. Each finding has its cause and its cure. Nothing is
     changed. Exit code 1 when there are findings; what could not be looked at is one.
@@ -68,10 +70,21 @@ def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], ske
 async def _found(look: Examination, name: str) -> list[Finding]:
     """Return what one look finds; one that ends with an error leaves the others alone."""
     try:
-        wanted: Callable[[], Awaitable[list[Finding]]] = getattr(look, name)
-        return await wanted()
+        return await _look(look, name)()
     except RocketMQError as error:
         return [not_looked_at(name, str(error))]
+
+
+def _look(look: Examination, name: str) -> Callable[[], Awaitable[list[Finding]]]:
+    async def at_limits() -> list[Finding]:
+        return limits()
+
+    looks = {
+        "replicas": look.replicas, "addresses": look.addresses, "clocks": look.clocks,
+        "disks": look.disks, "registrations": look.registrations, "topics": look.topics,
+        "groups": look.groups, "limits": at_limits,
+    }  # fmt: skip
+    return looks[name]
 
 
 def _without_repeats(found: list[Finding]) -> list[Finding]:

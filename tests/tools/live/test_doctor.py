@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from skylarkmq.tools.doctor.checks import (
     size_of,
     topic_findings,
 )
+from skylarkmq.tools.doctor.limits import limits
 from skylarkmq.tools.output import Output
 from skylarkmq.tools.running import FAILED, UNREACHABLE
 from tests.support.manual_clock import ManualClock
@@ -321,3 +323,29 @@ def test_members_that_a_broker_names() -> None:
     (found,) = differing_findings({}, members)
     assert "one, two" in found.cause
     assert differing_findings({"one": frozenset({"t:*"})}, GroupMembers("g", ())) == []
+
+
+def test_limits_of_the_servers_that_run_here(tmp_path: Path) -> None:
+    def process(pid: int, command: str, files: str) -> None:
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0")
+        row = f"Limit  Soft Limit  Hard Limit  Units\nMax open files  {files}  {files}  files\n"
+        (folder / "limits").write_text(row)
+
+    (tmp_path / "sys" / "vm").mkdir(parents=True)
+    regions = tmp_path / "sys" / "vm" / "max_map_count"
+    regions.write_text("65530\n")
+    process(1, "python -m pytest skylarkmq", "1024")
+    process(2, "python -m skylarkmq send serve", "1024")
+    assert limits(tmp_path) == [], "no server runs here"
+    process(10, "/usr/bin/skylarkmq serve --dev", "1024")
+    process(11, "python -m skylarkmq broker", "655350")
+    process(12, "java org.apache.rocketmq.broker.BrokerStartup -c x", "unlimited")
+    process(13, "java org.apache.rocketmq.namesrv.NamesrvStartup", "4096")
+    files, mapped = limits(tmp_path)
+    assert (files.kind, files.severity) == ("few_open_files", "warning")
+    assert "(process 10: 1024, process 13: 4096)" in files.cause
+    assert (mapped.kind, mapped.severity) == ("few_mapped_regions", "warning")
+    regions.write_text("1000000\n")
+    assert len(limits(tmp_path)) == 1
