@@ -39,6 +39,7 @@ from skylarkmq.client.errors import (
     TlsError,
 )
 from skylarkmq.client.namespace import Namespace
+from skylarkmq.client.wire.api_consumer import KeyAnswer
 from skylarkmq.client.wire.api_pull import (
     PLAIN_PULL_BYTES,
     PulledRecords,
@@ -421,6 +422,21 @@ class BlockingClient:
 
         found = self._ask(places, look, failed)
         return {queue: each for queue, each in found.items() if each is not None}
+
+    def places_of(self, queue: MessageQueue, key: str) -> KeyAnswer:
+        """Ask the master of a queue where the messages of its topic with that key are.
+
+        Raises:
+            RocketMQError: no answer, or a refusal.
+        """
+        query = self._opened.consumers.messages_of_key
+        asked = self._ask(
+            (queue,),
+            lambda address, wire, time_s: query(address, wire.topic, key, time_s),
+            None,
+            master_only=True,
+        )
+        return asked[queue]
 
     def check_filter(
         self, queue: MessageQueue, subscription: SubscriptionData, *, group: str

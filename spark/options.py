@@ -27,6 +27,7 @@ from skylarkmq.spark.option_reading import (
     OptionReader,
     choice,
     flag,
+    listing,
     number,
     options_of,
     seconds,
@@ -57,12 +58,11 @@ _HINTS: Final = {
     "group": "it is called consumerGroup",
     "tag": "tags go into subExpression, as in 'A || B'",
     "tags": "tags go into subExpression, as in 'A || B'",
-    "keys": "filter the column keys, or look some keys up with `skylarkmq msg query`",
     "startingoffsetsbytimestamp": "use startingTimestamp, or offsets of each queue",
     "endingoffsetsbytimestamp": "use endingTimestamp, or offsets of each queue",
     "filter": "see subExpression and expressionType",
     "filterpushdown": "what is read is narrowed by assign, startingOffsets, endingOffsets, "
-    "startingTimestamp, endingTimestamp and subExpression",
+    "startingTimestamp, endingTimestamp, subExpression and keys",
     **{each.name.lower(): "it belongs to the sink: a source only reads" for each in SINK_OPTIONS},
 }
 
@@ -177,6 +177,9 @@ class SourceOptions:
         "metadataRefreshMs", 30_000, "how long a list of queues is good", low=100
     )
     offset_cache_s: float = seconds("offsetCacheMs", 100, "how long the ends of queues are good")
+    keys: tuple[str, ...] = listing(
+        "keys", "messages with one of these keys, as the brokers' key indexes know", only="batch"
+    )
 
     @property
     def connection(self) -> ConnectionSettings:
@@ -214,6 +217,11 @@ class SourceOptions:
             options.refuse(("commitOffsets",), "is for streams: a batch commits no offsets")
         if low is None:
             options.refuse(("maxTriggerDelay",), "goes with minOffsetsPerTrigger")
+        blank = [key for key in values["keys"] if re.search(r"\s", key)]
+        if blank:
+            raise OptionError(
+                f"option keys: {blank[0][:80]!r} holds a blank, which separates keys", "keys"
+            )
         _check_partitions(options, values["min_partitions"], values["max_partitions"])
         connection = ConnectionSettings.from_options(given)
         subject = _subject(options)

@@ -1,5 +1,5 @@
 """Typed calls of readers: heartbeat 34, farewell 35, filter check 46, members 38, offsets 14, 15,
-29, 30, 31, locks of queues 41, 42.
+29, 30, 31, places of a key 12, locks of queues 41, 42.
 
 Each raises a RocketMQError when there is no answer or a refusal.
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
@@ -8,10 +8,11 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final, NamedTuple
 
 import msgspec
 
-from skylarkmq.client.wire.ask import SUCCESS, ask, read_body, read_header
+from skylarkmq.client.wire.ask import SUCCESS, ask, read_body, read_header, read_messages
 from skylarkmq.protocol.bodies.group import (
     CheckClientRequestBody,
     GetConsumerListByGroupResponseBody,
@@ -22,6 +23,7 @@ from skylarkmq.protocol.bodies.group import (
 )
 from skylarkmq.protocol.bodies.text import MessageQueueBody, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.headers.fields import LONG_MAX
 from skylarkmq.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -34,6 +36,8 @@ from skylarkmq.protocol.headers.pull import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
 )
@@ -43,7 +47,16 @@ from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 
 BROKER_NAME_FIELD = "bname"
+KEY_RESULTS_MAX: Final = 4096
+"""Asked for; brokers give no more than their maxMsgsNumBatch."""
 FOUND_OR_NOT = SUCCESS | {int(ResponseCode.QUERY_NOT_FOUND)}
+
+
+class KeyAnswer(NamedTuple):
+    """What a broker knows of a key; without `complete` there may be more."""
+
+    places: list[tuple[int, int]]  # queue id and queue offset
+    complete: bool
 
 
 class ConsumerApi:
@@ -144,6 +157,30 @@ class ConsumerApi:
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         answer = await self._of_queue(address, code, timeout_s, header, queue)
         return read_header(SearchOffsetResponseHeader, answer, address).offset
+
+    async def messages_of_key(
+        self, address: str, topic: str, key: str, timeout_s: float
+    ) -> KeyAnswer:
+        """Return where the messages of a topic with that key are."""
+        header = QueryMessageRequestHeader(
+            topic=topic,
+            key=key,
+            max_num=KEY_RESULTS_MAX,
+            begin_timestamp=0,
+            end_timestamp=LONG_MAX,
+        )
+        answer = await ask(
+            self._remoting,
+            address,
+            RequestCode.QUERY_MESSAGE,
+            timeout_s,
+            header,
+            accepted=FOUND_OR_NOT,
+        )
+        said = read_header(QueryMessageResponseHeader, answer, address)
+        found = read_messages(answer, address) if answer.body else []
+        places = [(message.queue_id, message.queue_offset) for message in found]
+        return KeyAnswer(places, said.complete is True)
 
     async def _of_queue(
         self,

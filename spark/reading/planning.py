@@ -22,6 +22,7 @@ from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import INT64_MAX, OffsetRange, QueueKey, QueueOffsets, describe
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.key_lookup import KeyLookup
 from skylarkmq.spark.reading.last_read import BatchCheck
 from skylarkmq.spark.reading.positions import Position, listed, resolve
 from skylarkmq.spark.reading.queue_view import FilterCheck, QueueView
@@ -169,13 +170,13 @@ class BatchPlanner:
         starting = self._resolved(options.starting, queues)
         ends = view.patiently(lambda: view.brokers.max_offsets(queues))
         ending = self._resolved(options.ending, queues)
+        chosen = KeyLookup(view.brokers, options.keys)
         ranges: list[OffsetRange] = []
         for key in queues:
             if starting[key] > ending[key] and options.starting.kind in _ASKED_FOR:
                 raise self._contradiction(key, starting[key], ending[key])
             start, end = self._within(key, starting[key], ending[key], firsts[key], ends[key])
-            if start < end:
-                ranges.append(OffsetRange(*key, start, end))
+            ranges += [OffsetRange(*key, *part) for part in chosen.parts(key, start, end)]
         return split(
             ranges,
             min_partitions=options.min_partitions,

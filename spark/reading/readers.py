@@ -35,6 +35,7 @@ from skylarkmq.spark.cluster import BlockingClient, client_for
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, SourceOptions
+from skylarkmq.spark.reading.key_lookup import having_keys
 from skylarkmq.spark.reading.planning import NO_LIMIT, BatchPlanner, Limit, StreamPlanner, pack
 from skylarkmq.spark.reading.ranges import Block, RangeReader
 from skylarkmq.spark.reading.write_back import OffsetWriteBack
@@ -145,7 +146,12 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range; a read without any has one partition of None."""
-        return read_ranges(partition.value, self._options.reading, self._columns)
+        reading, keys = self._options.reading, self._options.keys
+        if not keys:
+            return read_ranges(partition.value, reading, self._columns)
+        columns = dict.fromkeys((*self._columns, "keys"))
+        batches = read_ranges(partition.value, reading, tuple(columns))
+        return (having_keys(each, keys).select(self._columns) for each in batches)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -104,6 +104,7 @@ def test_a_client_of_a_connect_server(broker: SyncBroker, topic: str, tmp_path: 
     assert told == {
         "is_connect": True,
         "count": COUNT,
+        "one": ["7"],
         "listed": 8,
         "streamed": COUNT,
         "behind": 0,

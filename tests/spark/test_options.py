@@ -106,8 +106,15 @@ def test_on_corruption() -> None:
     assert "one of fail, skip, raw" in refusal(topic="T", onCorruption="stop")
 
 
+def test_keys() -> None:
+    assert read(False, topic="T", keys=" a, b,a").keys == ("a", "b")
+    assert read(False, topic="T").keys == ()
+    assert "'a b' holds a blank" in refusal(False, topic="T", keys="c,a b")
+    assert "is for batches" in refusal(topic="T", keys="a")
+
+
 def test_refused_in_a_batch() -> None:
-    assert "endingTimestamp and subExpression" in refusal(False, topic="a", filterPushdown="true")
+    assert "subExpression and keys" in refusal(False, topic="a", filterPushdown="true")
     assert "is for streams" in refusal(False, topic="a", maxOffsetsPerTrigger="8")
 
 

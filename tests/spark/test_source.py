@@ -81,7 +81,9 @@ def test_batch(spark: SparkSession, broker: SyncBroker, topic: str) -> None:
         assert several.where("queueOffset = 7").count() == 4
         assert several.count() == COUNT
     spark.conf.unset(PUSHDOWN)
-    assert several.rdd.getNumPartitions() == 8
+    some = load(maxRecordsPerPartition=50, keys="k6,k399")
+    assert numbers(some) == [6, 399]
+    assert (some.rdd.getNumPartitions(), several.rdd.getNumPartitions()) == (1, 8)
 
 
 @pytest.mark.spark

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import ConnectionFailed, NotFound
+from skylarkmq.client.wire.api_consumer import KeyAnswer
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.options import SourceOptions
+from skylarkmq.spark.reading.key_lookup import KEYS_MAX, NEAR_MAX, parts_around
 from skylarkmq.spark.reading.planning import BatchPlanner
 from tests.spark.support.fake_brokers import FakeBrokers
 
@@ -78,6 +83,60 @@ def test_an_end_too_far() -> None:
     with pytest.raises(OptionError, match="ends at 20, and 25 is asked for"):
         plan(endingOffsets=exact(25, -1, -1))
     assert plan(endingOffsets=exact(25, 0, -1), failOnDataLoss=False) == [OffsetRange(*A0, 5, 20)]
+
+
+def keyed(brokers: FakeBrokers, *values: str) -> list[OffsetRange]:
+    return plan(brokers, keys=",".join(values))
+
+
+def test_keys_are_looked_up() -> None:
+    brokers = cluster()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 4), (0, 7), (1, 2), (9, 9), (0, 20)], True),
+                    ("a", "z"): KeyAnswer([(0, 8)], True)}  # fmt: skip
+    assert keyed(brokers, "k") == [OffsetRange(*A0, 7, 8), OffsetRange(*A1, 2, 3)]
+    assert [text for text in brokers.asked if "key" in text] == ["key a k"], "once a broker"
+    assert keyed(brokers, " z", "k") == [OffsetRange(*A0, 7, 9), OffsetRange(*A1, 2, 3)]
+    assert keyed(brokers, "nowhere") == []
+
+
+@given(st.sets(st.integers(0, 250)))
+def test_offsets_near_each_other_go_together(offsets: set[int]) -> None:
+    parts = parts_around(offsets)
+    covered = [at for low, high in parts for at in range(low, high)]
+    assert covered == sorted(set(covered)), "in order, and none twice"
+    assert offsets <= set(covered)
+    assert offsets >= {low for low, _ in parts} | {high - 1 for _, high in parts}
+    assert all(later - high >= NEAR_MAX for (_, high), (later, _) in pairwise(parts))
+
+
+@pytest.mark.parametrize("value", ["\ufffd", "k\ufffd"])
+def test_a_value_that_no_index_can_have_is_read_for(value: str) -> None:
+    assert keyed(cluster(), value, "k") == plan()
+
+
+def test_more_keys_than_are_worth_it_are_read_for() -> None:
+    brokers = cluster()
+    assert keyed(brokers, *map(str, range(KEYS_MAX + 1))) == plan()
+    assert not [text for text in brokers.asked if "key" in text]
+
+
+def test_an_index_that_may_lack_messages_is_not_believed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = cluster()
+    brokers.keys = {("a", "k"): KeyAnswer([(0, 7)], False), ("a", "z"): KeyAnswer([(0, 8)], True)}
+    assert keyed(brokers, "k") == keyed(brokers, "z", "k") == plan()
+    assert "topic T on broker a is read to find keys" in caplog.text
+
+
+def test_a_broker_that_refuses_the_question_is_read() -> None:
+    class Refusing(FakeBrokers):
+        def places_of(self, queue: QueueKey, key: str) -> KeyAnswer:
+            raise ConnectionFailed(queue.broker_name, "refused")
+
+    brokers = cluster()
+    brokers.__class__ = Refusing
+    assert keyed(brokers, "k") == plan()
 
 
 def test_what_does_not_exist() -> None:

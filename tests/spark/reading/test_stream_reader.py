@@ -156,6 +156,24 @@ def test_a_task_takes_several_short_ranges(filled: dict[str, object]) -> None:
     assert len(query.partitions(query.initialOffset(), end)) == 3
 
 
+def test_messages_of_some_keys(broker: SyncBroker, topic: str) -> None:
+    with Producer(namesrv_addr=broker.namesrv_addr) as producer:
+        for number in range(200):
+            keys = {5: "a b", 9: "b", 180: "ab a"}.get(number, f"k{number % 2}")
+            producer.send(Message(topic, str(number), keys=keys.split()))
+    given: dict[str, object] = {"nameServer": broker.namesrv_addr, "topic": topic}
+    some = source(**given, keys="a").reader(BODY)
+    assert sum(each.message_count for task in some.partitions() for each in task.value) == 2
+    assert rows(some, some.partitions()) == [5, 180]
+    (batch,) = (batch for task in some.partitions() for batch in some.read(task))
+    assert batch.schema.names == ["body", "queueOffset"]
+    both = source(**given, keys="a,b,nobody").reader(BODY)
+    assert rows(both, both.partitions()) == [5, 9, 180]
+    many = source(**given, keys="k1").reader(BODY)  # more than an index gives
+    assert rows(many, many.partitions()) == [n for n in range(1, 200, 2) if n not in (5, 9)]
+    close_all()
+
+
 def test_a_batch(filled: dict[str, object]) -> None:
     reader = source(**filled, minPartitions=9).reader(BODY)
     partitions = reader.partitions()

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from skylarkmq.spark import build_session
@@ -25,10 +26,14 @@ def main(server: str, name_server: str, topic: str, target: str, folder: Path) -
     spark = build_session("connect", server)
     options = {"nameServer": name_server, "topic": topic}
 
-    messages = spark.read.format("skylarkmq").options(**options).load()
+    def load(**more: str) -> DataFrame:
+        return spark.read.format("skylarkmq").options(**options, **more).load()
+
+    messages = load()
     told: dict[str, Any] = {
         "is_connect": is_connect(spark),
         "count": messages.count(),
+        "one": [bytes(row.body).decode() for row in load(keys="k7").collect()],
         "listed": messages.where("queueOffset IN (0, 90)").count(),
     }
     query = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from skylarkmq.client.errors import ConnectionFailed, RocketMQError, RouteNotFound
+from skylarkmq.client.wire.api_consumer import KeyAnswer
 from skylarkmq.protocol.fingerprint import Fingerprint
 from skylarkmq.spark.offsets import QueueKey
 
@@ -72,6 +73,8 @@ class FakeBrokers:
         """Groups in whose names messages were looked at."""
         self.committed: dict[tuple[str, QueueKey], int] = {}
         self.times: dict[QueueKey, list[int]] = {}
+        self.keys: dict[tuple[str, str], KeyAnswer] = {}
+        """What the index of a broker has: by the broker's name and the key."""
         self.asked: list[str] = []
 
     def send(self, key: tuple[str, str, int], *messages: object) -> None:
@@ -140,6 +143,12 @@ class FakeBrokers:
     ) -> dict[QueueKey, int | None]:
         self.asked.append("committed")
         return {key: self.committed.get((group, key)) for key in queues}
+
+    def places_of(self, queue: QueueKey, key: str) -> KeyAnswer:
+        self.asked.append(f"key {queue.broker_name} {key}")
+        if queue.broker_name in self.down:
+            raise ConnectionFailed(queue.broker_name, "refused")
+        return self.keys.get((queue.broker_name, key), KeyAnswer([], True))
 
     def check_filter(self, queue: QueueKey, subscription: object, *, group: str) -> None:
         self.asked.append(f"filter {queue.broker_name}")
