@@ -358,9 +358,9 @@ def choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> A
     return _declared(option, default, lambda given: given.choice(name, choices, default))
 
 
-def listing(name: str, meaning: str) -> Any:
+def listing(name: str, meaning: str, only: Only = "") -> Any:
     """Declare a list separated by commas; empty by default."""
-    option = Option(name, meaning, "a list")
+    option = Option(name, meaning, "a list", only=only)
     return _declared(option, (), lambda given: given.listing(name))
 
 
