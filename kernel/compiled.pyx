@@ -27,14 +27,15 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
-# Layouts that `store/index/file.py`, `store/queue/consume_queue.py`, `protocol/record.py`,
-# `protocol/batch.py` and `protocol/frame.py` explain; sizes in bytes.
+# Layouts that `store/index/file.py`, `store/index/keys.py`, `store/queue/consume_queue.py`,
+# `protocol/record.py`, `protocol/batch.py` and `protocol/frame.py` explain; sizes in bytes.
 cdef enum:
     HEADER_SIZE = 40
     SLOT_SIZE = 4
     ITEM_SIZE = 20
     FIRST_ITEM = 1
     UNIT_SIZE = 20
+    KEY_ENTRY_SIZE = 20
     FIXED_SIZE = 88
     RECORD_MIN = 91
     PHYSICAL_OFFSET_AT = 28
@@ -100,9 +101,9 @@ cdef inline int64_t load64(const unsigned char* at) noexcept nogil:
     return <int64_t> (<uint64_t> <uint32_t> load32(at) << 32 | <uint32_t> load32(at + 4))
 
 
-include "index.pxi"
 include "crc.pxi"
 include "records.pxi"
+include "index.pxi"
 include "units.pxi"
 include "frames.pxi"
 include "fields.pxi"

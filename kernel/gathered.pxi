@@ -47,9 +47,12 @@ cdef bint adds_up(const unsigned char* at, Py_ssize_t left, Part* found) noexcep
 
 cdef bint has_tag(const Part* part, tags) except -1:
     """Return whether a record has one of the tags."""
-    cdef Py_ssize_t size
-    cdef const unsigned char* tag = tag_at(part.properties, part.properties_size, &size)
-    return tag != NULL and PyBytes_FromStringAndSize(<const char*> tag, size) in tags
+    cdef Names names
+    find_names(part.properties, part.properties_size, &names)
+    return (
+        names.tag != NULL
+        and PyBytes_FromStringAndSize(<const char*> names.tag, names.tag_size) in tags
+    )
 
 
 cdef tuple put_head(unsigned char* out, const unsigned char* at):

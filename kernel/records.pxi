@@ -96,26 +96,30 @@ cdef Py_ssize_t wait_at(
     return -1
 
 
-cdef int64_t tags_of(const unsigned char* at, Py_ssize_t size) except? -1:
-    """The tags code of encoded properties, 0 without tags."""
-    cdef Py_ssize_t tag_size
-    cdef const unsigned char* tag = tag_at(at, size, &tag_size)
-    return <int32_t> <uint32_t> text_hash(0, tag, tag_size)
+cdef struct Names:  # where the values are that queues and key index take; NULL without one
+    const unsigned char* tag
+    const unsigned char* unique
+    const unsigned char* keys
+    Py_ssize_t tag_size
+    Py_ssize_t unique_size
+    Py_ssize_t keys_size
 
 
-cdef const unsigned char* tag_at(
-    const unsigned char* at, Py_ssize_t size, Py_ssize_t* tag_size
-) noexcept nogil:
-    """The value of TAGS in encoded properties; NULL, of size 0, without one."""
+cdef void find_names(const unsigned char* at, Py_ssize_t size, Names* found) noexcept nogil:
+    """Look for them in encoded properties; the last one of a name counts."""
     cdef const unsigned char* end = at + size
     cdef const unsigned char* stop
-    cdef const unsigned char* tag = NULL
-    tag_size[0] = 0
+    found.tag = found.unique = found.keys = NULL
+    found.tag_size = found.unique_size = found.keys_size = 0
     while at < end:
         stop = <const unsigned char*> memchr(at, PAIR_END, end - at)
         if stop == NULL:
             stop = end
-        if stop - at > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
-            tag, tag_size[0] = at + TAGS_SIZE, stop - at - TAGS_SIZE
+        size = stop - at
+        if size > UNIQUE_SIZE and memcmp(at, UNIQUE, UNIQUE_SIZE) == 0:
+            found.unique, found.unique_size = at + UNIQUE_SIZE, size - UNIQUE_SIZE
+        elif size > KEYS_SIZE and memcmp(at, KEYS, KEYS_SIZE) == 0:
+            found.keys, found.keys_size = at + KEYS_SIZE, size - KEYS_SIZE
+        elif size > TAGS_SIZE and memcmp(at, TAGS, TAGS_SIZE) == 0:
+            found.tag, found.tag_size = at + TAGS_SIZE, size - TAGS_SIZE
         at = stop + 1
-    return tag

@@ -61,12 +61,10 @@ cdef struct Lane:
     Text topic
     Text queue_id_text
     unsigned char digits[NUMBER_MAX]  # of the queue id
-    PyObject* queue
+    Run* run  # of its queue
     PyObject* traffic
     int64_t queue_id
-    int64_t queue_offset
     int64_t size  # bytes of records
-    int64_t count
     int64_t sizes[SIZE_BUCKETS]  # requests by the size of their records
     int64_t size_sum
 

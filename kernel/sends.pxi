@@ -43,13 +43,13 @@ cdef Py_ssize_t store_properties(
     return size + pair_size
 
 
-cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except? NULL:
+cdef Lane* lane_of(dict lanes, Send* send, Lane* known, Packed* packed) except? NULL:
     """The lane of a send, looked up once a run; NULL when there is none, or no room for it."""
     cdef Text* topic = &send.fields[TOPIC]
     cdef Text* queue_id = &send.fields[QUEUE_ID]
     cdef Lane* lane
-    cdef int at
-    for at in range(known_count[0]):
+    cdef Py_ssize_t at
+    for at in range(packed.run_count):
         lane = known + at
         if (
             lane.topic.size == topic.size
@@ -58,7 +58,7 @@ cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except
             and memcmp(lane.topic.at, topic.at, topic.size) == 0
         ):
             return lane
-    if known_count[0] == LANES_MAX:
+    if packed.run_count == LANES_MAX:
         return NULL
     found = lanes.get((
         PyUnicode_DecodeUTF8(<const char*> topic.at, topic.size, NULL),
@@ -66,17 +66,16 @@ cdef Lane* lane_of(dict lanes, Send* send, Lane* known, int* known_count) except
     ))
     if found is None:
         return NULL
-    lane = known + known_count[0]
-    known_count[0] += 1
+    lane = known + packed.run_count
     queue, traffic = found
-    lane.queue, lane.traffic = <PyObject*> queue, <PyObject*> traffic
-    lane.queue_id, lane.queue_offset = queue.queue_id, queue.next_offset
+    lane.traffic, lane.queue_id = <PyObject*> traffic, queue.queue_id
     # Texts of its own: those of the send may lie in `send.digits`, where the next one's go.
     lane.topic.at = <const unsigned char*> PyBytes_AS_STRING(<bytes> queue.topic_part) + 1
     lane.topic.size = topic.size
+    lane.run = add_run(packed, queue, lane.topic.at, lane.topic.size)
     lane.queue_id_text.at = lane.digits
     lane.queue_id_text.size = put_digits(lane.digits, lane.queue_id) - lane.digits
-    lane.size = lane.count = lane.size_sum = 0
+    lane.size = lane.size_sum = 0
     memset(lane.sizes, 0, sizeof(lane.sizes))
     return lane
 
@@ -278,15 +277,14 @@ cdef bint is_batch_of(bytes body, Py_ssize_t topic_size, Batch* batch) noexcept:
 cdef unsigned char* lay_out_batch(
     unsigned char* out, bytes body, const unsigned char* shared, Py_ssize_t shared_size,
     Send* send, Lane* lane, int64_t physical_offset, bytes born_host, int64_t store_timestamp,
-    bytes store_host, list units,
+    bytes store_host, Packed* packed,
 ) except NULL:
     """Write the records of a batch, whose properties end with `shared`, and return their end."""
     cdef const unsigned char* at = <const unsigned char*> PyBytes_AS_STRING(body)
     cdef const unsigned char* end = at + PyBytes_GET_SIZE(body)
-    cdef object queue = <object> lane.queue
-    cdef bytes topic = queue.topic_part, properties
+    cdef Run* run = lane.run
+    cdef bytes topic = (<object> run.queue).topic_part
     cdef Py_ssize_t body_size, own_size, joined_size, size
-    cdef int64_t queue_offset = lane.queue_offset
     while at < end:
         body_size = load32(at + 16)
         own_size = load32(at) - ITEM_MIN - body_size
@@ -295,7 +293,7 @@ cdef unsigned char* lay_out_batch(
             joined_size += 1
         size = RECORD_MIN + body_size + PyBytes_GET_SIZE(topic) - 1 + joined_size
         out = lay_out(
-            out, size, lane.queue_id, load32(at + 12), queue_offset, physical_offset,
+            out, size, lane.queue_id, load32(at + 12), run.first + run.count, physical_offset,
             send.sys_flag & ~HOSTS_BITS, send.born_timestamp, born_host, store_timestamp,
             store_host, send.reconsume_times, at + 20, body_size, topic, joined_size,
         )
@@ -303,47 +301,44 @@ cdef unsigned char* lay_out_batch(
         if joined_size > own_size + shared_size:
             out[own_size] = PAIR_END
         memcpy(out + joined_size - shared_size, shared, shared_size)
-        properties = PyBytes_FromStringAndSize(<char*> out, joined_size)
-        units.append((
-            queue, queue_offset, physical_offset, size, tags_of(out, joined_size), properties,
-            store_timestamp,
-        ))
+        pack(packed, run, physical_offset, size, out, joined_size, store_timestamp)
         out += joined_size
         at += load32(at)
         physical_offset += size
-        queue_offset += 1
     return out
 
 
 def take_sends(
     list frames, list peers, Py_ssize_t start, dict lanes, Py_ssize_t body_max, Py_ssize_t batch_size_max,
     bytes cluster_pair, int64_t physical_offset, Py_ssize_t room, int64_t store_timestamp,
-    bytes store_host, bytes id_prefix, tuple parts,
+    bytes store_host, bytes id_prefix, tuple parts, units not None,
 ):
     """Lay out the plain sends of one codec that follow each other from `start` on.
 
     `peers` are the connections of the frames; the last is that of all that follow. Returns how many
-    were taken, the bytes of their frames, their records, units, and answers as `send_answers.Sent`
-    has them. It ends at whatever Python's way must look at: what is not plain or may be wrong, a
-    queue without a lane, and what `room` bytes do not hold. Offsets and counters of the lanes move
-    at the end, all at once.
+    were taken, the bytes of their frames, their records, and answers as `send_answers.Sent` has
+    them; `units`, a `Units`, gets the rest. It ends at whatever Python's way must look at: what is
+    not plain or may be wrong, a queue without a lane, and what `room` bytes do not hold. Units,
+    offsets and counters of the lanes move at the end, all at once.
     """
     cdef Py_ssize_t position, bound = 0, wire_size = 0, size, count, text_size
     cdef Py_ssize_t answer_max = FRAME_PREFIX_SIZE + 2 * ID_SIZE + ANSWER_NUMBERS
     cdef Py_ssize_t extra_max = RECORD_MIN + TOPIC_MAX + PyBytes_GET_SIZE(cluster_pair)
-    cdef int kind = -1, known_count = 0, answer_count = 0
+    cdef int kind = -1, answer_count = 0
     cdef bint is_batch
     cdef Lane known[LANES_MAX]
     cdef Lane* lane
+    cdef Packed packed
+    cdef Run* run
     cdef Batch batch
     cdef Send send
     cdef Text* text
     cdef Py_ssize_t at
     cdef PyObject* records = NULL
     cdef PyObject* answers = NULL
-    cdef bytes body, properties, born_host = b""
-    cdef object frame, queue, traffic, peer = None
-    cdef list units = [], sent = []
+    cdef bytes body, born_host = b""
+    cdef object frame, traffic, peer = None
+    cdef list sent = []
     cdef unsigned char* record
     cdef unsigned char* place
     cdef unsigned char* answer
@@ -362,6 +357,7 @@ def take_sends(
     for part in parts:
         answer_max += len(part)
     try:
+        begin_packing(&packed)
         records, answers = new_bytes(NULL, bound), new_bytes(NULL, count * answer_max)
         record = <unsigned char*> PyBytes_AS_STRING(<object> records)
         answer = first_answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
@@ -391,10 +387,10 @@ def take_sends(
                 or (text.at != NULL and (text.size != 5 or memcmp(text.at, FALSE, 5) != 0))
             ):
                 break
-            lane = lane_of(lanes, &send, known, &known_count)
+            lane = lane_of(lanes, &send, known, &packed)
             if lane == NULL:
                 break
-            queue = <object> lane.queue
+            run = lane.run
             text = &send.fields[PROPERTIES]
             if is_batch:
                 if not is_batch_of(body, 1 + lane.topic.size, &batch):
@@ -413,7 +409,7 @@ def take_sends(
                 size = batch.size + batch.count * text_size
                 lay_out_batch(
                     record, body, place, text_size, &send, lane, physical_offset, born_host,
-                    store_timestamp, store_host, units,
+                    store_timestamp, store_host, &packed,
                 )
                 count = batch.count
             else:
@@ -427,27 +423,22 @@ def take_sends(
                 if text_size < 0 or size > room:
                     break
                 lay_out(
-                    record, size, lane.queue_id, send.message_flag, lane.queue_offset,
+                    record, size, lane.queue_id, send.message_flag, run.first + run.count,
                     physical_offset, send.sys_flag & ~HOSTS_BITS, send.born_timestamp, born_host,
                     store_timestamp, store_host, send.reconsume_times,
                     <const unsigned char*> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body),
-                    queue.topic_part, text_size,
+                    (<object> run.queue).topic_part, text_size,
                 )
-                properties = PyBytes_FromStringAndSize(<char*> place, text_size)
-                units.append((
-                    queue, lane.queue_offset, physical_offset, size, tags_of(place, text_size),
-                    properties, store_timestamp,
-                ))
+                pack(&packed, run, physical_offset, size, place, text_size, store_timestamp)
                 count = 1
             if not send.flag & ONEWAY_FLAG:
                 answer = put_answer(
                     make_room(&answers, answer, answer_max + count * (ID_SIZE + 1)), kind, parts,
-                    id_prefix, send.opaque, record, count, lane.queue_id, lane.queue_offset,
+                    id_prefix, send.opaque, record, count, lane.queue_id,
+                    run.first + run.count - count,
                 )
                 first_answer = <unsigned char*> PyBytes_AS_STRING(<object> answers)
                 answer_count += 1
-            lane.queue_offset += count
-            lane.count += count
             lane.size += size
             note_size(lane, size // count if is_batch else size)
             record += size
@@ -458,16 +449,18 @@ def take_sends(
             position += 1
         if position == start:
             return None
-        for at in range(known_count):
+        for at in range(packed.run_count):
             lane = known + at
-            queue, traffic = <object> lane.queue, <object> lane.traffic
-            queue.next_offset = lane.queue_offset
-            traffic.count += lane.count
+            run, traffic = lane.run, <object> lane.traffic
+            (<object> run.queue).next_offset = run.first + run.count
+            traffic.count += run.count
             traffic.bytes += lane.size
             add_sizes(lane, traffic.sizes)
         if answer_count:
             sent.append((peer, kind, answer_count, cut(&answers, answer)))
-        return position - start, wire_size, cut(&records, record), units, sent
+        hand_over(&packed, units)
+        return position - start, wire_size, cut(&records, record), sent
     finally:
+        end_packing(&packed)
         Py_XDECREF(records)
         Py_XDECREF(answers)

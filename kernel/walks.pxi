@@ -14,12 +14,10 @@ cdef struct Walked:  # a sound record without IPv6 hosts
     Py_ssize_t properties_size
 
 
-cdef struct Follower:  # a queue, and what its next record is
+cdef struct Follower:  # which queue has the run of the same number
     const unsigned char* topic
     Py_ssize_t topic_size
     int32_t queue_id
-    PyObject* queue
-    int64_t next_offset
 
 
 cdef bint is_sound(
@@ -88,78 +86,75 @@ def plain_records(
 
 
 def next_units(
-    bytes data not None, Py_ssize_t position, Py_ssize_t end, int64_t base, dict queues not None
+    bytes data not None, Py_ssize_t position, Py_ssize_t end, int64_t base, dict queues not None,
+    units not None,
 ):
-    """Return the units of records that are next in their queues, where they end, the newest time.
-
-    It stops at anything else.
-    """
+    """`received.next_units`."""
     cdef const unsigned char* begin = <const unsigned char*> PyBytes_AS_STRING(data)
     cdef const unsigned char* at
     cdef Walked found
     cdef Follower followers[RUNS_MAX]
-    cdef Follower* follower
-    cdef Py_ssize_t count = 0
+    cdef Packed packed
+    cdef Run* run
     cdef int64_t timestamp, newest = 0
     cdef int32_t kind
-    cdef list units = []
     end = min(end, PyBytes_GET_SIZE(data))
-    while 0 <= position:
-        at = begin + position
-        if not is_sound(at, end - position, base + position, True, &found):
-            break
-        kind = load32(at + 36) & TRANSACTION_BITS
-        if kind != 0 and kind != TRANSACTION_COMMIT:
-            break
-        if count == RUNS_MAX:
-            let_go(followers, count)
-            count = 0
-        follower = follower_of(queues, followers, &count, load32(at + 12), &found)
-        if follower == NULL or load64(at + 20) != follower.next_offset:
-            break
-        timestamp = load64(at + 56)
-        units.append((
-            <object> follower.queue, follower.next_offset, base + position, found.size,
-            tags_of(found.properties, found.properties_size),
-            PyBytes_FromStringAndSize(<const char*> found.properties, found.properties_size),
-            timestamp,
-        ))
-        newest = max(newest, timestamp)
-        follower.next_offset += 1
-        position += found.size
-    let_go(followers, count)
-    return units, position, newest
+    try:
+        begin_packing(&packed)
+        while 0 <= position:
+            at = begin + position
+            if not is_sound(at, end - position, base + position, True, &found):
+                break
+            kind = load32(at + 36) & TRANSACTION_BITS
+            if kind != 0 and kind != TRANSACTION_COMMIT:
+                break
+            if packed.run_count == RUNS_MAX:
+                let_go(&packed, units)
+            run = run_of(queues, followers, &packed, load32(at + 12), &found)
+            if run == NULL or load64(at + 20) != run.first + run.count:
+                break
+            timestamp = load64(at + 56)
+            pack(
+                &packed, run, base + position, found.size, found.properties, found.properties_size,
+                timestamp,
+            )
+            newest = max(newest, timestamp)
+            position += found.size
+        let_go(&packed, units)
+    finally:
+        end_packing(&packed)
+    return position, newest
 
 
-cdef Follower* follower_of(
-    dict queues, Follower* followers, Py_ssize_t* count, int32_t queue_id, Walked* found
+cdef Run* run_of(
+    dict queues, Follower* followers, Packed* packed, int32_t queue_id, Walked* found
 ) except? NULL:
-    """The queue of a record, looked up once; there is room for it. NULL when there is none."""
+    """The run of a record's queue, looked up once; there is room for it. NULL when it has none."""
     cdef Follower* follower
     cdef Py_ssize_t at
-    for at in range(count[0]):
+    for at in range(packed.run_count):
         follower = followers + at
         if (
             follower.queue_id == queue_id
             and follower.topic_size == found.topic_size
             and memcmp(follower.topic, found.topic, found.topic_size) == 0
         ):
-            return follower
+            return packed.runs + at
     topic = PyBytes_FromStringAndSize(<const char*> found.topic, found.topic_size)
     queue = queues.get((topic, queue_id))
     if queue is None or queue.removed:
         return NULL
-    follower = followers + count[0]
-    follower.next_offset = queue.next_offset
-    count[0] += 1
+    follower = followers + packed.run_count
     follower.topic, follower.topic_size = found.topic, found.topic_size
-    follower.queue_id, follower.queue = queue_id, <PyObject*> queue
-    return follower
+    follower.queue_id = queue_id
+    return add_run(packed, queue, found.topic, found.topic_size)
 
 
-cdef int let_go(Follower* followers, Py_ssize_t count) except -1:
-    """Tell queues what their next records are."""
+cdef int let_go(Packed* packed, object units) except -1:
+    """Tell queues what their next records are, and hand over what they got."""
     cdef Py_ssize_t at
-    for at in range(count):
-        (<object> followers[at].queue).next_offset = followers[at].next_offset
-    return 0
+    cdef Run* run
+    for at in range(packed.run_count):
+        run = packed.runs + at
+        (<object> run.queue).next_offset = run.first + run.count
+    return hand_over(packed, units)

@@ -39,7 +39,7 @@ from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
 from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.log.append import AppendBatch, Unit
+from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.flush_service import CommitService, FlushService
 from skylarkmq.store.queue.queue_table import QueueTable
@@ -51,6 +51,7 @@ from skylarkmq.store.results import (
     PutMessageResult,
     PutMessageStatus,
 )
+from skylarkmq.store.units import Units
 
 log = logging.getLogger(__name__)
 LATER_MAX_SIZE: Final = 16 << 20
@@ -153,10 +154,10 @@ class Replicas(Protocol):
 
 ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
 PutDone = Callable[[list[PutMessageResult]], None]
-OnPublished = Callable[[list[Unit]], None]
+OnPublished = Callable[[bytearray, int], None]  # (entries of the key index, end offset)
 
 
-def _ignore(_: list[Unit]) -> None:
+def _ignore(_: bytearray, _end_offset: int) -> None:
     """Do nothing: the hook before one is set."""
 
 
@@ -164,7 +165,8 @@ class MessageWriter:
     """Appends, flushes and publishes. Loop thread.
 
     Attributes:
-        on_published: called with every list of units that has become visible, in log order.
+        on_published: called with the index entries of all records that have become visible, in log
+            order, and where these end.
         on_received: told the outcome of each commit of records that a master has sent.
         on_stored: called once, with `CommitLog.stored_offset`, when that has grown, and then
             forgotten: who is up to date sets it, so that a batch costs one look when nobody waits.
@@ -333,9 +335,7 @@ class MessageWriter:
         self._open = commit
         return self._log.begin()
 
-    def store_received(
-        self, records: bytes, units: list[Unit], newest_ms: int, blank: bytes
-    ) -> bool:
+    def store_received(self, records: bytes, units: Units, newest_ms: int, blank: bytes) -> bool:
         """Commit records of another broker's log, laid out for the end of this one.
 
         Args:
@@ -412,14 +412,14 @@ class MessageWriter:
         stats.append_duration.observe(took_s)
         if took_s > SLOW_APPEND_S:
             self._slow = True
-        stats.messages_appended += batch.count
+        units = batch.units
+        stats.messages_appended += units.count
         stats.bytes_appended += batch.size
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
         if self._later or not self._releases_at_once or self._queue.waiting:
-            self._wait(end_offset, batch.units, done, written, stored)
+            self._wait(end_offset, units, done, written, stored)
             return True
-        units = batch.units
         self._queue.stored_offset = end_offset
         if self.on_stored is not None:  # first: slaves work while the rest is done
             self._tell_stored(end_offset)
@@ -447,7 +447,7 @@ class MessageWriter:
             return
         if self.replicas is not None and done is not None:
             done = self.replicas.hold(end_offset, done)
-        self._wait(end_offset, [], done, written)
+        self._wait(end_offset, Units(), done, written)
 
     def settle(self, done: Committed) -> None:
         """Call `done` once every message so far is answered."""
@@ -455,14 +455,14 @@ class MessageWriter:
         if self.replicas is not None:
             done = self.replicas.settle(done)
         if self._queue.is_awaited:
-            self._wait(self._log.wrote_offset, [], done)
+            self._wait(self._log.wrote_offset, Units(), done)
         else:
             done(PutMessageStatus.PUT_OK)
 
     def _wait(
         self,
         end_offset: int,
-        units: list[Unit],
+        units: Units,
         done: Committed | None,
         written: Committed | None = None,
         stored: Committed | None = None,
@@ -471,7 +471,7 @@ class MessageWriter:
         queue = self._queue
         queue.hold(end_offset, units)
         if done is not None:
-            queue.wait(self._acknowledges, end_offset, done, len(units))
+            queue.wait(self._acknowledges, end_offset, done, units.count)
         if written is not None:
             queue.wait(Point.WRITTEN, end_offset, written)
         if stored is not None:
@@ -514,7 +514,7 @@ class MessageWriter:
             if mark is not None and (first := mark.look(batch.store_timestamp)) is not None:
                 places.append((first.queue_offset, first.physical_offset, 0))
                 continue
-            unit_count, size_before = len(batch.units), batch.size
+            queue_offset, size_before = queue.next_offset, batch.size
             try:
                 physical_offset = batch.add_message(queue, inner)
             except (OSError, StoreFullError) as error:
@@ -526,7 +526,8 @@ class MessageWriter:
                 why = f"a number of the message does not fit its field: {error}"
                 refused = PutMessageResult(PutMessageStatus.MESSAGE_ILLEGAL, why=why)
                 break
-            queue_offset = max(0, batch.units[-1][1]) if len(batch.units) > unit_count else 0
+            if queue.next_offset == queue_offset:
+                queue_offset = 0  # it is in no queue
             places.append((queue_offset, physical_offset, batch.size - size_before))
             if mark is not None:
                 mark.note(batch.store_timestamp, inner.queue_id, queue_offset, physical_offset)
@@ -573,7 +574,7 @@ class MessageWriter:
         else:
             self._listeners_of.setdefault(topic, list(self._listeners)).append(listener)
 
-    def _publish(self, units: list[Unit], end_offset: int) -> bool:
+    def _publish(self, units: Units, end_offset: int) -> bool:
         """Show units in their queues; False when that failed, and the store with it.
 
         The log is whole then, and the next start builds the queues from it; to go on would number
@@ -581,7 +582,7 @@ class MessageWriter:
         """
         try:
             self._queues.publish(units)
-            self.on_published(units)
+            self.on_published(units.entries, end_offset)
         except Exception as error:
             log.exception("messages up to offset %d of the log cannot be shown", end_offset)
             self._fail(error)
@@ -589,11 +590,11 @@ class MessageWriter:
         self.published_offset = end_offset
         return True
 
-    def _tell_arrivals(self, commits: list[list[Unit]]) -> None:
+    def _tell_arrivals(self, commits: list[Units]) -> None:
         """Call the listeners, which may store messages; one that raises harms only itself."""
         if not self._listeners and not self._listeners_of:
             return
-        for queue in {unit[0] for units in commits for unit in units if unit[1] >= 0}:
+        for queue in {queue for units in commits for queue in units.runs}:
             for listener in self._listeners_of.get(queue.topic, self._listeners):
                 try:
                     listener(queue.topic, queue.queue_id, queue.max_offset)

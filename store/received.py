@@ -43,16 +43,15 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import (
-    NO_QUEUE,
     TRANSACTION_BITS,
     TRANSACTION_COMMIT,
     TRANSACTION_ROLLBACK,
-    Unit,
 )
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.log_walk import WalkedRecord, plain_records, sound_records
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.units import NO_QUEUE, Units
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class _Part(NamedTuple):
     """Records that lie one after the other in one file, and what follows them."""
 
     records: bytes
-    units: list[Unit]
+    units: Units
     newest_ms: int
     end: int  # place in the bytes after them
     gap: bool  # the next record leaves one in its queue
@@ -96,7 +95,7 @@ class ReceivedLog:
         commit_log: CommitLog,
         queues: QueueTable,
         delay_levels: DelayLevels,
-        store: Callable[[bytes, list[Unit], int, bytes], bool],
+        store: Callable[[bytes, Units, int, bytes], bool],
     ) -> None:
         """Take the parts of a store.
 
@@ -198,7 +197,8 @@ class ReceivedLog:
 
     def _read(self, data: bytes, place: int, limit: int, begin: int) -> _Part:
         """Return the records that are whole and sound; stop where anything else stands."""
-        units, end, newest = next_units(data, place, limit, begin, self._plain)
+        units = Units()
+        end, newest = next_units(data, place, limit, begin, self._plain, units)
         gap, watched_size = False, 0
         while records := plain_records(data, end, limit, begin, True) or list(
             islice(sound_records(data, end, limit, begin), 1)
@@ -214,13 +214,12 @@ class ReceivedLog:
                     break
             if gap or watched_size:
                 break
-            more, end, newest_ms = next_units(data, end, limit, begin, self._plain)
-            units += more
+            end, newest_ms = next_units(data, end, limit, begin, self._plain, units)
             newest = max(newest, newest_ms)
         whole = place == 0 and end == len(data)
         return _Part(data if whole else data[place:end], units, newest, end, gap, watched_size)
 
-    def _take_record(self, record: WalkedRecord, units: list[Unit]) -> bool:
+    def _take_record(self, record: WalkedRecord, units: Units) -> bool:
         """Add the unit of any record; False when it would leave a gap, and must wait."""
         offset, size, queue_id, queue_offset, flag, timestamp, topic, properties = record
         queue = self._known.get((topic, queue_id))
@@ -242,7 +241,7 @@ class ReceivedLog:
         if queue.topic == RMQ_SYS_SCHEDULE_TOPIC:
             level = self._delay_levels.level_of(properties)
             code = self._delay_levels.due_time(level, timestamp) if level else code
-        units.append((queue, number, offset, size, code, properties, timestamp))
+        units.add(queue, number, offset, size, code, properties, timestamp)
         return True
 
     def _open(self, record: WalkedRecord) -> ConsumeQueue | None:
@@ -352,8 +351,9 @@ def next_units(
     end: int,
     base: int,
     queues: dict[tuple[bytes, int], ConsumeQueue],
-) -> tuple[list[Unit], int, int]:
-    """Return the units of sound records that are next in their queues, and let these go on.
+    units: Units,
+) -> tuple[int, int]:
+    """Add the units of sound records that are next in their queues, and let these go on.
 
     It stops at anything else: another queue or queue offset, a half of a transaction, IPv6 hosts.
 
@@ -363,9 +363,9 @@ def next_units(
         queues: by topic and queue id.
 
     Returns:
-        The units, the place after their records, and the newest store time.
+        The place after their records, and the newest store time.
     """
-    units, newest = list[Unit](), 0
+    newest = 0
     while records := plain_records(data, position, end, base, True):
         for offset, size, queue_id, number, flag, timestamp, topic, properties in records:
             queue = queues.get((topic, queue_id))
@@ -375,13 +375,13 @@ def next_units(
                 or number != queue.next_offset
                 or flag & TRANSACTION_BITS not in (0, TRANSACTION_COMMIT)
             ):
-                return units, position, newest
+                return position, newest
             code = _code_of(properties)
-            units.append((queue, number, offset, size, code, properties, timestamp))
+            units.add(queue, number, offset, size, code, properties, timestamp)
             newest = max(newest, timestamp)
             queue.next_offset = number + 1
             position = offset + size - base
-    return units, position, newest
+    return position, newest
 
 
 def _code_of(properties: bytes) -> int:
@@ -389,9 +389,7 @@ def _code_of(properties: bytes) -> int:
     return 0 if tags is None else cached_tags_code(tags)
 
 
-def _give_back(units: list[Unit]) -> None:
+def _give_back(units: Units) -> None:
     """Let the next records have the queue offsets of records that were not stored."""
-    for unit in reversed(units):
-        queue, number = unit[0], unit[1]
-        if number != NO_QUEUE:
-            queue.next_offset = number
+    for queue, (number, _) in units.runs.items():
+        queue.next_offset = number

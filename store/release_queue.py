@@ -31,14 +31,14 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from skylarkmq.common.clock import Clock, TimerHandle
-from skylarkmq.store.log.append import Unit
 from skylarkmq.store.results import Committed, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.units import Units
 
 log = logging.getLogger(__name__)
 # (units, end offset of their batch) -> False when the store has failed over it
-Publish = Callable[[list[Unit], int], bool]
-Arrived = Callable[[list[list[Unit]]], None]  # (the units of some batches)
+Publish = Callable[[Units, int], bool]
+Arrived = Callable[[list[Units]], None]  # (the units of some batches)
 
 
 class Point(IntEnum):
@@ -130,7 +130,7 @@ class ReleaseQueue:
         self._stats = stats
         self._publish = publish
         self._arrived = arrived
-        self._held: deque[tuple[int, list[Unit]]] = deque()  # (end offset, units) to be shown
+        self._held: deque[tuple[int, Units]] = deque()  # (end offset, units) to be shown
         self._unwritten = _Line(clock, timeout_s)
         self._unstored = _Line(clock, timeout_s)  # for the point behind it, too
         self._unconfirmed = _Line(clock, timeout_s)
@@ -157,13 +157,13 @@ class ReleaseQueue:
     def oldest_ms(self) -> int | None:
         """Store time of the first record that is not shown; None without one."""
         for _, units in self._held:
-            if units:
-                return units[0][6]
+            if units.count:
+                return units.store_timestamp
         return None
 
     # Waiting
 
-    def hold(self, end_offset: int, units: list[Unit]) -> None:
+    def hold(self, end_offset: int, units: Units) -> None:
         """Take the units of the newest batch, which ends at `end_offset`; `advance` shows them."""
         self._held.append((end_offset, units))
 
@@ -275,7 +275,7 @@ class ReleaseQueue:
     def _show(self) -> bool:
         """Publish what may be shown, all of it before anybody hears of it."""
         limit = min(self.stored_offset, self._confirmed_offset)
-        shown: list[list[Unit]] = []
+        shown: list[Units] = []
         while self._held and self._held[0][0] <= limit:
             end_offset, units = self._held[0]
             if not self._publish(units, end_offset):

@@ -244,13 +244,13 @@ class SendProcessor:
         packed = kernel.take_sends(
             frames, peers, start, self._lanes, self._max_body_size, self._maker.batch_size_max,
             self._cluster_pair, batch.physical_offset, batch.room, batch.store_timestamp,
-            self.store_host, answers.id_prefix, answers.parts(kind),
+            self.store_host, answers.id_prefix, answers.parts(kind), batch.units,
         )  # fmt: skip
         if packed is None:
             return 0
         count: int
-        count, wire_size, records, units, sent = packed
-        batch.extend(records, units)
+        count, wire_size, records, sent = packed
+        batch.extend(records)
         answers.add_waiting(sent)
         traffic = self._stats.frames_in[kind]
         traffic.count += count
@@ -524,7 +524,7 @@ class SendProcessor:
         """
         batch, queue = self._batch, self._store.queues.open(target.topic, target.queue_id)
         window = self._windows[target.topic]
-        now_ms, size_before, count_before = batch.store_timestamp, batch.size, batch.count
+        now_ms, size_before, added = batch.store_timestamp, batch.size, 0
         offsets: list[int] = []
         places: list[tuple[int, int]] = []
         for body, properties, flag, tags_code in parts:
@@ -535,6 +535,7 @@ class SendProcessor:
                     queue, body, properties, header.born_timestamp, connection.host_bytes,
                     self.store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
                 )  # fmt: skip
+                added += 1
                 here = target.queue_id, queue.next_offset - 1
                 if digest is not None:
                     window.note(digest, now_ms, *here, physical_offset)
@@ -542,7 +543,6 @@ class SendProcessor:
                 physical_offset, here = first.physical_offset, (first.queue_id, first.queue_offset)
             offsets.append(physical_offset)
             places.append(here)
-        added = batch.count - count_before
         if added:
             self._stats.topic_in(target.topic).add(batch.size - size_before, added)
         queue_id, queue_offset = places[0]

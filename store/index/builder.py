@@ -33,9 +33,8 @@ from skylarkmq.protocol.record import (
     read_record,
 )
 from skylarkmq.store.index.file import IndexFile, IndexShape, repair
-from skylarkmq.store.index.keys import Entry, record_entries, unit_entries
+from skylarkmq.store.index.keys import ENTRY_SIZE, offset_of, record_entries
 from skylarkmq.store.index.loader import LoadedIndex
-from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.mapped_file import MappedFile
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ _MAGIC_AT: Final = 4
 class LogSlice(NamedTuple):
     """What was read from a slice of the log."""
 
-    entries: list[Entry]
+    entries: bytearray
     next_offset: int  # where the next slice begins
     record_count: int
     passed_over: int  # bytes of damage
@@ -67,7 +66,7 @@ def read_slice(mapped: MappedFile, offset: int, end_offset: int) -> LogSlice:
     position = offset - mapped.start_offset
     rest = min(end_offset - mapped.start_offset, mapped.size) - position
     data = mapped.file.pread(min(SLICE_SIZE, rest), position)
-    entries: list[Entry] = []
+    entries = bytearray()
     at = count = passed_over = 0
     while at < len(data) and count < SLICE_RECORDS:
         record = read_record(data, at, check_crc=False, physical_offset=offset + at)
@@ -187,15 +186,14 @@ class IndexBuilder:
         """The files to search: all but one whose slots are still to be repaired."""
         return self.files[:-1] if self._damaged is not None else self.files
 
-    def build(self, units: list[Unit]) -> Progress:
-        """Add published records, which follow those that were added before.
+    def build(self, entries: bytearray, end_offset: int) -> Progress:
+        """Add the entries of published records, which follow those that were added before.
 
         Nothing is added after a failure, until `catch_up` has begun again where it happened.
         """
         if self._halted:
             return Progress(self.next_offset, 0)
-        _, _, offset, size, _, _, _ = units[-1]
-        return self._add(unit_entries(units), offset + size)
+        return self._add(entries, end_offset)
 
     def catch_up(self, mapped: MappedFile, offset: int, end_offset: int) -> Progress:
         """Read a slice of the log from `offset` on and add it.
@@ -210,28 +208,27 @@ class IndexBuilder:
         progress = self._add(found.entries, found.next_offset)
         return progress._replace(record_count=found.record_count, passed_over=found.passed_over)
 
-    def _add(self, entries: list[Entry], end_offset: int) -> Progress:
-        if self.skip_keys and entries and entries[0][1] == self.next_offset:
-            del entries[: self.skip_keys]
-        added = 0
+    def _add(self, entries: bytearray, end_offset: int) -> Progress:
+        added, count = 0, len(entries) // ENTRY_SIZE
+        if self.skip_keys and count and offset_of(entries, 0) == self.next_offset:
+            added = self.skip_keys
+        first = added
         try:
-            while added < len(entries):
+            while added < count:
                 added = self._writable().put(entries, added)
         except OSError as error:
             self._halt(entries, added)
-            return Progress(self.next_offset, added, error=error)
+            return Progress(self.next_offset, added - first, error=error)
         self.next_offset, self.skip_keys = end_offset, 0
-        return Progress(end_offset, added)
+        return Progress(end_offset, added - first)
 
-    def _halt(self, entries: list[Entry], added: int) -> None:
+    def _halt(self, entries: bytearray, added: int) -> None:
         """Remember the record that was reached, and how many of its keys are in."""
         self._halted = True
-        offset = entries[added][1]
+        offset = offset_of(entries, added * ENTRY_SIZE)
         keys = 0
-        while keys < added and entries[added - 1 - keys][1] == offset:
+        while keys < added and offset_of(entries, (added - 1 - keys) * ENTRY_SIZE) == offset:
             keys += 1
-        if offset == self.next_offset:
-            keys += self.skip_keys
         self.next_offset, self.skip_keys = offset, keys
 
     def _writable(self) -> IndexFile:

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 from skylarkmq.common.files import Files, StoreFile
 from skylarkmq.kernel import twin
-from skylarkmq.store.index.keys import Entry
+from skylarkmq.store.index.keys import ENTRY, ENTRY_SIZE
 
 HEADER: Final = struct.Struct(">qqqqii")
 SLOT: Final = struct.Struct(">i")
@@ -200,7 +200,7 @@ class IndexFile:
         if not self.is_empty:  # up to the last item there are blocks already
             self._allocated = self.shape.item_position(self.count)
 
-    def put(self, entries: list[Entry], start: int) -> int:
+    def put(self, entries: bytearray, start: int) -> int:
         """Add the entries from `start` on, as many as fit; return the place of the next one.
 
         Raises:
@@ -211,7 +211,7 @@ class IndexFile:
         view = self._view
         assert view is not None
         begin_timestamp, end_timestamp, begin_offset, end_offset, slots_used, count = self.header
-        stop = min(len(entries), start + self.shape.item_count - count)
+        stop = min(len(entries) // ENTRY_SIZE, start + self.shape.item_count - count)
         if stop <= start:
             return start
         self._allocate(self.shape.item_position(count + stop - start))
@@ -220,7 +220,7 @@ class IndexFile:
             slots_used, count,
         )  # fmt: skip
         count += stop - start
-        _, end_offset, end_timestamp = entries[stop - 1]
+        _, end_offset, end_timestamp = ENTRY.unpack_from(entries, (stop - 1) * ENTRY_SIZE)
         self.write_header(
             IndexHeader(begin_timestamp, end_timestamp, begin_offset, end_offset, slots_used, count)
         )
@@ -285,7 +285,7 @@ class IndexFile:
 @twin
 def put_entries(
     view: memoryview,
-    entries: list[Entry],
+    entries: bytes | bytearray,
     start: int,
     stop: int,
     slot_count: int,
@@ -294,7 +294,7 @@ def put_entries(
     slots_used: int,
     count: int,
 ) -> tuple[int, int, int]:
-    """Store the items and slots of entries[start:stop] in a file, from item `count` on.
+    """Store items and slots of the entries from `start` to `stop` in a file, from item `count` on.
 
     Returns:
         The header's begin timestamp, begin offset and number of used slots after that.
@@ -302,7 +302,8 @@ def put_entries(
     position = HEADER_SIZE + SLOT_SIZE * slot_count + ITEM_SIZE * count
     put_item, put_slot, get_slot = ITEM.pack_into, SLOT.pack_into, SLOT.unpack_from
     timed, difference = None, 0
-    for key_hash, offset, timestamp in entries[start:stop]:
+    wanted = memoryview(entries)[start * ENTRY_SIZE : stop * ENTRY_SIZE]
+    for key_hash, offset, timestamp in ENTRY.iter_unpack(wanted):
         if timestamp != timed:
             timed, difference = timestamp, time_difference(timestamp, begin_timestamp)
         slot = HEADER_SIZE + key_hash % slot_count * SLOT_SIZE

@@ -2,7 +2,8 @@
 
     repairing slots that a crash left damaged are repaired (`file.py`)
     behind    the log is read in slices, one after the other, up to what is published
-    live      published units wait here and go to the index thread in batches, a little later
+    live      entries of published records wait here and go to the index thread in batches, a little
+              later
 
 A start is behind by what the last checkpoint did not cover. The index falls behind, too, when
 more is published than may wait, or when the machine refused something. Then what waits is dropped,
@@ -24,22 +25,21 @@ from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.kernel import compiled as kernel
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.index.builder import SLICE_SIZE, IndexBuilder, Progress
-from skylarkmq.store.log.append import Unit
+from skylarkmq.store.index.keys import ENTRY_SIZE, offset_of
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.log.mapped_file import MappedFile
 
 log = logging.getLogger(__name__)
 
-BATCH_UNITS: Final = 512
-"""So many units make a job without waiting for more."""
-JOB_UNITS_MAX: Final = BATCH_UNITS if kernel is None else 16 * BATCH_UNITS
-"""Units of one job, about 2 ms. Where fewer are taken than come while it runs, the index falls
-behind."""
+BATCH_SIZE: Final = 512 * ENTRY_SIZE
+"""Entries of so many bytes make a job without waiting for more."""
+JOB_SIZE: Final = 2 * BATCH_SIZE if kernel is None else 16 * BATCH_SIZE
+"""Bytes of the entries of one job, about 2 ms. Where fewer are taken than come while it runs, the
+index falls behind."""
 LINGER_S: Final = 0.02
-"""How long fewer units than a batch wait for more."""
-WAITING_UNITS_MAX: Final = 65_536
-WAITING_SIZE_MAX: Final = 64 << 20
-"""Bytes of the records whose units may wait, which hold less of them."""
+"""How long fewer entries than a batch wait for more."""
+WAITING_SIZE_MAX: Final = (1 << 18) * ENTRY_SIZE
+"""Bytes of entries that may wait."""
 JOIN_SIZE: Final = 4 * SLICE_SIZE
 """When so few bytes are left to read, what is published meanwhile waits for the reading to end."""
 RETRY_S: Final = 1.0
@@ -61,12 +61,13 @@ class IndexFollower:
         self._jobs = 0  # of repairing, reading or building that are under way
         self._repaired = True
         self._why_halted = ""  # until the next try
-        # Invariant: while `_live`, or on the way to it with `_join_offset`, `_waiting` holds all
-        # units that are published and were not handed to the index thread; else it is empty.
+        # Invariant: while `_live`, or on the way to it with `_join_offset`, `_waiting` holds the
+        # entries of all records that are published and were not handed to the index thread, which
+        # has what lies below `_given_offset`; else it is empty.
         self._live = False
         self._join_offset = -1
-        self._waiting: list[Unit] = []
-        self._waiting_size = 0
+        self._waiting = bytearray()
+        self._given_offset = 0
         self._linger: TimerHandle | None = None
         self.indexed_offset = 0  # records below it are in the index, as far as the loop knows
         self.published_offset = 0
@@ -112,22 +113,20 @@ class IndexFollower:
             "not in it yet, ask again later"
         )
 
-    def take(self, units: list[Unit]) -> None:
-        """Take records that were published after all earlier ones."""
-        if not units:
+    def take(self, entries: bytearray, end_offset: int) -> None:
+        """Take the entries of records that were published after all earlier ones."""
+        if end_offset <= self.published_offset:
             return
-        _, _, offset, size, _, _, _ = units[-1]
-        self.published_offset = offset + size
+        self.published_offset = end_offset
         if not self._live and self._join_offset < 0:
             return
         waiting = self._waiting
-        waiting += units
-        self._waiting_size += offset + size - units[0][2]
-        if len(waiting) > WAITING_UNITS_MAX or self._waiting_size > WAITING_SIZE_MAX:
+        waiting += entries
+        if len(waiting) > WAITING_SIZE_MAX:
             self._fall_behind("too much was published meanwhile")
             self._go_on()
         elif self._live and self._running and not self._jobs:  # else `build_rest` takes it
-            if len(waiting) >= BATCH_UNITS:
+            if len(waiting) >= BATCH_SIZE:
                 self._go_on()
             elif self._linger is None:
                 self._wait_for_more()
@@ -135,14 +134,19 @@ class IndexFollower:
     def submit_waiting(self) -> None:
         """Hand all that waits to the index thread, before what is submitted next."""
         if self._live and self._running:
-            while self._waiting:
+            while self._has_waiting:
                 self._build_batch()
 
     def build_rest(self) -> None:
         """Build here and now what waits live. Blocks; after the workers have ended."""
-        if self._live and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._note(self._builder.build(waiting))
+        if self._live and self._has_waiting:
+            waiting, self._waiting = self._waiting, bytearray()
+            self._note(self._builder.build(waiting, self.published_offset))
+
+    @property
+    def _has_waiting(self) -> bool:
+        """True while published records, perhaps without keys, wait for the index thread."""
+        return self._given_offset < self.published_offset
 
     # Jobs
 
@@ -157,9 +161,9 @@ class IndexFollower:
             return
         elif not self._live:
             self._read_slice()
-        elif len(self._waiting) >= BATCH_UNITS:
+        elif len(self._waiting) >= BATCH_SIZE:
             self._build_batch()
-        elif self._waiting and self._linger is None:
+        elif self._has_waiting and self._linger is None:
             self._wait_for_more()
 
     def _slice_repaired(self, done: bool | None, error: BaseException | None) -> None:
@@ -175,7 +179,7 @@ class IndexFollower:
         offset = max(self.indexed_offset, self._log.min_offset)
         mapped = self._log.mapped_files.find(offset)
         if offset >= self.published_offset or mapped is None:
-            self._live = True
+            self._begin_live(self.published_offset)
             return
         if self._join_offset < 0 and self.published_offset - offset <= JOIN_SIZE:
             self._join_offset = self.published_offset
@@ -197,10 +201,12 @@ class IndexFollower:
         elif progress is not None and self._note(progress):
             self._stats.index_records_read += progress.record_count
             if self.indexed_offset == self._join_offset:
-                self._join_offset = -1
-                self._live = True
+                self._begin_live(self._join_offset)
                 log.info("the key index has caught up with the log at %d", self.indexed_offset)
             self._go_on()
+
+    def _begin_live(self, offset: int) -> None:
+        self._live, self._join_offset, self._given_offset = True, -1, offset
 
     def _wait_for_more(self) -> None:
         deadline = self._clock.monotonic() + LINGER_S
@@ -208,17 +214,22 @@ class IndexFollower:
 
     def _lingered(self) -> None:
         self._linger = None
-        if self._live and self._waiting and not self._jobs:
+        if self._live and self._has_waiting and not self._jobs:
             self._build_batch()
 
     def _build_batch(self) -> None:
-        batch = self._waiting[:JOB_UNITS_MAX]
-        del self._waiting[:JOB_UNITS_MAX]
-        self._waiting_size -= batch[-1][2] + batch[-1][3] - batch[0][2]
-        if not self._waiting:
-            self._waiting_size = 0
+        waiting, size, end_offset = self._waiting, JOB_SIZE, self.published_offset
+        while size < len(waiting):
+            following = offset_of(waiting, size)
+            if following != offset_of(waiting, size - ENTRY_SIZE):
+                end_offset = following
+                break
+            size += ENTRY_SIZE  # all entries of a record go together
+        batch = waiting[:size]
+        del waiting[:size]
+        self._given_offset = end_offset
         self._jobs += 1
-        self._worker.submit(partial(self._builder.build, batch), self._built)
+        self._worker.submit(partial(self._builder.build, batch, end_offset), self._built)
 
     def _built(self, progress: Progress | None, error: BaseException | None) -> None:
         self._jobs -= 1
@@ -264,7 +275,6 @@ class IndexFollower:
         self._live = False
         self._join_offset = -1
         self._waiting.clear()
-        self._waiting_size = 0
 
     def _try_again(self) -> None:
         if self._why_halted and not self._jobs:

@@ -9,8 +9,9 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../index/IndexService.java (bu
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from skylarkmq.kernel import twin
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -18,11 +19,11 @@ from skylarkmq.protocol.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, find_pr
 from skylarkmq.protocol.record import RecordView
 from skylarkmq.protocol.tags_code import index_hash, index_hash_of_text, topic_prefix_code
 
-if TYPE_CHECKING:
-    from skylarkmq.store.log.append import Unit
-
-# (key hash, physical offset of the record, its store time in ms): a plain tuple, one for each key
-Entry = tuple[int, int, int]
+Keyed = tuple[int, bytes, int]
+"""A record whose entries are wanted: `topic_prefix_code` of its topic, properties, offset."""
+ENTRY: Final = struct.Struct(">iqq")
+"""One for each key: its hash, physical offset and store time, ms, of the record."""
+ENTRY_SIZE: Final = ENTRY.size
 
 TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 TRANSACTION_ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
@@ -36,18 +37,13 @@ _END_BYTE: Final = 0x02
 
 
 @twin
-def unit_entries(units: list[Unit]) -> list[Entry]:
-    """Return the index entries of published records, in their order.
+def add_entries(entries: bytearray, keyed: list[Keyed], timestamp: int) -> None:
+    """Add the entries of records that were stored at the same time, in their order.
 
     This runs for every message: what `message_keys` does is written out here.
     """
-    entries: list[Entry] = []
-    append = entries.append
-    last_topic, prefix_code = "", 0
-    for queue, _, offset, _, _, properties, timestamp in units:
-        topic = queue.topic
-        if topic is not last_topic:
-            last_topic, prefix_code = topic, topic_prefix_code(topic)
+    pack = ENTRY.pack
+    for prefix_code, properties, offset in keyed:
         at = properties.rfind(_UNIQUE)
         if at >= 0:
             end = properties.find(_END, at)
@@ -57,7 +53,7 @@ def unit_entries(units: list[Unit]) -> list[Entry]:
             if not key or (at and properties[at - 1] != _END_BYTE):
                 key = find_property(properties, _UNIQUE) or b""
             if key:
-                append((index_hash(prefix_code, key), offset, timestamp))
+                entries += pack(index_hash(prefix_code, key), offset, timestamp)
         at = properties.rfind(_KEYS)
         if at >= 0:
             end = properties.find(_END, at)
@@ -65,25 +61,24 @@ def unit_entries(units: list[Unit]) -> list[Entry]:
             key = properties[begin:end] if end >= 0 else properties[begin:]
             if not key or (at and properties[at - 1] != _END_BYTE):
                 key = find_property(properties, _KEYS) or b""
-            if key and _SPACE not in key:
-                append((index_hash_of_text(prefix_code, key), offset, timestamp))
-            elif key:
-                for part in key.split(_SPACE):
-                    if part:
-                        append((index_hash_of_text(prefix_code, part), offset, timestamp))
+            for part in key.split(_SPACE):
+                if part:
+                    entries += pack(index_hash_of_text(prefix_code, part), offset, timestamp)
+
+
+def record_entries(record: RecordView) -> bytearray:
+    """Return the index entries of a record read from the log; none of a rollback."""
+    entries = bytearray()
+    if record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+        keyed = _prefix_code_of(record.topic), record.properties, record.physical_offset
+        add_entries(entries, [keyed], record.store_timestamp)
     return entries
 
 
-def record_entries(record: RecordView) -> list[Entry]:
-    """Return the index entries of a record read from the log; none of a rollback."""
-    if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-        return []
-    prefix_code = _prefix_code_of(record.topic)
-    offset, timestamp = record.physical_offset, record.store_timestamp
-    return [
-        (index_hash_of_text(prefix_code, key), offset, timestamp)
-        for key in message_keys(record.properties)
-    ]
+def offset_of(entries: bytearray, position: int) -> int:
+    """Return the physical offset of the record whose entry stands at a position."""
+    offset: int = ENTRY.unpack_from(entries, position)[1]
+    return offset
 
 
 def message_keys(properties: bytes) -> list[bytes]:

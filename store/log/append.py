@@ -38,15 +38,16 @@ from skylarkmq.protocol.record import (
 from skylarkmq.store.log.log_writer import LogWriter
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.results import MessageInner
+from skylarkmq.store.units import Units, pack_unit
 
-if TYPE_CHECKING:  # queues stand on the log
+if TYPE_CHECKING:  # queues and key index stand on the log
+    from skylarkmq.store.index.keys import Keyed
     from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
 TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
 TRANSACTION_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED_TYPE
 TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
 TRANSACTION_ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
-NO_QUEUE: Final = -1
 # Bytes of a record beside body, topic with its size byte, and properties.
 OVERHEAD: Final = FIXED_IPV4.size + LENGTHS_SIZE - 1
 
@@ -55,12 +56,6 @@ KEPT_SIZE_MAX: Final = 512 << 10
 
 NextFile = Callable[[], MappedFile]
 DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due time ms
-
-
-# A stored record on its way into its queue and the key index, as a plain tuple because one is made
-# for every message; queue offset -1 marks a prepared record, which enters only the index:
-# (queue, queue offset, physical offset, record size, tags code, properties, store timestamp)
-Unit = tuple["ConsumeQueue", int, int, int, int, bytes, int]
 
 
 class AppendBatch:
@@ -76,16 +71,17 @@ class AppendBatch:
         "_file_size",
         "_file_start",
         "_join",
+        "_keyed",
         "_next_file",
         "_parts",
         "_position",
         "_rolled",
+        "_runs",
         "_segments",
+        "_units",
         "_writer",
-        "count",
         "size",
         "store_timestamp",
-        "units",
         "written",
     )
 
@@ -110,8 +106,9 @@ class AppendBatch:
         self._file: MappedFile | None = None
         self._segments: list[tuple[MappedFile, list[bytes]]] = []
         self._parts: list[bytes] = []
-        self.units: list[Unit] = []
-        self.count = 0
+        self._units = Units()
+        self._runs = self._units.runs
+        self._keyed: list[Keyed] = []  # records whose entries are not made yet
         self.size = 0
         self.store_timestamp = 0
         self._file_start = 0
@@ -127,11 +124,11 @@ class AppendBatch:
         """
         if not self.is_empty:
             raise RuntimeError(
-                f"a batch of {self.count} messages must be written before the next one begins"
+                f"a batch of {self.units.count} messages must be written before the next one begins"
             )
         self._file = file
-        self.units = []
-        self.count = 0
+        self._units = Units(store_timestamp)
+        self._runs = self._units.runs
         self.size = 0
         self.store_timestamp = store_timestamp
         if file is None:
@@ -168,7 +165,7 @@ class AppendBatch:
         fixed = FIXED_IPV4
         sys_flag &= ~HOSTS_BITS  # they follow from the hosts, whatever a client wrote
         size = OVERHEAD + body_size + len(topic) + len(properties)
-        if len(born_host) != IPV4_HOST_SIZE or len(store_host) != IPV4_HOST_SIZE:
+        if len(born_host) + len(store_host) != 2 * IPV4_HOST_SIZE:  # one of IPv6 has more
             hosts = (len(born_host) != IPV4_HOST_SIZE) | (len(store_host) != IPV4_HOST_SIZE) << 1
             sys_flag |= hosts << HOSTS_SHIFT
             fixed = FIXED_BY_HOSTS[hosts]
@@ -180,7 +177,8 @@ class AppendBatch:
         physical_offset = self._file_start + position
         store_timestamp = self.store_timestamp
         queue_offset, kind = 0, sys_flag & TRANSACTION_BITS
-        if kind in (0, TRANSACTION_COMMIT):
+        is_queued = not kind or kind == TRANSACTION_COMMIT
+        if is_queued:
             if delay_level:
                 tags_code = self._due_time(delay_level, store_timestamp)
             queue_offset = queue.next_offset
@@ -190,15 +188,18 @@ class AppendBatch:
             reconsume_times, prepared_transaction_offset, body_size,
         )  # fmt: skip
         self._parts += (head, body, topic, PROPERTIES_SIZE.pack(len(properties)), properties)
-        if kind in (0, TRANSACTION_COMMIT):
+        if is_queued:
             queue.next_offset = queue_offset + 1
+            run = self._runs.get(queue)
+            if run is None:
+                run = self._runs[queue] = queue_offset, bytearray()
+            units = run[1]
+            units += pack_unit(physical_offset, size, tags_code)
         if kind != TRANSACTION_ROLLBACK:
-            number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset
-            self.units.append(
-                (queue, number, physical_offset, size, tags_code, properties, store_timestamp)
-            )
+            self._keyed.append((queue.prefix_code, properties, physical_offset))
+        else:
+            self._units.count += 1
         self._position = position + size
-        self.count += 1
         self.size += size
         return physical_offset
 
@@ -220,6 +221,14 @@ class AppendBatch:
         )
 
     @property
+    def units(self) -> Units:
+        """What the records so far add to their queues and to the key index."""
+        if self._keyed:
+            self._units.add_entries(self._keyed, self.store_timestamp)
+            self._keyed.clear()
+        return self._units
+
+    @property
     def physical_offset(self) -> int:
         """Where the next record goes, as long as it fits into `room`."""
         return self._file_start + self._position
@@ -229,12 +238,17 @@ class AppendBatch:
         """Bytes that the next records may take without a roll."""
         return self._file_size - self._position - MIN_BLANK_SIZE
 
-    def extend(self, records: bytes, units: list[Unit]) -> None:
-        """Take records that were laid out for `physical_offset`, with offsets of their queues."""
+    def extend(self, records: bytes, units: Units | None = None) -> None:
+        """Take records that were laid out for `physical_offset`.
+
+        Args:
+            units: what they add, as the first of the batch; None when it stands in `units`.
+        """
+        if units is not None:
+            self._units = units
+            self._runs = units.runs
         self._parts.append(records)
-        self.units += units
         self._position += len(records)
-        self.count += len(units)
         self.size += len(records)
 
     def end_file(self, blank: bytes) -> None:
@@ -287,6 +301,7 @@ class AppendBatch:
     def drop(self) -> None:
         """Forget what was added: the store has ended its writing."""
         self._parts, self._segments = [], []
+        self._keyed.clear()
 
     def _close_segment(self) -> None:
         if self._file is not None and self._parts:

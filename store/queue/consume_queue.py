@@ -30,10 +30,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.kernel import twin
+from skylarkmq.protocol.tags_code import topic_prefix_code
 
 if TYPE_CHECKING:
-    from skylarkmq.store.log.append import Unit
     from skylarkmq.store.queue.extension import Extension
 
 UNIT = struct.Struct(">qiq")
@@ -67,6 +66,7 @@ class ConsumeQueue:
         "min_offset",
         "min_physical_offset",
         "next_offset",
+        "prefix_code",
         "queue_id",
         "removed",
         "tail",
@@ -82,6 +82,7 @@ class ConsumeQueue:
         self.folder = folder
         encoded = topic.encode("ascii")
         self.topic_part = bytes((len(encoded),)) + encoded  # as it stands in a record
+        self.prefix_code = topic_prefix_code(topic)  # of its keys in the key index
         self.tail = bytearray()
         # Invariant: True exactly while the queue table's list holds it, or it is never to be there.
         self.dirty = False
@@ -110,7 +111,7 @@ class ConsumeQueue:
         self.max_offset += 1
         self.max_physical_offset = commit_offset + record_size
 
-    def extend(self, units: bytes) -> None:
+    def extend(self, units: bytes | bytearray) -> None:
         """Publish the next units."""
         self.tail += units
         self.max_offset += len(units) // UNIT_SIZE
@@ -143,25 +144,6 @@ class ConsumeQueue:
         """Return units from `offset` >= tail_start on, at most `max_count`, as in the file."""
         start = (offset - self.tail_start) * UNIT_SIZE
         return bytes(self.tail[start : start + max_count * UNIT_SIZE])
-
-
-@twin
-def queue_runs(units: list[Unit]) -> list[tuple[ConsumeQueue, int, bytes]]:
-    """Return what each queue gets: its first unit's number, and the units as its file has them.
-
-    A queue that misses a number gets another run from there on.
-    """
-    runs: list[tuple[ConsumeQueue, int, list[bytes]]] = []
-    last: dict[ConsumeQueue, tuple[ConsumeQueue, int, list[bytes]]] = {}
-    for queue, number, physical_offset, record_size, tags_code, _, _ in units:
-        if number < 0:
-            continue
-        run = last.get(queue)
-        if run is None or number != run[1] + len(run[2]):
-            run = last[queue] = (queue, number, [])
-            runs.append(run)
-        run[2].append(UNIT.pack(physical_offset, record_size, tags_code))
-    return [(queue, number, b"".join(parts)) for queue, number, parts in runs]
 
 
 def is_valid_unit(commit_offset: int, record_size: int) -> bool:

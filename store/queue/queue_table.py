@@ -41,7 +41,6 @@ from skylarkmq.store.queue.consume_queue import (
     UNIT_SIZE,
     ConsumeQueue,
     first_unit_at,
-    queue_runs,
     search_messages,
 )
 from skylarkmq.store.queue.extension import Extension, is_address, with_tags_codes
@@ -50,7 +49,7 @@ from skylarkmq.store.queue.queue_scanner import QueueScanner
 from skylarkmq.store.results import ConsumeQueueUnit
 
 if TYPE_CHECKING:
-    from skylarkmq.store.log.append import Unit
+    from skylarkmq.store.units import Units
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +126,13 @@ class QueueTable:
             queue.dirty = topic in self.held
         return queue
 
-    def publish(self, units: list[Unit]) -> None:
+    def publish(self, units: Units) -> None:
         """Make stored records visible in their queues.
 
         Raises:
             StoreError: a unit is not the next one of its queue; it is in no queue then.
         """
-        for queue, offset, run in queue_runs(units):
+        for queue, (offset, run) in units.runs.items():
             if offset != queue.max_offset:
                 raise StoreError(
                     f"message {offset} of {queue.topic}-{queue.queue_id} would be shown as "

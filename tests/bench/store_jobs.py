@@ -28,7 +28,6 @@ from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.index.service import IndexAnswer
-from skylarkmq.store.log.append import Unit
 from skylarkmq.store.log.flushed_offset import FlushedOffset
 from skylarkmq.store.message_store import MessageStore
 from tests.bench.peers import resident_mib
@@ -230,10 +229,10 @@ async def index(bench: Bench) -> dict[str, Any]:
     taken_s = 0.0
     take = store.writer.on_published
 
-    def timed(units: list[Unit]) -> None:
+    def timed(entries: bytearray, end_offset: int) -> None:
         nonlocal taken_s
         started = time.thread_time()
-        take(units)
+        take(entries, end_offset)
         taken_s += time.thread_time() - started
 
     store.writer.on_published = timed

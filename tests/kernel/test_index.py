@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylarkmq import kernel
+from skylarkmq.protocol.tags_code import topic_prefix_code
 from skylarkmq.store.index import file as index_file
 from skylarkmq.store.index import keys
 from skylarkmq.store.index.file import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from skylarkmq.store.log.append import Unit
-from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.store.index.keys import ENTRY
 
-assert keys.unit_entries and index_file.put_entries, "the twins are known once they are imported"
+assert keys.add_entries and index_file.put_entries, "the twins are known once they are imported"
 compiled: Any = kernel.compiled
 pytestmark = pytest.mark.skipif(compiled is None, reason=kernel.why_pure)
 
@@ -28,15 +27,21 @@ PROPERTIES = st.one_of(
     st.lists(PAIRS | TEXTS, max_size=4).map(lambda pairs: "\x02".join(pairs).encode()),
     st.binary(max_size=60).map(lambda data: b"UNIQ_KEY\x01" + data + b"\x02KEYS\x01" + data),
 )
-QUEUES = [ConsumeQueue(name, 0, Path()) for name in ("T", "%RETRY%group", "a" * 127)]
+PREFIX_CODES = [topic_prefix_code(name) for name in ("T", "%RETRY%group", "a" * 127)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(QUEUES), INT64, PROPERTIES), max_size=6))
-def test_entries_of_published_records(found: list[tuple[ConsumeQueue, int, bytes]]) -> None:
-    units: list[Unit] = [
-        (queue, 0, offset, 200, 0, properties, offset // 3) for queue, offset, properties in found
-    ]
-    assert compiled.unit_entries(units) == kernel.twins["unit_entries"](units)
+@given(
+    st.lists(st.tuples(st.sampled_from(PREFIX_CODES), PROPERTIES, INT64), max_size=6),
+    st.binary(max_size=30),
+    INT64,
+)
+def test_entries_of_records(
+    keyed: list[tuple[int, bytes, int]], before: bytes, timestamp: int
+) -> None:
+    made = [bytearray(before), bytearray(before)]
+    compiled.add_entries(made[0], keyed, timestamp)
+    kernel.twins["add_entries"](made[1], keyed, timestamp)
+    assert made[0] == made[1]
 
 
 SLOTS, ITEMS = 5, 12
@@ -62,12 +67,13 @@ def test_items_and_slots(
     start = data.draw(st.integers(0, len(entries) - 1))
     stop = data.draw(st.integers(start + 1, len(entries)))
     count = data.draw(st.integers(1, ITEMS - (stop - start)))
+    packed = b"".join([ENTRY.pack(*entry) for entry in entries])
     results: list[tuple[object, bytes]] = []
     for put in (compiled.put_entries, kernel.twins["put_entries"]):
         written = bytearray(SIZE)
         written[HEADER_SIZE : HEADER_SIZE + len(slots)] = slots
         view = memoryview(written)
-        header = put(view, entries, start, stop, SLOTS, begin_timestamp, begin_offset, 7, count)
+        header = put(view, packed, start, stop, SLOTS, begin_timestamp, begin_offset, 7, count)
         results.append((header, bytes(written)))
     assert results[0] == results[1]
 
@@ -90,5 +96,5 @@ def test_nothing_is_stored_outside_of_the_file(
 ) -> None:
     view = memoryview(bytearray(size))
     with pytest.raises(ValueError, match="do not fit"):
-        compiled.put_entries(view, [(1, 2, 3)], start, stop, slots, 0, 0, 0, count)
+        compiled.put_entries(view, ENTRY.pack(1, 2, 3), start, stop, slots, 0, 0, 0, count)
     assert not any(view)

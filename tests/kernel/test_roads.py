@@ -12,7 +12,7 @@ from skylarkmq import kernel
 
 ASK = (
     "from skylarkmq import kernel; from skylarkmq.store.index import keys;"
-    "print(kernel.road, keys.unit_entries is kernel.twins['unit_entries'], kernel.why_pure)"
+    "print(kernel.road, keys.add_entries is kernel.twins['add_entries'], kernel.why_pure)"
 )
 
 

@@ -220,9 +220,10 @@ class Road:
         noted = [answers._waiting, answers._unwaited, answers._fresh]
         return (
             self.refused,
-            [(unit[0].topic, unit[0].queue_id, *unit[1:]) for unit in self.batch.units],
+            {(queue.topic, queue.queue_id): run for queue, run in self.batch.units.runs.items()},
+            (self.batch.units.entries, self.batch.units.count),
             b"".join(self.batch._parts),
-            (self.batch._position, self.batch.count, self.batch.size),
+            (self.batch._position, self.batch.size),
             {key: queue.next_offset for key, queue in self.queues.made.items()},
             [b"".join([sent[3] for sent in each]) for each in noted],
             [sum([sent[2] for sent in each]) for each in noted],

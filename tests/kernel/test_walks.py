@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from skylarkmq import kernel
 from skylarkmq.protocol.record import encode_record
+from skylarkmq.protocol.tags_code import topic_prefix_code
 from skylarkmq.store.log.log_walk import RUN_MAX, plain_records, sound_records
+from skylarkmq.store.units import Units
 from tests.store.support import BORN, HOST
 from tests.support.amounts import examples
 
@@ -99,7 +101,8 @@ def test_every_bit_is_looked_at_alike() -> None:
 class Follower:
     """As much of a queue as the units of its records need."""
 
-    def __init__(self, next_offset: int, *, removed: bool = False) -> None:
+    def __init__(self, topic: bytes, next_offset: int, *, removed: bool = False) -> None:
+        self.prefix_code = topic_prefix_code(topic.decode())
         self.next_offset = next_offset
         self.removed = removed
 
@@ -144,21 +147,24 @@ def test_both_roads_make_the_same_units(
         both: list[Any] = []
         for function in (compiled.next_units, kernel.twins["next_units"]):
             queues: dict[tuple[bytes, int], Any] = {
-                key: Follower(begin) for key, begin in begins.items()
+                key: Follower(key[0], begin) for key, begin in begins.items()
             }
             names = {id(queue): key for key, queue in queues.items()}
-            units, stop, newest = function(data, position, end, START, queues)
-            shown = [(names[id(unit[0])], *unit[1:]) for unit in units]
+            units = Units()
+            stop, newest = function(data, position, end, START, queues, units)
+            shown = {names[id(queue)]: run for queue, run in units.runs.items()}
             after = {key: queue.next_offset for key, queue in queues.items()}
-            both.append((shown, stop, newest, after))
+            entries = units.entries, units.count, units.store_timestamp
+            both.append((shown, entries, stop, newest, after))
         assert both[0] == both[1]
 
 
 def test_a_queue_that_was_removed_gets_no_units() -> None:
     data = record(1, 0, BORN, b"body")
     for removed in (False, True):
-        queues = {(b"TopicTest", 1): Follower(2**33 + 1, removed=removed)}
+        queues = {(b"TopicTest", 1): Follower(b"TopicTest", 2**33 + 1, removed=removed)}
         for function in (compiled.next_units, kernel.twins["next_units"]):
             queues[b"TopicTest", 1].next_offset = 2**33 + 1
-            units, stop, _ = function(data, 0, len(data), START, queues)
-            assert (len(units), stop) == ((0, 0) if removed else (1, len(data)))
+            units = Units()
+            stop, _ = function(data, 0, len(data), START, queues, units)
+            assert (units.count, stop) == ((0, 0) if removed else (1, len(data)))

@@ -28,6 +28,7 @@ from skylarkmq.store.log import (
 )
 from skylarkmq.store.queue import queue_files, queue_table, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
+from skylarkmq.store.units import Units
 from skylarkmq.store.upkeep import cleaning, queue_cleaner, recovery
 from tests.support import store_machine, store_shape
 from tests.support.crash_disk import CrashDisk, CrashFile
@@ -108,7 +109,7 @@ def shown_before_the_sync(patch: Patch) -> None:
     def broken(self: message_writer.MessageWriter, done: Any, written: Any = None) -> bool:
         if self._sync:
             self._publish(self._log.batch.units, self._log.max_offset)
-            self._log.batch.units = []
+            self._log.batch._units = Units()
         return commit(self, done, written)
 
     patch.setattr(message_writer.MessageWriter, "commit", broken)

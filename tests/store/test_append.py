@@ -17,7 +17,8 @@ from skylarkmq.protocol.record import (
 )
 from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.errors import StoreFullError
-from skylarkmq.store.log.append import NO_QUEUE, AppendBatch
+from skylarkmq.store.index.keys import ENTRY_SIZE
+from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.log.mapped_file import MappedFile
 from skylarkmq.store.log.pwrite_writer import PwriteWriter
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
@@ -110,9 +111,10 @@ def test_each_record_is_stored_as_rocketmq_stores_it(vector: dict[str, Any]) -> 
     end = batch.write()
     assert rig.written(0)[vector["physicalOffset"] : end].hex() == vector["recordHex"]
     if vector.get("consumeQueueUnitHex", "") is None:
-        assert all(unit[1] == NO_QUEUE for unit in batch.units), "for the key index alone"
+        assert not batch.units.runs, "for the key index alone"
     else:
-        ((_, queue_offset, _, _, tags_code, _, _),) = batch.units
+        ((queue_offset, unit),) = batch.units.runs.values()
+        _, _, tags_code = UNIT.unpack(unit)
         assert tags_code == vector["tagsCode"], "of the tag, or the due time"
         assert queue_offset == vector["queueOffset"]
 
@@ -130,7 +132,7 @@ def test_a_batch_is_stored_as_rocketmq_stores_it_with_one_write() -> None:
     assert rig.disk.calls["pwrite"] == writes + 1
     data = rig.written(0)[stored[0]["physicalOffset"] : end]
     assert data.hex() == "".join(vector["recordHex"] for vector in stored)
-    assert (batch.count, batch.size) == (len(stored), len(data))
+    assert (batch.units.count, batch.size) == (len(stored), len(data))
 
 
 def test_a_whole_log_of_several_queues_and_its_units() -> None:
@@ -143,8 +145,8 @@ def test_a_whole_log_of_several_queues_and_its_units() -> None:
         key = vector["topic"], vector["queueId"]
         add_vector(batch, queues.setdefault(key, queue(*key)), vector)
         batch.write()
-        queued = [unit for unit in batch.units if unit[1] != NO_QUEUE]
-        units.append(UNIT.pack(*queued[0][2:5]).hex() if queued else None)
+        queued = [unit.hex() for _, unit in batch.units.runs.values()]
+        units.append(queued[0] if queued else None)
     data = b"".join(bytes.fromhex(vector["recordHex"]) for vector in STORE["messages"])
     assert rig.written(0)[: len(data)] == data
     assert not any(rig.written(0)[len(data) :])
@@ -236,7 +238,7 @@ def test_a_refused_file_takes_nothing_and_the_rest_is_stored(error: Exception) -
         add(batch, target, bytes(1500))
     with pytest.raises(type(error)):
         batch.reserve(1500)
-    assert (batch.count, target.next_offset, len(batch.units)) == (2, 2, 2)
+    assert (batch.units.count, target.next_offset) == (2, 2)
     small = add(batch, target, b"fits")
     end = batch.write()
     assert read_record(rig.files[0].view, small).queue_offset == 2
@@ -282,11 +284,12 @@ def test_the_hosts_decide_their_flag_bits_whatever_a_client_claims(
 def test_prepared_and_rolled_back_messages_enter_no_queue(kind: int, in_queue: bool) -> None:
     rig = LogRig()
     target = queue()
-    add(rig.begin(), target, sys_flag=kind)
+    add(rig.begin(), target, sys_flag=kind, properties=b"KEYS\x01k")
     rig.batch.write()
-    assert [unit[1] for unit in rig.batch.units if unit[1] != NO_QUEUE] == [0] * in_queue
-    assert len(rig.batch.units) == (kind != 12), "prepared ones enter the key index"
-    assert rig.batch.count == 1, "it is in the log all the same"
+    assert [first for first, _ in rig.batch.units.runs.values()] == [0] * in_queue
+    entries = len(rig.batch.units.entries) // ENTRY_SIZE
+    assert entries == (kind != 12), "prepared ones enter the key index"
+    assert rig.batch.units.count == 1, "it is in the log all the same"
 
 
 def test_a_reused_batch_forgets_the_one_before() -> None:
@@ -297,9 +300,9 @@ def test_a_reused_batch_forgets_the_one_before() -> None:
     units = rig.batch.units
     add(rig.begin(), target, b"two")
     rig.batch.write()
-    assert rig.batch.count == 1
-    assert [unit[2] for unit in rig.batch.units] == [first_end]
-    assert [unit[2] for unit in units] == [0], "who parked it keeps it"
+    assert rig.batch.units.count == 1
+    assert UNIT.unpack(rig.batch.units.runs[target][1])[0] == first_end
+    assert UNIT.unpack(units.runs[target][1])[0] == 0, "who parked it keeps it"
 
 
 def test_a_write_that_is_taken_in_part_moves_nothing() -> None:

@@ -13,7 +13,6 @@ from skylarkmq.store.queue.consume_queue import (
     UNIT_SIZE,
     ConsumeQueue,
     is_valid_unit,
-    queue_runs,
 )
 from tests.protocol.message_vectors import STORE
 
@@ -110,14 +109,3 @@ def test_what_was_never_written_is_no_unit(commit_offset: int, size: int, valid:
 
 def test_padding_counts_as_written() -> None:
     assert is_valid_unit(*UNIT.unpack(PRE_BLANK)[:2])
-
-
-def test_units_of_a_batch_are_gathered_by_queue_and_a_gap_begins_a_new_run() -> None:
-    one, other = queue(), ConsumeQueue("Other", 0, Path("/nowhere"))
-    numbers = [(one, 7), (other, 0), (one, 8), (one, -1), (other, 1), (one, 10), (one, 11)]
-    units = [(each, number, 100 * number, 100, number, b"", 0) for each, number in numbers]
-    assert queue_runs(units) == [
-        (one, 7, unit(7) + unit(8)),
-        (other, 0, unit(0) + unit(1)),
-        (one, 10, unit(10) + unit(11)),
-    ]

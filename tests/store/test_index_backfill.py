@@ -6,7 +6,7 @@ import pytest
 
 from skylarkmq.store.index import builder as index_backfill
 from skylarkmq.store.index.builder import LogSlice, read_slice
-from skylarkmq.store.index.keys import Entry
+from skylarkmq.store.index.keys import ENTRY
 from skylarkmq.store.log.mapped_file import MappedFile
 from tests.store.index_rig import IndexRig, properties
 from tests.store.support import LOG_SIZE
@@ -25,14 +25,16 @@ def filled(count: int = 10, body: bytes = b"b") -> tuple[IndexRig, MappedFile, l
     return rig, mapped, [*starts, rig.store.writer.published_offset]
 
 
-def read(mapped: MappedFile, offset: int, end_offset: int) -> tuple[list[Entry], list[LogSlice]]:
+def read(
+    mapped: MappedFile, offset: int, end_offset: int
+) -> tuple[list[tuple[int, int, int]], list[LogSlice]]:
     """All slices up to the end."""
-    entries: list[Entry] = []
+    entries: list[tuple[int, int, int]] = []
     slices: list[LogSlice] = []
     while offset < end_offset:
         found = read_slice(mapped, offset, end_offset)
         assert found.next_offset > offset
-        entries += found.entries
+        entries += ENTRY.iter_unpack(found.entries)
         slices.append(found)
         offset = found.next_offset
     return entries, slices

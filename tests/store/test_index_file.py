@@ -17,7 +17,7 @@ from skylarkmq.store.index.file import (
     IndexShape,
     time_difference,
 )
-from skylarkmq.store.index.keys import Entry
+from skylarkmq.store.index.keys import ENTRY, ENTRY_SIZE
 from tests.protocol.message_vectors import STORE
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import check
@@ -37,20 +37,19 @@ def data_of(file: IndexFile) -> bytes:
     return file.file.pread(file.shape.file_size, 0)
 
 
-def entry(key: str, offset: int, timestamp: int) -> Entry:
-    return index_key_hash("T", key), offset, timestamp
+def entry(key: str, offset: int, timestamp: int) -> bytes:
+    return ENTRY.pack(index_key_hash("T", key), offset, timestamp)
 
 
 def test_the_file_behind_a_full_one_is_the_golden_one() -> None:
     before = IndexHeader(1_600_000_000_000, 1_700_000_000_000, 5, 777, 3, 5)
     file = make(CrashDisk(), IndexShape(ROLLED["hashSlotNum"], ROLLED["indexNum"]), before)
-    entries = [
-        entry("a", 1000, 1_700_000_005_500),
-        entry("b", 1100, 1_700_000_009_900),
-        entry("a", 1200, 1_700_000_009_100),
-        entry("c", 1300, 1_700_000_004_000),
-        entry("d", 1400, 1_700_000_004_000),
-    ]
+    entries = bytearray()
+    entries += entry("a", 1000, 1_700_000_005_500)
+    entries += entry("b", 1100, 1_700_000_009_900)
+    entries += entry("a", 1200, 1_700_000_009_100)
+    entries += entry("c", 1300, 1_700_000_004_000)
+    entries += entry("d", 1400, 1_700_000_004_000)
     assert file.put(entries, 0) == 4, "item 0 is never used"
     assert data_of(file).hex() == ROLLED["fileHex"]
     assert file.is_full
@@ -58,11 +57,13 @@ def test_the_file_behind_a_full_one_is_the_golden_one() -> None:
 
 
 def test_one_entry_at_a_time_makes_the_same_file_as_all_at_once() -> None:
-    entries = [entry(str(number % 3), 100 * number, 10_000 + number) for number in range(4)]
+    entries = bytearray()
+    for number in range(4):
+        entries += entry(str(number % 3), 100 * number, 10_000 + number)
     at_once, one_by_one = make(CrashDisk()), make(CrashDisk())
     assert at_once.put(entries, 0) == 4
     for number in range(4):
-        assert one_by_one.put(entries[: number + 1], number) == number + 1
+        assert one_by_one.put(entries[: (number + 1) * ENTRY_SIZE], number) == number + 1
     assert data_of(at_once) == data_of(one_by_one)
     assert check(data_of(at_once), *SHAPE) == 4
 
@@ -104,13 +105,13 @@ def test_the_hash_of_every_golden_text_finds_its_slot() -> None:
 
 def test_a_slot_with_a_number_beyond_the_items_is_an_empty_one() -> None:
     file = make(CrashDisk())
-    file.put([entry("a", 100, 1000)], 0)
+    file.put(bytearray(entry("a", 100, 1000)), 0)
     key_hash = index_key_hash("T", "a")
     for number in (-1, 0, 2, 4, INT_MAX):
         file.put_slot(key_hash % SHAPE.slot_count, number)
         assert file.newest(key_hash) == 0
     used = file.header.slots_used
-    file.put([entry("a", 200, 1000)], 0)
+    file.put(bytearray(entry("a", 200, 1000)), 0)
     assert file.item(2) == IndexItem(key_hash, 200, 0, 0)
     assert file.header.slots_used == used + 1
 
@@ -138,9 +139,9 @@ def test_entries_without_room_leave_the_file_as_it_was() -> None:
     shape = IndexShape(10, 100_000)
     disk = CrashDisk(free=ALLOCATE_AHEAD + 2 * 4096)
     file = make(disk, shape)
-    assert file.put([entry("a", 0, 1000)], 0) == 1
+    assert file.put(bytearray(entry("a", 0, 1000)), 0) == 1
     before = data_of(file)
-    entries = [entry(str(number), number, 1000) for number in range(60_000)]
+    entries = bytearray().join(entry(str(number), number, 1000) for number in range(60_000))
     with pytest.raises(OSError):
         file.put(entries, 0)
     assert data_of(file) == before
@@ -151,7 +152,7 @@ def test_entries_without_room_leave_the_file_as_it_was() -> None:
 
 def test_a_full_file_is_read_without_its_mapping() -> None:
     file = make(CrashDisk())
-    file.put([entry(str(number), number, 1000) for number in range(4)], 0)
+    file.put(bytearray().join(entry(str(number), number, 1000) for number in range(4)), 0)
     file.unmap()
     assert [file.find_offset(offset, file.count) for offset in (0, 1, 3, 4)] == [1, 2, 4, 5]
     file.let_go()
@@ -161,9 +162,9 @@ def test_a_full_file_is_read_without_its_mapping() -> None:
 def test_a_slot_that_names_the_item_to_come_is_damaged_and_leads_nowhere() -> None:
     """Else the new item would be its own predecessor, and a search would never end."""
     file = make(CrashDisk())
-    first = entry("a", 1000, 10_000)
+    key_hash = index_key_hash("T", "a")
     file.map()
-    file.put_slot(first[0] % SHAPE.slot_count, file.count)
-    assert file.put([first], 0) == 1
+    file.put_slot(key_hash % SHAPE.slot_count, file.count)
+    assert file.put(bytearray(entry("a", 1000, 10_000)), 0) == 1
     assert file.item(1).previous == 0
-    assert file.newest(first[0]) == 1
+    assert file.newest(key_hash) == 1

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
 from skylarkmq.protocol.record import encode_record, read_record
-from skylarkmq.protocol.tags_code import index_key_hash
-from skylarkmq.store.index.keys import message_keys, record_entries, unit_entries
-from skylarkmq.store.log.append import Unit
-from skylarkmq.store.queue.consume_queue import ConsumeQueue
+from skylarkmq.protocol.tags_code import index_key_hash, topic_prefix_code
+from skylarkmq.store.index.keys import ENTRY, ENTRY_SIZE, add_entries, message_keys, record_entries
 from tests.protocol.message_vectors import STORE
 from tests.store.support import BORN, HOST
 from tests.support.index_files import key_hash
 
 
-def unit(properties: bytes, topic: str = "T", offset: int = 7) -> Unit:
-    return ConsumeQueue(topic, 0, Path()), 0, offset, 100, 0, properties, 1234
+def entries_of(properties: bytes, topic: str = "T") -> bytearray:
+    entries = bytearray()
+    add_entries(entries, [(topic_prefix_code(topic), properties, 7)], 1234)
+    return entries
 
 
 def hashes(properties: bytes, topic: str = "T") -> list[int]:
-    return [entry[0] for entry in unit_entries([unit(properties, topic)])]
+    return [code for code, _, _ in ENTRY.iter_unpack(entries_of(properties, topic))]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_keys_of_live_and_of_read_messages_are_the_same(
         born_host=BORN, store_timestamp=1234, store_host=HOST, reconsume_times=0,
         prepared_transaction_offset=0, body=b"x", topic=b"T", properties=properties,
     ))  # fmt: skip
-    assert record_entries(read_record(record, 0)) == unit_entries([unit(properties)])
+    assert record_entries(read_record(record, 0)) == entries_of(properties)
 
 
 @pytest.mark.parametrize(("sys_flag", "count"), [(0, 1), (4, 1), (8, 1), (12, 0)])
@@ -63,7 +62,7 @@ def test_a_rollback_is_not_found_but_a_half_message_is(sys_flag: int, count: int
         born_host=BORN, store_timestamp=1234, store_host=HOST, reconsume_times=0,
         prepared_transaction_offset=0, body=b"x", topic=b"T", properties=b"KEYS\x01k",
     )  # fmt: skip
-    assert len(record_entries(read_record(record, 0))) == count
+    assert len(record_entries(read_record(record, 0))) == count * ENTRY_SIZE
 
 
 def test_golden_hashes() -> None:

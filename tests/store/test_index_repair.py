@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq.store.index import file as index_repair
 from skylarkmq.store.index.file import INT_MAX, IndexFile, IndexShape, repair
+from skylarkmq.store.index.keys import ENTRY
 from tests.support.crash_disk import CrashDisk
 from tests.support.index_files import check
 
@@ -18,7 +19,8 @@ def filled(count: int) -> IndexFile:
     disk = CrashDisk()
     file = IndexFile.create(disk, disk.root / "index" / "20260101000000000", SHAPE, None)
     rng = Random(3)
-    file.put([(rng.randrange(1000), 100 * number, 5000) for number in range(count)], 0)
+    entries = [ENTRY.pack(rng.randrange(1000), 100 * number, 5000) for number in range(count)]
+    file.put(bytearray().join(entries), 0)
     return file
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.store.errors import StoreProfileError
+from skylarkmq.store.index.keys import ENTRY_SIZE
 from skylarkmq.store.message_store import StoreState
 from skylarkmq.store.results import PutMessageStatus
 from tests.store.index_rig import ITEMS, SLOTS, IndexRig, properties
@@ -135,7 +136,7 @@ def test_a_clean_stop_makes_all_durable_and_the_next_start_reads_nothing_again()
 
 
 def test_too_much_at_once_is_read_from_the_log_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skylarkmq.store.index.follower.WAITING_UNITS_MAX", 5)
+    monkeypatch.setattr("skylarkmq.store.index.follower.WAITING_SIZE_MAX", 5 * ENTRY_SIZE)
     rig = started(max_index_num=1000)
     for number in range(20):
         rig.put(properties=properties(f"U{number}"))
@@ -148,6 +149,21 @@ def test_too_much_at_once_is_read_from_the_log_again(monkeypatch: pytest.MonkeyP
     assert rig.find("U0").missing == ""
     rig.put(properties=properties("U20"))
     assert len(rig.find("U20").offsets) == 1, "live again"
+
+
+def test_jobs_end_between_records_whatever_keys_these_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in (("BATCH_SIZE", 2), ("JOB_SIZE", 4)):
+        monkeypatch.setattr(f"skylarkmq.store.index.follower.{name}", count * ENTRY_SIZE)
+    rig = started(max_index_num=1000)
+    for number in range(20):
+        rig.put(properties=properties(f"U{number}", "a b c d e" if number % 3 else ""))
+        rig.put(properties=b"")
+    rig.settle()
+    assert rig.store.index.behind_bytes == 0
+    assert rig.store.stats.index_entries == 20 + 5 * 13
+    assert rig.store.stats.index_records_read == 0
+    assert [len(rig.find(f"U{number}").offsets) for number in range(20)] == [1] * 20
+    assert len(rig.find("e").offsets) == 13
 
 
 def test_queries_while_behind_answer_with_what_there_is() -> None:

@@ -12,9 +12,9 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
-from skylarkmq.store.log.append import Unit
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, TAIL_WRITE_COUNT, UNIT, UNIT_SIZE
 from skylarkmq.store.queue.queue_table import SYNC_SLICE, QueueTable
+from skylarkmq.store.units import Units
 from tests.store.support import environment
 from tests.support.amounts import slow
 from tests.support.crash_disk import CrashDisk
@@ -51,9 +51,9 @@ class Rig:
     def publish(self, topic: str = "T", queue_id: int = 0, count: int = 1) -> None:
         """Store so many messages and show them."""
         queue = self.table.open(topic, queue_id)
-        units: list[Unit] = []
+        units = Units()
         for _ in range(count):
-            units.append((queue, queue.next_offset, self.end, RECORD, 7, b"", 0))
+            units.add(queue, queue.next_offset, self.end, RECORD, 7, b"", 0)
             queue.next_offset += 1
             self.end += RECORD
         self.table.publish(units)

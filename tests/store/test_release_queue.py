@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylarkmq.store.log.append import Unit
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
 from skylarkmq.store.release_queue import Point, ReleaseQueue
 from skylarkmq.store.results import PutMessageStatus
 from skylarkmq.store.stats import StoreStats
+from skylarkmq.store.units import Units
 from tests.support.manual_clock import ManualClock
 
 OK, LATE = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT
 LOST = PutMessageStatus.SERVICE_NOT_AVAILABLE
 QUEUE = ConsumeQueue("T", 0, Path("/nowhere"))
+
+
+def units_of(number: int) -> Units:
+    """Units of one message, the number of its queue that it gets."""
+    units = Units()
+    units.add(QUEUE, number, 0, 100, 0, b"", 1000 + number)
+    return units
+
+
+def number_of(units: Units) -> int:
+    return units.runs[QUEUE][0]
 
 
 class Rig:
@@ -26,27 +37,26 @@ class Rig:
         self.queue = ReleaseQueue(self.clock, 5.0, self.stats, self.publish, self.arrived)
         self.breaks_at = 0  # the number whose units cannot be shown
 
-    def publish(self, units: list[Unit], end_offset: int) -> bool:
-        assert end_offset == 100 * units[0][1]
-        if units[0][1] == self.breaks_at:
+    def publish(self, units: Units, end_offset: int) -> bool:
+        assert end_offset == 100 * number_of(units)
+        if number_of(units) == self.breaks_at:
             self.queue.fail()
             return False
-        self.events.append(("shown", units[0][1]))
+        self.events.append(("shown", number_of(units)))
         return True
 
-    def arrived(self, commits: list[list[Unit]]) -> None:
-        assert [units[0][1] for units in commits] == [
+    def arrived(self, commits: list[Units]) -> None:
+        assert [number_of(units) for units in commits] == [
             number for what, number in self.events if what == "shown"
         ][-len(commits) :], "after all of them are shown"
 
     def put(self, number: int, *, waits: bool = True) -> None:
         """A commit that ends at offset 100 * number."""
-        units: list[Unit] = [(QUEUE, number, 0, 100, 0, b"", 0)]
 
         def done(status: PutMessageStatus) -> None:
             self.events.append((status.name, number))
 
-        self.queue.hold(100 * number, units)
+        self.queue.hold(100 * number, units_of(number))
         if waits:
             self.queue.wait(Point.STORED, 100 * number, done, messages=1)
 
@@ -145,7 +155,7 @@ def test_failure_refuses_all_that_wait_and_shows_nothing() -> None:
 
 def test_a_commit_from_within_an_answer_waits_for_the_next_sync() -> None:
     rig = Rig()
-    rig.queue.hold(100, [(QUEUE, 1, 0, 100, 0, b"", 0)])
+    rig.queue.hold(100, units_of(1))
     rig.queue.wait(Point.STORED, 100, lambda status: rig.put(2))
     rig.synced(199)
     assert rig.taken() == [("shown", 1)]
@@ -157,7 +167,7 @@ def test_each_is_told_at_the_point_that_it_waits_for() -> None:
     rig = Rig()
     told: list[tuple[str, PutMessageStatus]] = []
     rig.queue.gate(3.0)
-    rig.queue.hold(100, [(QUEUE, 1, 0, 100, 0, b"", 0)])
+    rig.queue.hold(100, units_of(1))
     for point in reversed(Point):
         rig.queue.wait(point, 100, lambda status, point=point: told.append((point.name, status)))
     rig.queue.advance(99, 0)

@@ -160,7 +160,7 @@ def test_a_sync_that_ends_while_a_batch_is_open_takes_nothing_of_it_for_synced(
     begun_at = batch.physical_offset
     while batch.physical_offset < 2 * LOG_SIZE:
         batch.add_message(queue, inner("T", 0, bytes(1500)))
-    count = 3 + batch.count
+    count = 3 + batch.units.count
     let_time_pass(rig)
     log = rig.store.commit_log
     assert log.max_offset == log.wrote_offset == log.flushed_offset == begun_at

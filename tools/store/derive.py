@@ -19,7 +19,7 @@ from skylarkmq.store.delay_levels import DelayLevels
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.index.builder import next_name
 from skylarkmq.store.index.file import IndexFile, IndexShape
-from skylarkmq.store.index.keys import Entry, record_entries
+from skylarkmq.store.index.keys import ENTRY, ENTRY_SIZE, record_entries
 from skylarkmq.store.queue.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE, first_unit_at
 from skylarkmq.store.queue.queue_files import QueueWrite, QueueWriter
 from skylarkmq.store.queue.queue_scanner import QueueScanner
@@ -31,7 +31,7 @@ WRITE_SIZE: Final = 4 << 20
 """Bytes of units, over all queues, that are kept in memory."""
 HOLE_MAX: Final = 1_000_000
 """Padding units between two messages; a greater distance is no hole but a wrong number."""
-_ENTRIES_MAX: Final = 8192
+_ENTRIES_SIZE_MAX: Final = 8192 * ENTRY_SIZE
 
 
 @dataclass(slots=True)
@@ -187,28 +187,29 @@ class IndexWriter:
         self._names = names
         self._last_name = "" if kept is None else kept.name
         self._file = kept
-        self._pending: list[Entry] = []
+        self._pending = bytearray()  # entries
 
     def add(self, record: RecordView, skip: int = 0) -> None:
         """Add the entries of a message but for the first `skip`."""
-        self._pending += record_entries(record)[skip:]
-        if len(self._pending) >= _ENTRIES_MAX:
+        self._pending += record_entries(record)[skip * ENTRY_SIZE :]
+        if len(self._pending) >= _ENTRIES_SIZE_MAX:
             self._put()
 
     def _put(self) -> None:
-        added = 0
-        while added < len(self._pending):
-            added = self._writable(self._pending[added]).put(self._pending, added)
+        added, count = 0, len(self._pending) // ENTRY_SIZE
+        while added < count:
+            store_timestamp = ENTRY.unpack_from(self._pending, added * ENTRY_SIZE)[2]
+            added = self._writable(store_timestamp).put(self._pending, added)
         self.entries += added
         self._pending.clear()
 
-    def _writable(self, entry: Entry) -> IndexFile:
+    def _writable(self, store_timestamp: int) -> IndexFile:
         last = self._file
         if last is not None and not last.is_full:
             return last
         header = None if last is None else last.header
         self._close_file()
-        name = self._names.pop(0) if self._names else next_name(entry[2], self._last_name)
+        name = self._names.pop(0) if self._names else next_name(store_timestamp, self._last_name)
         self._file = IndexFile.create(self._files, self._folder / name, self._shape, header)
         self._last_name = name
         return self._file

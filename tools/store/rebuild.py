@@ -8,7 +8,7 @@ from typing import Any
 from skylarkmq.common.errors import StoreError
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.store.delay_levels import DelayLevels
-from skylarkmq.store.index.keys import record_entries
+from skylarkmq.store.index.keys import ENTRY_SIZE, record_entries
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.stopped.reader import QueueFolder, StoppedStore
 from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
@@ -54,7 +54,7 @@ class Rebuild:
             found = queue_places(place.record, self._levels, self._store.removed)
             keys.update((one.topic, one.queue_id) for one in found)
             units += len(found)
-            entries += len(record_entries(place.record))
+            entries += len(record_entries(place.record)) // ENTRY_SIZE
         return self._result(len(keys), units, entries, 0, written=False)
 
     def write(self) -> Result:

@@ -30,7 +30,7 @@ from skylarkmq.store.index.file import (
     IndexItem,
     time_difference,
 )
-from skylarkmq.store.index.keys import record_entries
+from skylarkmq.store.index.keys import ENTRY, record_entries
 from skylarkmq.store.log.mapped_file import file_name
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE
@@ -284,7 +284,7 @@ class IndexCheck:
         while self._next is not None and self._next.item.physical_offset < offset:
             self._tell_dangling(self._next)
             self._step()
-        wanted = [key_hash for key_hash, _, _ in record_entries(record)]
+        wanted = [key_hash for key_hash, _, _ in ENTRY.iter_unpack(record_entries(record))]
         while self._next is not None and self._next.item.physical_offset == offset:
             entry = self._next
             if entry.item.key_hash in wanted:
