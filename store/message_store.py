@@ -61,6 +61,7 @@ from skylarkmq.store.index.service import IndexService
 from skylarkmq.store.log.commit_log import CommitLog
 from skylarkmq.store.message_writer import Busy, MessageWriter, PutDone
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
+from skylarkmq.store.queue.queue_loader import QueueLoader
 from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.queue.topic_removal import TopicRemoval
 from skylarkmq.store.read.cold_reads import ColdReads
@@ -245,7 +246,8 @@ class MessageStore:
         newest_ms = self._cut.check(offset)
         if offset == self.commit_log.max_offset:
             return self.recovery
-        marks = self.queues.checkpoint.load()._replace(index_point=self.index.point_at(offset))
+        marks = self.queues.flusher.checkpoint.load()
+        marks = marks._replace(index_point=self.index.point_at(offset))
         kept = self._cut.keep(offset)
         end_offset = self.commit_log.max_offset
         try:
@@ -307,19 +309,20 @@ class MessageStore:
         cut = self._cut.load()
         unclean = self._abort.exists() or cut is not None
         self.index.check_files(unclean=unclean)
-        self.removal.load(self.queues.checkpoint)
+        self.removal.load(self.queues.flusher.checkpoint)
         if cut is not None:
             self._abort.create()
-            self._cut.lower_marks(cut, self.queues.checkpoint)
-        marks = self.queues.checkpoint.load()
+            self._cut.lower_marks(cut, self.queues.flusher.checkpoint)
+        marks = self.queues.flusher.checkpoint.load()
         self.commit_log.mapped_files.load()
         if cut is not None:
             self._cut.cut_log(cut)
-        self.queues.load(unclean=unclean, progress=progress)
+        loader = QueueLoader(self.environment, self.queues)
+        loader.load(unclean=unclean, progress=progress)
         self._abort.create()
         recovery = Recovery(
             self.commit_log,
-            self.queues,
+            loader,
             marks,
             self.delay_levels,
             check_crc=self.config.check_crc_on_recover,
@@ -350,14 +353,14 @@ class MessageStore:
         try:
             # After a crash the units are synced in the background, as those of new messages: the
             # first ones of ten thousand queues bring as many files and folders to the disk.
-            self.queues.write_now(self._marks() if report.clean else None)
+            self.queues.flusher.write_now(self._marks() if report.clean else None)
         except OSError as error:
             if not is_no_space(error):
                 raise
             log.warning("no room for consume queues, writes are refused until there is: %s", error)
-            self.queues.refused = refusal(error)
+            self.queues.flusher.refused = refusal(error)
             if report.keeps_queues:
-                self.queues.covered = marks  # so that cleaning can make room
+                self.queues.flusher.covered = marks  # so that cleaning can make room
         if cut is not None:
             self._cut.done()
         return report
@@ -391,7 +394,7 @@ class MessageStore:
             return
         self.commit_log.forget_end()
         self.writer.recovered(0, 0)
-        self.queues.write_now(self._marks())
+        self.queues.flusher.write_now(self._marks())
         self.commit_log.mapped_files.remove_all()
 
     def stop_writing(self) -> None:
@@ -399,7 +402,7 @@ class MessageStore:
         if self.state in (StoreState.LOADING, StoreState.RUNNING):
             self.state = StoreState.STOPPING
         self.writer.stop()
-        self.queues.end()
+        self.queues.flusher.end()
         self.index.end()
         self.cleaning.stop()
         for timer in self._timers:
@@ -426,7 +429,7 @@ class MessageStore:
     def _close_clean(self) -> None:
         self.writer.close_clean()
         self.index.close_clean()
-        self.queues.write_now(self._marks())
+        self.queues.flusher.write_now(self._marks())
         self._abort.remove()
 
     def fail(self, error: BaseException) -> None:
@@ -436,7 +439,7 @@ class MessageStore:
         self.failure = error
         self.state = StoreState.FAILED
         self.writer.fail(error)
-        self.queues.end()
+        self.queues.flusher.end()
         self.index.end()
         self.cleaning.stop()
         for timer in self._timers:
@@ -467,7 +470,7 @@ class MessageStore:
             clock_steps=self.commit_log.clock_steps.rows,
         )
         if held_from is not None:  # what is kept in memory is not covered
-            covered = self.queues.covered or Marks()
+            covered = self.queues.flusher.covered or Marks()
             return marks._replace(
                 physic_timestamp=covered.physic_timestamp,
                 logics_timestamp=covered.logics_timestamp,
@@ -489,7 +492,7 @@ class MessageStore:
         """Write units, and checkpoint sooner when a recovery would have much to read."""
         self._note_point()
         start(self._keep_lock())
-        self.queues.tick()
+        self.queues.flusher.tick()
         if self.writer.published_offset - self._checkpoint_offset >= CHECKPOINT_SIZE:
             self._checkpoint()
 
@@ -516,7 +519,7 @@ class MessageStore:
             await self.index.sync()
         except Exception:
             return  # the store has failed, or the next one may go well
-        self.queues.sync(self._marks())
+        self.queues.flusher.sync(self._marks())
 
     # Writing
 
@@ -526,8 +529,8 @@ class MessageStore:
             why = self.cleaning.disk.refusal()
             if why is not None:
                 return why
-            if self.queues.refused is not None:
-                return _cannot_grow("consume queues", self.queues.refused)
+            if self.queues.flusher.refused is not None:
+                return _cannot_grow("consume queues", self.queues.flusher.refused)
             if self.index.refused is not None:
                 return _cannot_grow("the key index", self.index.refused)
             return None

@@ -241,7 +241,7 @@ class TopicRemoval:
     async def _remove_files(self, topic: str) -> None:
         await self._write()
         queues = self._queues
-        checkpoint, forget = queues.checkpoint, queues.forget_written
+        checkpoint, forget = queues.flusher.checkpoint, queues.flusher.writer.forget
 
         def job() -> list[Path]:
             checkpoint.forget_totals()

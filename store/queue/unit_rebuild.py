@@ -1,7 +1,7 @@
 """Building queue units again from the records of a walk over the log.
 
 Most records follow the last unit of their queue, and their units are appended to it straight away;
-what does not fit so plainly goes through `QueueTable.rebuild_unit`, which knows gaps, units that
+what does not fit so plainly goes through `QueueLoader.rebuild_unit`, which knows gaps, units that
 are there, and queues that lost their files.
 
 No checksum covers a record's queue offset. One that leaves a gap waits for the next record of its
@@ -26,6 +26,7 @@ from skylarkmq.store.log.append import TRANSACTION_BITS, TRANSACTION_COMMIT
 from skylarkmq.store.log.clock_steps import BACK_MAX_MS, ClockSteps
 from skylarkmq.store.log.log_walk import WalkedRecord
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue
+from skylarkmq.store.queue.queue_loader import QueueLoader
 from skylarkmq.store.queue.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class UnitRebuild:
 
     def __init__(
         self,
-        queues: QueueTable,
+        loader: QueueLoader,
         delay_levels: DelayLevels,
         removed: Mapping[bytes, int] = _NOTHING_REMOVED,
         clock_steps: ClockSteps | None = None,
@@ -62,7 +63,8 @@ class UnitRebuild:
             clock_steps: gets the places at which the store times go back.
             removed: topic -> place of the log below which its records have no units anymore.
         """
-        self._queues = queues
+        self._loader = loader
+        self._queues = loader.table
         self._delay_levels = delay_levels
         self._removed = removed
         # Queues whose units need nothing but the record; None for a topic that is no topic.
@@ -117,11 +119,11 @@ class UnitRebuild:
             built += 1
             appended += 1
             if appended == _COUNT_STEP:
-                self._queues.count_rebuilt(appended)
+                self._loader.count_rebuilt(appended)
                 appended = 0
         for key in list(self._waiting):
             self._settle(key, -1)
-        self._queues.count_rebuilt(appended)
+        self._loader.count_rebuilt(appended)
         check.finish()
         self.records += count
         self.rebuilt += built
@@ -158,7 +160,7 @@ class UnitRebuild:
             self._waiting[key] = queue_offset, unit
             self._plain.pop((topic_bytes, queue_id), None)
             return 1
-        self._queues.rebuild_unit(topic, queue_id, queue_offset, unit)
+        self._loader.rebuild_unit(topic, queue_id, queue_offset, unit)
         if not is_delay:
             self._plain[topic_bytes, queue_id] = queue
         return 1
@@ -188,7 +190,7 @@ class UnitRebuild:
                 unit[0], queue_offset, *key, queue.max_offset,
             )  # fmt: skip
             return
-        self._queues.rebuild_unit(*key, queue_offset, unit)
+        self._loader.rebuild_unit(*key, queue_offset, unit)
 
 
 class UnitCheck:

@@ -258,7 +258,7 @@ class CleanService:
         if len(mapped_files) < 2 or removed >= FILES_A_RUN:
             return None
         first = mapped_files[0]
-        covered = self._queues.covered
+        covered = self._queues.flusher.covered
         synced = min(self._log.flushed_offset, covered.commit_log_offset if covered else 0)
         return first if first.start_offset + first.size <= synced else None
 

@@ -51,7 +51,7 @@ from skylarkmq.store.log.mapped_file import MappedFile, file_name
 from skylarkmq.store.log.mapped_file_queue import MappedFileQueue
 from skylarkmq.store.progress import Progress
 from skylarkmq.store.queue.consume_queue import UNIT, ConsumeQueue, is_valid_unit
-from skylarkmq.store.queue.queue_table import QueueTable
+from skylarkmq.store.queue.queue_loader import QueueLoader
 from skylarkmq.store.queue.unit_rebuild import UnitCheck, UnitRebuild
 from skylarkmq.store.results import ConsumeQueueUnit
 from skylarkmq.store.stopped.segments import SegmentFile
@@ -92,7 +92,7 @@ class Recovery:
     def __init__(
         self,
         commit_log: CommitLog,
-        queues: QueueTable,
+        loader: QueueLoader,
         marks: Marks,
         delay_levels: DelayLevels,
         *,
@@ -108,7 +108,8 @@ class Recovery:
         """
         self._log = commit_log
         self._files = commit_log.mapped_files
-        self._queues = queues
+        self._loader = loader
+        self._queues = loader.table
         self._marks = marks
         self._delay_levels = delay_levels
         self._check_crc = check_crc
@@ -137,14 +138,14 @@ class Recovery:
             report = self._run_unclean()
         self._log.rewind(report.end_offset, report.store_timestamp)
         self._log.clock_steps.keep(self._log.min_offset, report.end_offset)
-        self._queues.correct_min_offsets(self._log.min_offset)
+        self._loader.correct_min_offsets(self._log.min_offset)
         return report
 
     def _run_clean(self) -> RecoveryReport | None:
         """Walk the newest records; None when what is there does not look like a clean stop."""
         self._check_totals()
         self._check_begins()
-        if self._queues.lacking:
+        if self._loader.lacking:
             return None
         report = RecoveryReport(clean=True, keeps_queues=True)
         queued_end = max(
@@ -153,13 +154,13 @@ class Recovery:
         if not self._walk(self._clean_begin(), report, dispatch_from=None, check_to=queued_end):
             log.warning("the log ends in damaged bytes after a clean stop; recovering in full")
             return None
-        if self._queues.lacking:
+        if self._loader.lacking:
             return None
         self.has_changed = True
         if queued_end > report.end_offset:
-            self._queues.cut(report.end_offset, self._is_sound)
+            self._loader.cut(report.end_offset, self._is_sound)
             self._check_totals()
-            if self._queues.lacking:
+            if self._loader.lacking:
                 return None
         # What lies below it has its units, or is removed.
         queued_end = max(queued_end, self._point or 0)
@@ -215,7 +216,7 @@ class Recovery:
         self._rebuild_from(begin, dispatch_from, report)
         report.keeps_queues = dispatch_from == self._point
         says_nothing = self._point is None and report.store_timestamp < self._marks.min_timestamp
-        if (self._queues.lacking or says_nothing) and dispatch_from > self._log.min_offset:
+        if (self._loader.lacking or says_nothing) and dispatch_from > self._log.min_offset:
             log.warning(
                 "building all queues from the log: %s",
                 "its store times go back after those of the checkpoint"
@@ -224,8 +225,8 @@ class Recovery:
             )
             begin, report = self._log.min_offset, RecoveryReport(clean=False)
             # From here on the queues are on the disk up to nowhere, should this be cut short.
-            self._queues.checkpoint.save(Marks(self._marks.physic_timestamp))
-            self._queues.clear(begin)
+            self._queues.flusher.checkpoint.save(Marks(self._marks.physic_timestamp))
+            self._loader.clear(begin)
             self._rebuild_from(begin, begin, report)
         report.truncated_bytes = bytes_after(self._files, report.end_offset)
         if report.truncated_bytes:
@@ -260,7 +261,7 @@ class Recovery:
 
     def _rebuild_from(self, begin: int, dispatch_from: int, report: RecoveryReport) -> None:
         """Cut the queues back to an offset, walk, and build the units from there on again."""
-        self._queues.cut(dispatch_from, self._is_sound)
+        self._loader.cut(dispatch_from, self._is_sound)
         self._check_begins()
         if dispatch_from == self._point:
             self._check_totals()
@@ -275,16 +276,16 @@ class Recovery:
             log.warning(
                 "there are %d queues with %d units in all, there were %d with %d", *found, *known
             )
-            self._queues.lacking = True
+            self._loader.lacking = True
 
     def _check_begins(self) -> None:
         """Notice when a queue has lost its first file, which otherwise looks expired."""
-        if self._log.min_offset or self._queues.lacking:
+        if self._log.min_offset or self._loader.lacking:
             return  # messages have expired, or it is known
         for queue in self._queues.queues.values():
             if queue.first_offset:
                 log.warning("%s begins with unit %d", queue.folder, queue.first_offset)
-                self._queues.lacking = True
+                self._loader.lacking = True
                 return
 
     def _unclean_begin(self) -> tuple[int, int]:
@@ -372,13 +373,13 @@ class Recovery:
             progress=self._progress,
         )
         rebuild = UnitRebuild(
-            self._queues, self._delay_levels, self._removed, self._log.clock_steps
+            self._loader, self._delay_levels, self._removed, self._log.clock_steps
         )
         check_to = max(check_to, self._point or 0)
         check = UnitCheck(self._queues, check_to, self._removed)
         rebuild.run(walk.records(begin), dispatch_from, check)
         if not check.is_sound:
-            self._queues.lacking = True
+            self._loader.lacking = True
         report.end_offset = walk.end_offset
         report.records += rebuild.records
         report.rebuilt += rebuild.rebuilt

@@ -36,7 +36,6 @@ LARGE_CLASSES = {
     "store/log/flush_service.py::FlushService",
     "store/message_store.py::MessageStore",
     "store/message_writer.py::MessageWriter",
-    "store/queue/queue_table.py::QueueTable",
 }
 SIZED_ROOMS = ("broker", "client", "store")
 

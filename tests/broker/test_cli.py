@@ -334,12 +334,12 @@ def test_a_signal_ends_a_start_that_is_under_way(tmp_path: Path, number: signal.
     (root / "consumequeue" / "orders").mkdir(parents=True)
     command = f"""
 import os, sys
-from skylarkmq.store.queue.queue_table import QueueTable
-load = QueueTable.load
+from skylarkmq.store.queue.queue_loader import QueueLoader
+load = QueueLoader.load
 def loaded(self, **given):
     os.kill(os.getpid(), {int(number)})
     load(self, **given)
-QueueTable.load = loaded
+QueueLoader.load = loaded
 from skylarkmq.broker.cli import serve
 serve(sys.argv[1:])
 """

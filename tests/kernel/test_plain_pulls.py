@@ -64,7 +64,7 @@ def fill(rig: GroupRig) -> None:
                 "T", queue_id, body, tags_code=tags_code(tag), properties=f"TAGS\1{tag}".encode()
             )
     rig.workers.run_all()
-    rig.store.queues.write()
+    rig.store.queues.flusher.write()
     rig.workers.run_all()
 
 
@@ -388,14 +388,14 @@ async def test_units_that_the_disk_gave_serve_the_next_pulls(
 async def test_a_disk_that_cannot_read_units_fails_only_who_needs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read = RIG.store.queues._reader.units
+    read = RIG.store.queues.reader.units
 
     def read_some(folder: Path, first_unit: int, max_count: int) -> bytes:
         if first_unit == 20:
             raise OSError("the disk cannot read this")
         return read(folder, first_unit, max_count)
 
-    monkeypatch.setattr(RIG.store.queues._reader, "units", read_some)
+    monkeypatch.setattr(RIG.store.queues.reader, "units", read_some)
     for road in await check(pull(queueOffset="200") + pull(queueOffset="20") + pull(queueId="1")):
         assert road.plain_count == 2, "the first and the last one's units are in memory"
         assert b"the disk cannot read this" in b"".join(road.transport.writes)

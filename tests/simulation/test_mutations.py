@@ -26,7 +26,7 @@ from skylarkmq.store.log import (
     mapped_file_queue,
     pool_writer,
 )
-from skylarkmq.store.queue import queue_files, queue_table, unit_rebuild
+from skylarkmq.store.queue import queue_files, queue_loader, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 from skylarkmq.store.units import Units
 from skylarkmq.store.upkeep import cleaning, queue_cleaner, recovery
@@ -129,11 +129,11 @@ def files_behind_the_end_stay(patch: Patch) -> None:
 
 def duplicate_on_recovery(patch: Patch) -> None:
     def broken(self: Any, topic: str, queue_id: int, _offset: int, unit: Any) -> None:
-        queue = self.open(topic, queue_id)
+        queue = self.table.open(topic, queue_id)
         queue.append(*unit)
         queue.next_offset = queue.max_offset
 
-    patch.setattr(queue_table.QueueTable, "rebuild_unit", broken)
+    patch.setattr(queue_loader.QueueLoader, "rebuild_unit", broken)
     queues_not_cut(patch)
 
 
@@ -147,7 +147,7 @@ def nothing_rebuilt(patch: Patch) -> None:
 
 
 def queues_not_cut(patch: Patch) -> None:
-    patch.setattr(queue_table.QueueTable, "cut", lambda self, offset, is_sound: None)
+    patch.setattr(queue_loader.QueueLoader, "cut", lambda self, offset, is_sound: None)
 
 
 def offset_hole(patch: Patch) -> None:

@@ -252,7 +252,7 @@ def test_after_a_crash_on_a_full_disk_cleaning_makes_room(
     with caplog.at_level(logging.WARNING):
         after.start()
         assert after.store.recovery is not None and not after.store.recovery.clean
-        assert after.store.queues.refused, "the units of the other queue have no room"
+        assert after.store.queues.flusher.refused, "the units of the other queue have no room"
         after.spend(20)
     told = [text for text in caplog.messages if text.startswith("no room for consume queues")]
     assert len(told) == 1, "once, not each second"

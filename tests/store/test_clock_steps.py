@@ -152,7 +152,7 @@ def test_a_log_that_ends_ahead_is_no_reason_to_stay_there() -> None:
 def test_what_the_checkpoint_says_goes_back_too(pool: bool) -> None:
     rig, times = glitched(transient_store_pool_enable=pool, transient_store_pool_size=2)
     put(rig, 15)
-    assert rig.store.queues.checkpoint.load().physic_timestamp < times[BEFORE]
+    assert rig.store.queues.flusher.checkpoint.load().physic_timestamp < times[BEFORE]
 
 
 def test_a_cut_forgets_the_steps_behind_it() -> None:
@@ -269,9 +269,9 @@ def test_a_recovery_by_times_does_not_believe_those_of_before() -> None:
     rig = StoreRig().start()
     rig.clock.step_wall(DAY_S)
     put(rig, 3)
-    rig.store.queues.sync(rig.store._marks())
+    rig.store.queues.flusher.sync(rig.store._marks())
     rig.workers.run_all()
-    marks = rig.store.queues.checkpoint.load()
+    marks = rig.store.queues.flusher.checkpoint.load()
     assert marks.physic_timestamp > DAY_S
     rig.clock.step_wall(-DAY_S)
     rig.put("T", 0, b"is in the first file")

@@ -88,7 +88,7 @@ def test_a_start_on_a_full_disk_can_make_room() -> None:
     again.percent = 100
     again.files.fail("pwrite", path="checkpoint", error=errno.ENOSPC, times=1000)
     again.start()
-    assert again.store.queues.refused
+    assert again.store.queues.flusher.refused
     assert again.spend(RUN_S).names() == [3]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from skylarkmq.protocol.host_address import HostAddress
 from skylarkmq.protocol.record import decode_messages
+from skylarkmq.store.queue.queue_loader import QueueLoader
 from skylarkmq.store.read.message_reader import BIG_PULL_COUNT, SCANNED_UNITS_MIN, MessageReader
 from skylarkmq.store.results import GetMessageResult, GetMessageStatus
 from tests.store.support import LOG_SIZE, StoreRig, store_config
@@ -173,7 +174,7 @@ def test_a_removed_queue_file_sends_the_reader_to_the_next() -> None:
     rig = filled(250)
     queue = rig.store.queues.get("T", 0)
     assert queue is not None
-    rig.store.queues._reader.close()  # as when its handle fell out of the cache
+    rig.store.queues.reader.close()  # as when its handle fell out of the cache
     rig.files.unlink(queue.folder / rig.files.list(queue.folder)[0])
     result = rig.store.get_message("T", 0, 7, 32)
     assert result.status is GetMessageStatus.OFFSET_FOUND_NULL
@@ -183,7 +184,8 @@ def test_a_removed_queue_file_sends_the_reader_to_the_next() -> None:
 
 def test_offsets_below_the_first_readable_one() -> None:
     rig = filled(40, 10_000)
-    rig.store.queues.correct_min_offsets(remove_first_log_file(rig))
+    loader = QueueLoader(rig.store.environment, rig.store.queues)
+    loader.correct_min_offsets(remove_first_log_file(rig))
     first = rig.store.min_offset("T", 0)
     assert first > 0
     result = rig.store.get_message("T", 0, first - 1, 32)

@@ -13,7 +13,9 @@ from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.store.checkpoint import Checkpoint, Marks
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.queue.consume_queue import PRE_BLANK_SIZE, TAIL_WRITE_COUNT, UNIT, UNIT_SIZE
-from skylarkmq.store.queue.queue_table import SYNC_SLICE, QueueTable
+from skylarkmq.store.queue.queue_flusher import SYNC_SLICE
+from skylarkmq.store.queue.queue_loader import QueueLoader
+from skylarkmq.store.queue.queue_table import QueueTable
 from skylarkmq.store.units import Units
 from tests.store.support import environment
 from tests.support.amounts import slow
@@ -46,6 +48,7 @@ class Rig:
         )
         self.paths = env.paths
         self.table = QueueTable(env)
+        self.loader = QueueLoader(env, self.table)
         self.end = 0  # of the log
 
     def publish(self, topic: str = "T", queue_id: int = 0, count: int = 1) -> None:
@@ -60,13 +63,13 @@ class Rig:
 
     def turn(self) -> None:
         """One second passes."""
-        self.table.tick()
+        self.table.flusher.tick()
         self.worker.run_all()
 
     def reopened(self) -> Rig:
         """The next start over the same files."""
         again = Rig(self.files, self.paths.root)
-        again.table.load(unclean=False)
+        again.loader.load(unclean=False)
         return again
 
 
@@ -153,10 +156,10 @@ def test_the_clock_has_files_synced_that_have_much_unsynced() -> None:
 def test_what_comes_during_a_write_goes_with_the_next() -> None:
     rig = Rig()
     rig.publish(count=10)
-    rig.table.write()
+    rig.table.flusher.write()
     rig.publish(count=10)
     rig.publish("T", 1, count=10)
-    rig.table.write()
+    rig.table.flusher.write()
     assert rig.worker.step(), "one job at a time"
     assert rig.worker.idle
     rig.turn()
@@ -171,7 +174,7 @@ def test_sync_writes_everything_and_then_the_checkpoint() -> None:
         rig.publish("T", queue_id, count=3)
     steps: list[str] = []
     rig.disk.before_step = lambda op, path: steps.append(op + " " + path.name)
-    rig.table.sync(Marks(5, 5, 0))
+    rig.table.flusher.sync(Marks(5, 5, 0))
     rig.worker.run_all()
     assert steps[-1] == f"sync_folder {rig.paths.root.name}", "the checkpoint's name, made last"
     assert Checkpoint(rig.disk, rig.paths.checkpoint, rig.paths.recovery_point).load() == Marks(
@@ -185,9 +188,9 @@ def test_sync_writes_everything_and_then_the_checkpoint() -> None:
 def test_a_sync_that_is_wanted_during_a_write_comes_after_it() -> None:
     rig = Rig()
     rig.publish()
-    rig.table.write()
+    rig.table.flusher.write()
     rig.publish()
-    rig.table.sync(Marks(9, 9, 0))
+    rig.table.flusher.sync(Marks(9, 9, 0))
     rig.worker.run_all()
     assert Checkpoint(rig.disk, rig.paths.checkpoint, rig.paths.recovery_point).load() == Marks(
         9, 9, 0
@@ -200,13 +203,13 @@ def test_a_full_disk_is_said_tried_again_and_passes() -> None:
     rig.publish(count=3)
     rig.disk.fail("allocate", error=errno.ENOSPC, times=2)
     rig.turn()
-    assert rig.table.refused
+    assert rig.table.flusher.refused
     assert rig.failures == []
     assert numbers(rig) == [0, RECORD, 2 * RECORD], "still readable, from memory"
     rig.turn()
-    assert rig.table.refused
+    assert rig.table.flusher.refused
     rig.turn()
-    assert not rig.table.refused
+    assert not rig.table.flusher.refused
     assert len(numbers(rig.reopened())) == 3
 
 
@@ -216,17 +219,17 @@ def test_another_failure_is_the_stores_failure() -> None:
     rig.disk.fail("pwrite")
     rig.turn()
     assert len(rig.failures) == 1
-    assert not rig.table.refused
+    assert not rig.table.flusher.refused
 
 
 def test_after_the_end_nothing_is_started() -> None:
     rig = Rig()
     rig.publish()
-    rig.table.end()
+    rig.table.flusher.end()
     rig.turn()
-    rig.table.sync(Marks(1, 1, 0))
+    rig.table.flusher.sync(Marks(1, 1, 0))
     assert rig.worker.idle
-    rig.table.write_now(Marks(2, 2, 0))
+    rig.table.flusher.write_now(Marks(2, 2, 0))
     assert len(numbers(rig.reopened())) == 1, "the last write is the stopping thread's own"
 
 
@@ -235,7 +238,7 @@ def test_write_now_that_finds_no_room_can_be_repeated() -> None:
     rig.publish(count=3)
     rig.disk.fail("allocate", error=errno.ENOSPC)
     with pytest.raises(OSError):
-        rig.table.write_now()
+        rig.table.flusher.write_now()
     rig.turn()
     assert len(numbers(rig.reopened())) == 3
 
@@ -270,30 +273,30 @@ def test_what_is_no_queue_is_refused_by_name(name: str) -> None:
 def test_the_first_readable_unit_follows_the_start_of_the_log() -> None:
     rig = Rig()
     rig.publish(count=50)
-    rig.table.correct_min_offsets(0)
+    rig.loader.correct_min_offsets(0)
     queue = rig.table.get("T", 0)
     assert queue is not None
     assert queue.min_offset == 0
-    rig.table.correct_min_offsets(17 * RECORD)
+    rig.loader.correct_min_offsets(17 * RECORD)
     assert queue.min_offset == 17
-    rig.table.correct_min_offsets(17 * RECORD + 1)
+    rig.loader.correct_min_offsets(17 * RECORD + 1)
     assert queue.min_offset == 18
-    rig.table.correct_min_offsets(10_000 * RECORD)
+    rig.loader.correct_min_offsets(10_000 * RECORD)
     assert queue.min_offset == queue.max_offset == 50
 
 
 def test_a_queue_that_begins_late_is_padded_in_front() -> None:
     rig = Rig()
     for number in range(130, 135):
-        rig.table.rebuild_unit("T", 0, number, (number * RECORD, RECORD, 0))
-    assert not rig.table.lacking or rig.table.get("T", 0) is not None
-    rig.table.write_now()
+        rig.loader.rebuild_unit("T", 0, number, (number * RECORD, RECORD, 0))
+    assert not rig.loader.lacking or rig.table.get("T", 0) is not None
+    rig.table.flusher.write_now()
     again = rig.reopened()
     queue = again.table.get("T", 0)
     assert queue is not None
     assert (queue.first_offset, queue.max_offset) == (100, 135)
     assert queue.max_physical_offset == 135 * RECORD
-    again.table.correct_min_offsets(0)
+    again.loader.correct_min_offsets(0)
     assert queue.min_offset == 130
     assert UNIT.unpack(again.table.units(queue, 129, 1))[1] == PRE_BLANK_SIZE
 
@@ -301,8 +304,8 @@ def test_a_queue_that_begins_late_is_padded_in_front() -> None:
 def test_a_unit_that_is_there_is_not_built_again() -> None:
     rig = Rig()
     rig.publish(count=3)
-    rig.table.rebuild_unit("T", 0, 1, (RECORD, RECORD, 7))
-    rig.table.rebuild_unit("T", 0, 3, (3 * RECORD, RECORD, 7))
+    rig.loader.rebuild_unit("T", 0, 1, (RECORD, RECORD, 7))
+    rig.loader.rebuild_unit("T", 0, 3, (3 * RECORD, RECORD, 7))
     assert numbers(rig) == [0, RECORD, 2 * RECORD, 3 * RECORD]
 
 
@@ -328,7 +331,7 @@ def test_a_cut_removes_each_unit_behind_it_wherever_padding_lies(layout: str) ->
             else:
                 rig.table.pad(queue, queue.max_offset + 1)
         rig.turn()
-        rig.table.cut(kept * RECORD, lambda *_: True)
+        rig.loader.cut(kept * RECORD, lambda *_: True)
         left = rig.table.get("T", 0)
         end = 0 if left is None else left.max_offset
         assert end == (len(layout) if kept == len(places) else places[kept])

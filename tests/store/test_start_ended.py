@@ -63,7 +63,7 @@ def test_after_a_crash_the_queues_are_synced_after_the_start() -> None:
     assert not [path for path in synced if path.is_relative_to(queues)]
     again.store.start()
     again.workers.run_all()
-    marks = again.store.queues.checkpoint.load()
+    marks = again.store.queues.flusher.checkpoint.load()
     assert marks.commit_log_offset == again.store.commit_log.max_offset
     assert (marks.queue_count, marks.unit_count) == (50, 50)
     assert {queues / f"T{number}" / "0" for number in range(50)} <= set(synced)

@@ -269,7 +269,7 @@ def test_a_checkpoint_goes_up_to_what_is_kept_in_memory() -> None:
     held = rig.put("T", 0, b"in between")
     fill(rig, "U", 3)
     checkpoint(rig)
-    covered = rig.store.queues.covered
+    covered = rig.store.queues.flusher.covered
     assert held is not None and covered is not None
     assert covered.commit_log_offset == held.physical_offset
     again = reboot(rig, clean=False)
@@ -284,7 +284,7 @@ def test_units_on_their_way_do_not_come_back(written: bool) -> None:
     checkpoint(rig)
     if not written:
         fill(rig, "T", 3)
-        rig.store.queues.write()  # a job that has not begun
+        rig.store.queues.flusher.write()  # a job that has not begun
     fill(rig, "T", 2)  # neither durable nor visible
     results: list[BaseException | None] = []
     rig.store.removal.remove("T", results.append)
@@ -301,13 +301,13 @@ def test_no_checkpoint_counts_the_units_of_before() -> None:
     fill(rig, "T", 4)
     fill(rig, "U", 4)
     checkpoint(rig)
-    assert rig.store.queues.checkpoint.load().queue_count == 4
+    assert rig.store.queues.flusher.checkpoint.load().queue_count == 4
     fill(rig, "T", 4)
     rig.clock.advance(61)  # a sync is wanted with what was counted
     remove(rig, "T")
-    assert rig.store.queues.checkpoint.load().queue_count in (UNKNOWN, 2)
+    assert rig.store.queues.flusher.checkpoint.load().queue_count in (UNKNOWN, 2)
     checkpoint(rig)
-    marks = rig.store.queues.checkpoint.load()
+    marks = rig.store.queues.flusher.checkpoint.load()
     assert (marks.queue_count, marks.unit_count) == (2, 4)
 
 

@@ -93,7 +93,7 @@ async def test_what_a_group_wants_of_them(rig: Rig) -> None:
 
 
 async def test_units_on_the_disk_and_in_memory_come_together(rig: Rig) -> None:
-    rig.store.queues.write_now()
+    rig.store.queues.flusher.write_now()
     rig.put("T", 0, b"body")
     assert len((await rig.body()).queue_data or []) == 4
 

@@ -188,11 +188,11 @@ async def test_a_half_message_that_is_not_visible_yet_is_waited_for() -> None:
 async def test_ends_are_refused_while_the_store_is_and_taken_afterwards() -> None:
     rig = await TransactionRig().go()
     half = rig.half()
-    rig.store.queues.refused = refusal(OSError(errno.ENOSPC, "full"))
+    rig.store.queues.flusher.refused = refusal(OSError(errno.ENOSPC, "full"))
     answer = await rig.end(half)
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "the disk is full" in (answer.remark or "")
-    rig.store.queues.refused = None
+    rig.store.queues.flusher.refused = None
     assert (await rig.end(half)).code == ResponseCode.SUCCESS
     assert rig.bodies() == [b"body"]
 

@@ -203,7 +203,7 @@ async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None
     async with rig_of(tmp_path, "ASYNC_FLUSH") as rig:
         rig.files.fail("allocate", path="consumequeue", error=errno.ENOSPC, times=ALWAYS)
         rig.clock.advance(1.1)
-        while not rig.broker.parts.store.queues.refused:
+        while not rig.broker.parts.store.queues.flusher.refused:
             await rig.handled()
         answer = await rig.send()
         assert answer.code == REFUSED
@@ -211,6 +211,6 @@ async def test_no_room_for_queues_refuses_until_there_is(tmp_path: Path) -> None
         assert await rig.bodies() == [b"first"]
         rig.files.heal()
         rig.clock.advance(1.1)
-        while rig.broker.parts.store.queues.refused:
+        while rig.broker.parts.store.queues.flusher.refused:
             await rig.handled()
         assert (await rig.send()).ext_fields["queueOffset"] == "1"

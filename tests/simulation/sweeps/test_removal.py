@@ -35,7 +35,7 @@ def live(strike: Strike) -> None:
     checkpoint(rig)
     strike.arm(rig.files.faults)
     was_refused = remove(rig, "T") != [None, None]
-    before = rig.store.queues.covered
+    before = rig.store.queues.flusher.covered
     kept = list(KEPT)
     fill(rig, "U", 1, "new")
     if rig.results[-1].status is PutMessageStatus.PUT_OK:
@@ -51,7 +51,7 @@ def live(strike: Strike) -> None:
     if not why:
         for _ in range(3):
             checkpoint(rig)
-        if rig.store.queues.covered == before:
+        if rig.store.queues.flusher.covered == before:
             why = "the checkpoint stands still"
         assert not was_refused or remove(rig, "T") == [None, None], "it cannot be removed again"
         assert bodies(rig, "U") == kept
