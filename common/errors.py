@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +29,8 @@ class CorruptFileError(StoreError):
 
 
 _CURES: Final = {
-    errno.EACCES: "whoever runs this may not use it: change its owner, or name another path",
-    errno.EPERM: "whoever runs this may not use it: change its owner, or name another path",
+    errno.EACCES: "{who} may not use it: change its owner, or name another path",
+    errno.EPERM: "{who} may not use it: change its owner, or name another path",
     errno.EROFS: "this file system is only for reading: name a path on another one",
 }
 
@@ -40,5 +41,10 @@ def reason(error: Exception) -> str:
         return str(error)
     if error.filename is None:
         return error.strerror
-    cure = _CURES.get(error.errno or 0)
+    cure = _CURES.get(error.errno or 0, "").format(who=_who_runs_this())
     return f"{error.filename}: {error.strerror}" + (f"; {cure}" if cure else "")
+
+
+def _who_runs_this() -> str:
+    """Return the user of this process by its number: a container's has no name outside it."""
+    return f"user {os.geteuid()}" if hasattr(os, "geteuid") else "whoever runs this"

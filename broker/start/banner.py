@@ -27,12 +27,16 @@ _CLEAR_LINE: Final = "\r\x1b[K"
 Address = tuple[str, int]
 
 
+def bound_text(address: Address) -> str:
+    """Return `host:port`, as it is bound."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def text_of(address: Address) -> str:
     """Return `host:port`, with a host that this machine can connect to."""
     host, port = address
-    if host in ("0.0.0.0", "::", "*"):
-        host = "127.0.0.1"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return bound_text(("127.0.0.1" if host in ("0.0.0.0", "::", "*") else host, port))
 
 
 def loss_window_ms(config: StoreConfig) -> int:
@@ -130,7 +134,7 @@ def ready_fields(
         "brokerId": config.broker_id,
         "role": _role(config),
         "brokerAddr": str(controller.advertised),
-        "listenAddr": text_of(controller.listen_address),
+        "listenAddr": bound_text(controller.listen_address),
     }
     if controller.namesrv_address is not None:
         fields["namesrvAddr"] = text_of(controller.namesrv_address)
@@ -166,7 +170,7 @@ def _lines(
     config = controller.config
     fast = controller.listen_address[1] - FAST_PORT_DISTANCE
     yield f"SkylarkMQ {__version__} is ready after {ready_s:.2f} s"
-    listening = text_of(controller.listen_address)
+    listening = bound_text(controller.listen_address)
     yield f"  broker       {listening} (fast port {fast}), {config.broker_name},"
     yield f"               told to clients as {controller.advertised}"
     if config.store.is_slave:

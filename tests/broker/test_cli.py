@@ -251,7 +251,7 @@ def test_a_folder_that_is_refused_has_a_cure(
     settings = (f"storePathRootDir={tmp_path / 'store'}", *SMALL, *PORTS)
     code, _, err = _invoke(serve, *_arguments(settings))
     assert code == 1
-    assert f"{tmp_path}: Permission denied; whoever runs this may not use it: change its" in err
+    assert f"{tmp_path}: Permission denied; user {os.geteuid()} may not use it: change its" in err
 
 
 def test_print_config_of_a_name_server() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -68,6 +69,8 @@ async def test_the_image_asks_whether_it_is_healthy(tmp_path: Path, mode: TlsMod
     (command,) = re.findall(r"HEALTHCHECK [^\[]*CMD (\[.*\])", text)
     program, *words = json.loads(command)
     assert program == "skylarkmq"
+    nobody = iter(free_ports(2))
+    words = [re.sub(r":\d+$", lambda _: f":{next(nobody)}", word) for word in words]
     (tmp_path / "conf").mkdir()
     accounts = "accounts: [{accessKey: somebody, secretKey: hidden-secret}]"
     (tmp_path / "conf" / "plain_acl.yml").write_text(accounts)
@@ -95,6 +98,19 @@ async def test_health_without_tls(tmp_path: Path) -> None:
     free, _ = free_ports(1)
     code, _, errors = await run("health", "--address", f"127.0.0.1:{free}")
     assert code == 4 and "refused" in errors
+
+
+async def test_another_server_is_healthy_while_it_listens_and_nobody_has_the_page(
+    tmp_path: Path,
+) -> None:
+    free, other = free_ports(2)
+    words = ("health", "--or", f"127.0.0.1:{other}", "--address", f"127.0.0.1:{free}")
+    assert (await run(*words))[0] == 4
+    with socket.create_server(("127.0.0.1", other)):
+        assert await run(*words) == (0, f"ready: 127.0.0.1:{other} listens\n", "")
+        page = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", free)
+        async with page:  # of a broker that is not well
+            assert (await run(*words))[0] == 4
 
 
 @pytest.mark.parametrize(

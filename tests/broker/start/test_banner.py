@@ -123,3 +123,11 @@ def test_a_name_server_alone() -> None:
 )
 def test_addresses_are_ones_to_connect_to(host: str, text: str) -> None:
     assert text_of((host, 1)) == text
+
+
+async def test_the_broker_says_where_it_is_bound(tmp_path: Path) -> None:
+    async with live_broker(tmp_path) as broker:
+        _, port = broker.listen_address
+        with patch.object(broker, "listen_address", ("0.0.0.0", port)):
+            assert ready_fields(broker, 0.1, [])["listenAddr"] == f"0.0.0.0:{port}"
+            assert f"  broker       0.0.0.0:{port} (fast port" in banner(broker, 0.1, [])
