@@ -254,6 +254,12 @@ def test_a_folder_that_is_refused_has_a_cure(
     assert f"{tmp_path}: Permission denied; user {os.geteuid()} may not use it: change its" in err
 
 
+def test_a_place_that_may_not_be_looked_at_is_refused_by_the_start(tmp_path: Path) -> None:
+    root = tmp_path / ("x" * 300)  # root may look everywhere, but nobody at such a name
+    code, _, err = _invoke(serve, *_arguments((f"storePathRootDir={root}", *SMALL, *PORTS)))
+    assert code == 1 and f"{root}: File name too long" in err
+
+
 def test_print_config_of_a_name_server() -> None:
     code, out, _ = _invoke(namesrv, "--print-config")
     assert code == 0 and "listenPort=9876" in out.splitlines()
