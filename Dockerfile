@@ -4,13 +4,17 @@
 #       -e SKYLARKMQ_BROKER_IP1=<the address that clients reach this machine at> skylarkmq
 # It runs with a read-only root file system (--read-only --tmpfs /tmp): it writes to /data alone.
 # Any key can be set as an environment variable: flushDiskType is SKYLARKMQ_FLUSH_DISK_TYPE.
+# Other extras of the package: --build-arg EXTRAS=tls
+# Podman keeps the health check with --format docker.
 
 # With a C compiler, for the kernel.
 FROM python:3.11 AS build
+ARG EXTRAS=compression,console,grpc,otel,tls
 WORKDIR /src
 COPY . .
-RUN python -m venv /opt/skylarkmq \
-    && /opt/skylarkmq/bin/pip install --no-cache-dir --disable-pip-version-check '.[compression,tls]'
+RUN python -m venv --without-pip /opt/skylarkmq \
+    && python -m pip --python /opt/skylarkmq/bin/python install --no-cache-dir \
+        --disable-pip-version-check ".[${EXTRAS}]"
 
 FROM python:3.11-slim
 ARG VERSION=0.1.0
@@ -45,10 +49,10 @@ USER 3000:3000
 WORKDIR /data
 VOLUME /data
 # Name server; fast port and main port of the broker, its port for slaves and replicas; metrics and
-# health.
-EXPOSE 9876 10909 10911 10912 5557
+# health; gRPC, once grpcListenPort is 8081; the console, if that is what runs.
+EXPOSE 9876 10909 10911 10912 5557 8081 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["skylarkmq", "health"]
+    CMD ["skylarkmq", "health", "--or", "127.0.0.1:9876", "--or", "127.0.0.1:8080"]
 ENTRYPOINT ["skylarkmq"]
 CMD ["serve"]

@@ -24,6 +24,7 @@ from skylarkmq.broker.config.settings import BrokerConfig, NamesrvConfig
 from skylarkmq.broker.config.tls_settings import TlsConfig
 from skylarkmq.broker.draining import draining
 from skylarkmq.common.config_fields import keys_of
+from skylarkmq.tools.console.cli import console
 from tests.broker.draining.test_draining import two_shards
 from tests.deploy import image
 from tests.deploy.chart import CHART, check, parsed, schema, template, values
@@ -56,17 +57,25 @@ EVERYTHING: dict[str, Any] = {
     "tls": {"mode": "enforcing", "existingSecret": "certificate"},
     "nameServers": {"replicas": 3, "config": {"orderMessageEnable": True}},
     "image": {"tag": "1.2.3", "pullSecrets": ["registry"]},
+    "grpc": {"enabled": True},
+    "console": {"enabled": True, "write": True, "hostNames": ["mq.example"]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {
         "enabled": True,
         "clients": [{"namespaceSelector": {"matchLabels": {"team": "orders"}}}],
         "metrics": [{"namespaceSelector": {}}],
+        "console": [{"namespaceSelector": {}}],
     },
 }
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "three shards": {"broker": {"replicas": 3}},
     "three replicas": REPLICAS,
+    "shards with gRPC and the console": {
+        "broker": {"replicas": 3},
+        "grpc": {"enabled": True},
+        "console": {"enabled": True},
+    },
     "everything": EVERYTHING,
     "as little as possible": {
         "broker": {
@@ -140,7 +149,7 @@ def test_the_variables_are_keys_too() -> None:
 
 
 def test_ports_user_and_release_are_those_of_the_image() -> None:
-    text = TEMPLATES["broker.yaml"] + TEMPLATES["namesrv.yaml"]
+    text = "".join(TEMPLATES[f"{one}.yaml"] for one in ("broker", "namesrv", "console"))
     assert {int(port) for port in re.findall(r"containerPort: (\d+)", text)} == image.ports()
     assert {int(port) for port in re.findall(r" port: (\d+)", text)} == image.ports()
     security = values()["podSecurityContext"]
@@ -176,7 +185,10 @@ def broker_config(objects: Objects, tmp_path: Path, pod: str, index: int) -> Bro
     environment = image.settings()
     for one in container["env"]:
         if "value" in one:
-            environment[one["name"]] = one["value"].replace("$(POD_NAME)", pod)
+            text = one["value"].replace("$(POD_NAME)", pod)
+            for name, known in environment.items():
+                text = text.replace(f"$({name})", known)
+            environment[one["name"]] = text
         else:
             path = one["valueFrom"].get("fieldRef", {}).get("fieldPath", "")
             is_index = path.endswith("pod-index']")
@@ -238,11 +250,46 @@ def test_secrets_come_as_files_and_everything_else_as_it_was_asked_for(tmp_path:
 
 
 @pytest.mark.interop
+def test_clients_of_rocketmq_5_come_by_one_service(tmp_path: Path) -> None:
+    """A shard names itself after the first question; a replica answers for its master."""
+    objects = rendered(tmp_path, "shards with gRPC and the console")
+    shard = broker_config(objects, tmp_path, "mq-skylarkmq-broker-2", 2)
+    assert (shard.grpc_listen_port, shard.grpc_proxy_mode) == (8081, "LOCAL")
+    assert shard.grpc_advertised_address == f"{shard.broker_ip1}:8081"
+    (port,) = objects["Service", "mq-skylarkmq-grpc"]["spec"]["ports"]
+    assert port["port"] == 8081
+    objects = rendered(tmp_path, "everything")
+    replica = broker_config(objects, tmp_path, "mq-skylarkmq-broker-1", 1)
+    assert (replica.grpc_proxy_mode, replica.grpc_advertised_address) == ("CLUSTER", None)
+    clients, *_ = objects["NetworkPolicy", "mq-skylarkmq"]["spec"]["ingress"]
+    assert {"port": "grpc"} in clients["ports"]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("case", ["shards with gRPC and the console", "everything"])
+def test_the_console_understands_how_it_is_started(case: str, tmp_path: Path) -> None:
+    objects = rendered(tmp_path, case)
+    pod = objects["Deployment", "mq-skylarkmq-console"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    name, *words = container["args"]
+    words = [word for word in words if not word.startswith("--tls-ca=")]  # that file is not here
+    assert name == "console"
+    given = console.make_context(name, [*words]).params
+    assert given["listen"] == ("0.0.0.0", 8080)
+    is_secured = case == "everything"
+    assert (given["login"], given["write"]) == (is_secured, is_secured)
+    hosts = {"mq-skylarkmq-console", "mq-skylarkmq-console.queues.svc.cluster.local"}
+    assert set(given["names"]) == (hosts | {"mq.example"} if is_secured else hosts)
+    assert f"--namesrv={broker_config(objects, tmp_path, 'pod-1', 1).namesrv_addr}" in words
+    assert len(container["args"]) == 1 + len(words) + is_secured
+
+
+@pytest.mark.interop
 @pytest.mark.parametrize("case", ["defaults", "everything"])
 def test_pods_have_no_rights_and_time_to_drain(case: str, tmp_path: Path) -> None:
     objects = rendered(tmp_path, case)
     for (kind, _), found in objects.items():
-        if kind != "StatefulSet":
+        if kind not in ("StatefulSet", "Deployment"):
             continue
         pod = found["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -312,6 +359,9 @@ def test_alerts_come_from_the_file_of_prometheus(tmp_path: Path) -> None:
         ({"mode": "both"}, "mode"),
         ({"broker": {"replica": 3}}, "replica"),
         ({"broker": {"config": {"brokerName": "x"}}}, "brokerName"),
+        ({"broker": {"config": {"grpcListenPort": 8081}}}, "grpcListenPort"),
+        ({"console": {"enabled": True, "write": True}}, "acl.enabled"),
+        ({"console": {"enabled": True}, "tls": {"mode": "enforcing"}}, "tls.existingSecret"),
         ({"mode": "replicas"}, "etcd.endpoints"),
         ({**REPLICAS, "acl": {"enabled": True, "existingSecret": "x"}}, "haAllowedAddresses"),
         ({"acl": {"enabled": True}}, "acl.existingSecret"),

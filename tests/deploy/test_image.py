@@ -8,6 +8,7 @@ import pytest
 
 from skylarkmq import __version__
 from skylarkmq.broker.config.config_file import Sources, load_broker_config
+from skylarkmq.broker.fleet.console import DEFAULT_PLACE
 from skylarkmq.cli import COMMANDS
 from tests.deploy import image
 from tests.deploy.tools import program, run
@@ -28,13 +29,15 @@ def test_its_ports_are_those_of_the_defaults() -> None:
     main = config.listen_port
     wanted = {main, main - 2, config.ha_port(main)}
     wanted |= {config.namesrv_listen_port, config.metrics_prom_exporter_port}
+    wanted |= {8081, int(DEFAULT_PLACE.rpartition(":")[2])}  # gRPC as RocketMQ's; the console
     assert image.ports() == wanted
 
 
 def test_its_health_check_is_a_command_and_it_stops_by_sigterm() -> None:
     _, _, command = image.instruction("HEALTHCHECK").partition(" CMD ")
     words = json.loads(command)
-    assert words == ["skylarkmq", "health"] and words[1] in COMMANDS
+    assert words[:2] == ["skylarkmq", "health"] and words[1] in COMMANDS
+    assert {int(word.rpartition(":")[2]) for word in words[3::2]} <= image.ports()
     assert image.instruction("STOPSIGNAL") == "SIGTERM"
 
 

@@ -11,6 +11,13 @@
 {{- define "skylarkmq.broker" -}}{{ include "skylarkmq.fullname" . }}-broker{{- end -}}
 {{- define "skylarkmq.namesrv" -}}{{ include "skylarkmq.fullname" . }}-namesrv{{- end -}}
 
+{{- define "skylarkmq.console" -}}{{ include "skylarkmq.fullname" . }}-console{{- end -}}
+
+{{/* A follower of a set answers for its master in mode CLUSTER alone. */}}
+{{- define "skylarkmq.grpcProxyMode" -}}
+{{- .Values.broker.config.grpcProxyMode | default (ternary "CLUSTER" "LOCAL" (eq .Values.mode "replicas")) -}}
+{{- end -}}
+
 {{- define "skylarkmq.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
