@@ -20,6 +20,7 @@
 #   make failover  three replicas are broken for half an hour, and nothing that was acknowledged may
 #                  be missing; needs root, or ARGS=--loopback
 #   make interop   RocketMQ's own clients and Prometheus at a live broker; needs Maven, npm, Go, promtool
+#   make image-test  the container image is built and run; needs root, podman and debootstrap
 #   make mutants   192 lines of the product are written wrong, one at a time: which does no test see?
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
@@ -49,11 +50,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 # What marks a test that other machines, root or a JVM are needed for, or hours.
-ELSEWHERE := not spark and not interop and not fault and not fault_root and not soak
+ELSEWHERE := not spark and not interop and not image and not fault and not fault_root and not soak
 # Tests start hundreds of processes: without bytecode each would compile the product again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run help test test-slow test-pure test-spark test-busy nightly faults failover mutants check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop wheel docs docs-reference schema boards clean
+.PHONY: run help test test-slow test-pure test-spark test-busy nightly faults failover mutants check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop image-test wheel docs docs-reference schema boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -136,7 +137,10 @@ bench-spark: $(VENV)/.core $(VENV)/.spark
 	$(BIN)/python -m tests.bench.spark_columns
 
 interop: $(VENV)/.dev
-	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour tests/monitoring $(ARGS)
+	$(BIN)/pytest -rs -m interop tests/interop tests/behaviour tests/monitoring tests/deploy $(ARGS)
+
+image-test: $(VENV)/.dev
+	$(BIN)/pytest -rs -m image tests/deploy $(ARGS)
 
 spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)

@@ -59,6 +59,7 @@ PARTS: Final = (
     Part("faults", 180),
     Part("failover", 60, skip_code=2),
     Part("interop", 120),
+    Part("image-test", 20),
     Part("spark-oldest", 60, "-rs"),
     Part("mutants", 150),
     Part("wheel", 30),

@@ -22,7 +22,7 @@ LEFT_OUT: Final = (
 """Not copied. Without the compiled kernel its twins in Python do the work."""
 PYTEST: Final = (
     sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly",
-    "-m", "not spark and not interop and not fault and not fault_root and not soak",
+    "-m", "not spark and not interop and not image and not fault and not fault_root and not soak",
 )  # fmt: skip
 """Slow tests count, too."""
 ENDED_S: Final = 10.0
