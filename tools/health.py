@@ -36,13 +36,13 @@ def health(address: str, others: tuple[str, ...]) -> None:
     Asks its metrics page, with TLS where the broker wants it. Exit codes: 0 ready, 1 not ready, 4
     unreachable.
     """
-    places = [(other, *host_and_port(other, "--or")) for other in others]
+    places = {other: host_and_port(other, "--or") for other in others}
     host, port = host_and_port(address, "--address")
     try:
         status, text = ask(PageRequest(host, port, PATH))
     except OSError as error:
         is_absent = isinstance(error, ConnectionRefusedError)  # and not a broker that hangs
-        found = next((name for name, *place in places if is_absent and _listens(*place)), None)
+        found = next((one for one in places if is_absent and _listens(places[one])), None)
         if found is not None:
             click.echo(f"ready: {found} listens")
             return
@@ -57,9 +57,9 @@ def health(address: str, others: tuple[str, ...]) -> None:
     sys.exit(0 if status == http.client.OK else NOT_READY)
 
 
-def _listens(host: str, port: int) -> bool:
+def _listens(place: tuple[str, int]) -> bool:
     try:
-        socket.create_connection((host, port), CONNECT_LIMIT_S).close()
+        socket.create_connection(place, CONNECT_LIMIT_S).close()
     except OSError:
         return False
     return True
