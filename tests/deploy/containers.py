@@ -91,7 +91,11 @@ class Containers:
         return done.stdout
 
     def build(self) -> None:
-        """Make the base, if it is not there, and build the image from this tree."""
+        """Make the base, if it is not there, and build the image from this tree.
+
+        The layers of builds before today are taken away.
+        """
+        self.podman("image", "prune", "--force", "--filter=until=24h", inside=False)
         if self.ask("image", "exists", BASES[0], inside=False).returncode:
             self._make_base()
         mounts = [f"--volume={place}:{target}:ro" for place, target in _of_pip()]
