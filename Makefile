@@ -116,6 +116,7 @@ bench: $(VENV)/.core
 	$(BIN)/python -m tests.bench.replication
 	$(BIN)/python -m tests.bench.inside
 	$(BIN)/python -m tests.bench.testkit
+	$(BIN)/python -m tests.bench.embedded
 	$(BIN)/python -m tests.bench.client_send
 	$(BIN)/python -m tests.bench.client_consume
 

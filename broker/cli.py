@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 import click
 
 from skylarkmq.broker.base.logs import LogFormatOption, chosen_format, set_up_logs
+from skylarkmq.broker.base.process import loop_factory
 from skylarkmq.broker.config.config_file import (
     DEFAULT_ORIGIN,
     NAMESRV_ADDR_VARIABLE,
@@ -324,7 +325,7 @@ def _run(
     link: SupervisorLink | None = None,
 ) -> None:
     """Run to the end, on uvloop where it is installed, and end the process with the code."""
-    factory = _loop_factory() if use_uvloop else None
+    factory = loop_factory() if use_uvloop else None
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             code = runner.run(main)
@@ -336,14 +337,6 @@ def _run(
         _end(EXIT_FAILED, reason(error), link)
     if code:
         sys.exit(code)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def _end(code: int, why: str, link: SupervisorLink | None = None) -> NoReturn:

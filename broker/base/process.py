@@ -5,13 +5,14 @@ Each setting is a help, not a need: where the system refuses one, the daemon goe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -31,6 +32,15 @@ _MALLOC_SETTINGS: Final = (
 _TRIM_PAD: Final = 16 << 20
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Sending makes no cycles: collections are rare, and leave out what the start has made."""
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes an event loop of uvloop, None where uvloop is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def raise_file_limit() -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, T
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
+from skylarkmq.embedded import Settings
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
 from skylarkmq.testing.accounts import Account, write_accounts
@@ -28,7 +29,7 @@ from skylarkmq.testing.clock import OwnTimers, VirtualClock
 from skylarkmq.testing.disk import TestFiles
 from skylarkmq.testing.faults import Faults
 from skylarkmq.testing.folder import StoreFolder
-from skylarkmq.testing.profiles import Settings, broker_config, profile_row
+from skylarkmq.testing.profiles import broker_config, profile_row
 from skylarkmq.testing.wire import WireFaults
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from skylarkmq.embedded import Settings
     from skylarkmq.testing.accounts import Account
     from skylarkmq.testing.broker import RunningBroker
-    from skylarkmq.testing.profiles import Settings
     from skylarkmq.testing.threaded import SyncBroker
 
 MARKER: Final = "skylarkmq"

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from skylarkmq.broker.config.config_file import PROFILES, Profile, Sources, load_broker_config
+from skylarkmq.broker.config.config_file import PROFILES, Profile
 from skylarkmq.broker.config.settings import BrokerConfig
-
-Settings = Mapping[str, str | int | bool]
+from skylarkmq.embedded import Settings, configuration
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def broker_config(
     Raises:
         ConfigError: a key that is not known, with the nearest one, or a value it does not take.
     """
-    keys: dict[str, str | int | bool] = {
+    keys: Settings = {
         **_EVERYWHERE,
         **profile_row(profile).keys,
         "storePathRootDir": str(root),
@@ -81,9 +80,4 @@ def broker_config(
         "namesrvListenPort": ports[1],
         **settings,
     }
-    lines = [f"{key}={_text(value)}" for key, value in keys.items()]
-    return load_broker_config(Sources(None, {}, lines, root, "")).config
-
-
-def _text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return configuration(root, keys)

@@ -12,8 +12,6 @@ does to its own thread.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import threading
 from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -22,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.common.clock import Clock
+from skylarkmq.embedded import Settings
+from skylarkmq.loop_thread import LoopThread
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing.accounts import Account
 from skylarkmq.testing.broker import QUEUE_COUNT, RunningBroker, run_broker
 from skylarkmq.testing.faults import Faults
-from skylarkmq.testing.profiles import Settings
 
 if TYPE_CHECKING:
     from skylarkmq.client import Credentials
@@ -125,35 +124,17 @@ def run_broker_in_thread(
     accounts: Sequence[Account] | None = None,
 ) -> Generator[RunningBroker]:
     """Run a broker in a loop and a thread of its own; arguments and errors of `run_broker`."""
-    started: concurrent.futures.Future[RunningBroker] = concurrent.futures.Future()
-    stopping: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-    async def serve() -> None:
-        async with run_broker(
-            profile, store, port, clock, settings=settings, accounts=accounts
-        ) as broker:
-            started.set_result(broker)
-            await asyncio.wrap_future(stopping)
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if started.done():
-                failed.append(error)
-            else:
-                started.set_exception(error)
-
-    failed: list[BaseException] = []
-    thread = threading.Thread(target=run, name=THREAD_NAME, daemon=True)
+    thread = LoopThread(
+        lambda: run_broker(profile, store, port, clock, settings=settings, accounts=accounts),
+        THREAD_NAME,
+    )
     thread.start()
     try:
-        yield started.result()
+        yield thread.started.result()
     finally:
-        stopping.set_result(None)
+        thread.stop()
         thread.join()
-    if failed:
-        raise failed[0]
+    thread.ended.result()
 
 
 @contextmanager

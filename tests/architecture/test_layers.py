@@ -43,7 +43,7 @@ OURS = {
     "tools": {"tools", "client", "store", *BASE},
     "integrations": {"integrations", "client", *BASE},
     **{name: {"spark"} for name in FOUND_BY_SPARK},
-    ROOTS_FOLDER: {*PACKAGES, "cli", "testing"},
+    ROOTS_FOLDER: {*PACKAGES, "cli", "embedded", "loop_thread", "testing"},
 }
 LIBRARIES = {
     "kernel": set(),
