@@ -140,7 +140,7 @@ async def test_a_store_that_fails_raises_in_the_application(tmp_path: Path) -> N
     assert task.cancelling() == 0
     assert not threads()
     async with Broker(tmp_path) as broker:
-        assert (await bodies(broker.namesrv_addr))[0] == b"kept"
+        assert b"kept" in await bodies(broker.namesrv_addr)
 
 
 def test_a_store_that_fails_is_told_at_the_block_s_end(tmp_path: Path) -> None:
