@@ -47,8 +47,7 @@ def status(session: Session, watch: Watch) -> None:
     """Show every name server and every broker process, slaves too, as it answers now."""
 
     def show(found: ClusterStatus, output: Output) -> None:
-        fields: dict[str, Any] = found.to_json()
-        processes = [_process(each, one) for each in found.brokers for one in each.replicas]
+        fields = status_json(found)
         sets = [
             {"broker": each.name, **one.failover.to_json()}
             for each in found.brokers
@@ -57,15 +56,22 @@ def status(session: Session, watch: Watch) -> None:
         ]
         parts: Parts = {
             "Name servers": (fields["name_servers"], SERVERS),
-            "Brokers": (processes, PROCESSES),
+            "Brokers": (fields["brokers"], PROCESSES),
             "Replicas that elect their master": (sets, SETS),
         }
-        output.parts({"name_servers": fields["name_servers"], "brokers": processes}, parts)
+        output.parts(fields, parts)
 
     async def work(admin: Admin) -> None:
         await watch.look(session, admin.cluster_status, show)
 
     session.administer(work, open_ended=watch.open_ended)
+
+
+def status_json(found: ClusterStatus) -> dict[str, Any]:
+    """Return name servers and broker processes as programs get them."""
+    servers: Any = found.to_json()["name_servers"]
+    processes = [_process(each, one) for each in found.brokers for one in each.replicas]
+    return {"name_servers": servers, "brokers": processes}
 
 
 def _process(broker: BrokerStatus, one: ReplicaStatus) -> Row:

@@ -31,7 +31,7 @@ from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
-from skylarkmq.tools.output import Columns, ProgressBar, as_json, moment
+from skylarkmq.tools.output import Columns, ProgressBar, Report, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, removed
 from skylarkmq.tools.showing import body_option, brief, show_message
 
@@ -77,12 +77,12 @@ def list_letters(
     async def work(client: Client) -> None:
         async with session.looking(client) as admin:
             rows: list[dict[str, Any]] = []
-            async for letter in _letters(client, admin, group, since, until):
+            async for letter in letters_of(client, admin, group, since, until):
                 rows.append(letter.to_json(form))
                 if len(rows) == limit:
                     break
             if not rows:
-                await _require_group(admin, group)
+                await require_group(admin, group)
         none = f"{group} has no dead letters"
         session.output.rows(rows, LIST_COLUMNS, none=none, fits=True)
 
@@ -157,19 +157,21 @@ def redrive(
             ) as kept:
                 if again:
                     kept.done.clear()
-                run = _Redrive(
+                run = Redrive(
                     admin, kept, services_of(client).clock, group, target,
                     rate=rate, resend_unknown=resend_unknown, dry_run=change.dry_run,
                 )  # fmt: skip
-                letters = await run.count(_letters(client, admin, group, since, until), limit)
+                letters = await run.count(letters_of(client, admin, group, since, until), limit)
                 if not letters:
-                    await _require_group(admin, group)
+                    await require_group(admin, group)
                     click.echo(f"{group} has no dead letter to send", err=True)
                 where = f"the group {group}" if target == "group" else "their first topics"
                 what = f"send {letters} dead letters of {group} to {where}"
                 if letters and (change.dry_run or change.allowed(what)):
                     try:
-                        await run.run(_letters(client, admin, group, since, until), letters)
+                        scan = letters_of(client, admin, group, since, until)
+                        with ProgressBar() as progress:
+                            await run.run(scan, letters, progress)
                     except asyncio.CancelledError:  # interrupted, it says what it did until then
                         run.report(session, path)
                         raise
@@ -202,20 +204,20 @@ def export(
         count = 0
         with ProgressBar() as progress, _opened(file) as stream:
             async with Admin(client=client, timeout=session.timeout) as admin:
-                scan = _letters(client, admin, group, since, until)
+                scan = letters_of(client, admin, group, since, until)
                 async for letter in scan:
                     stream.write(as_json(letter.to_json(form), indent=None) + "\n")
                     count += 1
                     progress("export", scan.progress.scanned, scan.progress.total)
                 if not count:
-                    await _require_group(admin, group)
+                    await require_group(admin, group)
         click.echo(f"{count} dead letters written", err=True)
         return 0 if count else NOT_FOUND
 
     session.run(work)
 
 
-class _Redrive:
+class Redrive:
     """One run over a group's letters, and what came of it."""
 
     def __init__(
@@ -254,27 +256,26 @@ class _Redrive:
                 self._counts["sent_before"] += 1
         return count
 
-    async def run(self, scan: MessageScan, count: int) -> None:
+    async def run(self, scan: MessageScan, count: int, report: Report) -> None:
         """Redrive so many letters, in their order; a dry run looks for copies and sends none.
 
         Raises:
             OSError: the ledger cannot be written; nothing is sent after that.
         """
         number = 0
-        with ProgressBar() as progress:
-            async for letter in scan:
-                key = LetterKey.of(letter)
-                if key in self._ledger.done:
-                    continue
-                try:
-                    if not await self._is_there(letter, key):
-                        await self._send(letter, key)
-                except RocketMQError as error:
-                    self._add(letter, "failed", "", str(error))
-                number += 1
-                progress("redrive", number, count)
-                if number >= count:
-                    return
+        async for letter in scan:
+            key = LetterKey.of(letter)
+            if key in self._ledger.done:
+                continue
+            try:
+                if not await self._is_there(letter, key):
+                    await self._send(letter, key)
+            except RocketMQError as error:
+                self._add(letter, "failed", "", str(error))
+            number += 1
+            report("redrive", number, count)
+            if number >= count:
+                return
 
     async def _is_there(self, letter: StoredMessage, key: LetterKey) -> bool:
         """Look for the copy of a letter that an earlier run may have sent; True: do not send it."""
@@ -332,8 +333,7 @@ class _Redrive:
             session.output.rows(self._shown, OUTCOME_COLUMNS)
             session.output.one({**counts, "ledger": str(path)})
         else:
-            about = {"dry_run": self._dry_run, "ledger": str(path), "outcomes": self._shown}
-            session.output.one({**counts, **about})
+            session.output.one(self.to_json(path))
         if counts["unknown"]:
             click.echo(
                 f"{counts['unknown']} letters are unknown: their copies are stored, or not. The "
@@ -342,12 +342,19 @@ class _Redrive:
             )
         return FAILED if counts["failed"] or counts["unknown"] else 0
 
+    def to_json(self, path: Path) -> dict[str, Any]:
+        """Return what came of it as programs get it: counts, and the letters that stand out."""
+        counts = {name: self._counts[name] for name in OUTCOMES}
+        about = {"dry_run": self._dry_run, "ledger": str(path), "outcomes": self._shown}
+        return {**counts, **about}
 
-def _letters(client: Client, admin: Admin, group: str, since: Time, until: Time) -> MessageScan:
+
+def letters_of(client: Client, admin: Admin, group: str, since: Time, until: Time) -> MessageScan:
+    """Return a scan of a group's dead letters that were given up in this time."""
     return admin.dead_letters(group, start=instant(since, client), stop=instant(until, client))
 
 
-async def _require_group(admin: Admin, group: str) -> None:
+async def require_group(admin: Admin, group: str) -> None:
     """Raise NotFound where no letters are found, as there is no such group: its name is wrong."""
     with contextlib.suppress(BrokerError):  # the account may not ask
         await admin.describe_group(group)

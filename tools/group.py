@@ -22,7 +22,16 @@ from skylarkmq.tools.connection import (
     targeted,
 )
 from skylarkmq.tools.moments import Moment, now
-from skylarkmq.tools.output import Columns, Output, Parts, ProgressBar, Row, moment, version_text
+from skylarkmq.tools.output import (
+    Columns,
+    Output,
+    Parts,
+    ProgressBar,
+    Report,
+    Row,
+    moment,
+    version_text,
+)
 from skylarkmq.tools.running import EXIT_CODES, removed
 from skylarkmq.tools.watching import Watch, watched
 
@@ -141,8 +150,12 @@ def lag(session: Session, watch: Watch, group: str | None, topic: str | None) ->
         output.rows(rows, TOTALS, none="no groups")
 
     async def work(admin: Admin) -> None:
+        async def ask_all() -> list[Row]:
+            with ProgressBar() as bar:
+                return await all_lags(admin, bar)
+
         if group is None:
-            await watch.look(session, lambda: _all_lags(admin), show_all)
+            await watch.look(session, ask_all, show_all)
             return
         name = group
         await watch.look(session, lambda: admin.progress(name, topic), show_one)
@@ -150,19 +163,19 @@ def lag(session: Session, watch: Watch, group: str | None, topic: str | None) ->
     session.look(work, open_ended=watch.open_ended)
 
 
-async def _all_lags(admin: Admin) -> list[Row]:
+async def all_lags(admin: Admin, report: Report) -> list[Row]:
+    """Return members, lag and rate of each group, the one that lags most first."""
     names = await admin.list_groups()
     rows: list[Row] = []
-    with ProgressBar() as bar:
-        for count, name in enumerate(names, 1):
-            try:
-                told = await admin.progress(name)
-            except NotFound:  # deleted meanwhile
-                continue
-            count_of_members = len((await admin.consumers(name)).members)
-            tps = round(told.tps, 2)
-            rows.append({"group": name, "members": count_of_members, "lag": told.lag, "tps": tps})
-            bar("groups", count, len(names))
+    for count, name in enumerate(names, 1):
+        try:
+            told = await admin.progress(name)
+        except NotFound:  # deleted meanwhile
+            continue
+        count_of_members = len((await admin.consumers(name)).members)
+        tps = round(told.tps, 2)
+        rows.append({"group": name, "members": count_of_members, "lag": told.lag, "tps": tps})
+        report("groups", count, len(names))
     return sorted(rows, key=lambda row: (-row["lag"], row["group"]))
 
 
@@ -172,8 +185,15 @@ async def _all_lags(admin: Admin) -> list[Row]:
 def _target(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> To | timedelta | None:
-    if text is None:
-        return None
+    return None if text is None else target_of(text)
+
+
+def target_of(text: str) -> To | timedelta:
+    """Return where a group is to go: a time, how long ago it was, or an end.
+
+    Raises:
+        click.BadParameter: it is none of them.
+    """
     if text in ENDS:
         return ENDS[text]
     try:
@@ -210,9 +230,8 @@ def reset(
         raise click.UsageError("give one of --to and --offset")
 
     async def work(client: Client) -> None:
-        when = now(client).replace(microsecond=0) - to if isinstance(to, timedelta) else to
-        place = _place(when) if when is not None else f"offset {offset}"
-        what = f"move the group {group} in the topic {topic} to {place}"
+        when = None if to is None else pinned(to, client)
+        what = reset_text(group, topic, when, offset)
         async with Admin(client=client, timeout=session.timeout) as admin:
             await _moved(
                 session, change, what,
@@ -256,10 +275,16 @@ def seek(
     )  # fmt: skip
 
 
-def _place(to: To) -> str:
-    if isinstance(to, datetime):
-        return to.isoformat()
-    return "its first messages" if to == "begin" else "its end"
+def pinned(to: To | timedelta, client: Client) -> To:
+    """Return where a group is to go, with a time of day in place of how long ago it was."""
+    return now(client).replace(microsecond=0) - to if isinstance(to, timedelta) else to
+
+
+def reset_text(group: str, topic: str, when: To | None, offset: int | None) -> str:
+    """Return what a reset does, in words."""
+    ends = {"begin": "its first messages", "end": "its end", None: f"offset {offset}"}
+    place = when.isoformat() if isinstance(when, datetime) else ends[when]
+    return f"move the group {group} in the topic {topic} to {place}"
 
 
 def _move(
@@ -283,15 +308,21 @@ async def _moved(
     """Show the plan, ask, move, and show what became of it."""
 
     def show(result: OffsetReset) -> None:
-        rows = [{**each.to_json(), "moved": each.moved} for each in result.queues]
-        fields = {**result.to_json(), "queues": rows}
-        session.output.parts(fields, {f"{result.group} in {result.topic}": (rows, RESETS)})
+        fields = reset_json(result)
+        title = f"{result.group} in {result.topic}"
+        session.output.parts(fields, {title: (fields["queues"], RESETS)})
 
     asks = not change.yes and not change.dry_run
     if change.dry_run or (asks and session.output.is_table):
         show(await reset_offset(True))
     if change.allowed(what):
         show(await reset_offset(False))
+
+
+def reset_json(result: OffsetReset) -> dict[str, Any]:
+    """Return from where to where each queue goes, as programs get it."""
+    rows = [{**each.to_json(), "moved": each.moved} for each in result.queues]
+    return {**result.to_json(), "queues": rows}
 
 
 @group.command("clone", epilog=EXIT_CODES)
@@ -376,14 +407,20 @@ def create(
         return
 
     async def work(admin: Admin) -> None:
-        await admin.create_group(
-            group, cluster=where.cluster, brokers=where.brokers, exist_ok=exist_ok, **settings
-        )
-        made = [each.broker for each in (await admin.describe_group(group)).settings]
-        fields = {"action": "created", "group": group, "brokers": made}
-        session.output.done(fields, f"group {group} is on {', '.join(made)}")
+        fields = await make_group(
+            admin, group, cluster=where.cluster, brokers=where.brokers, exist_ok=exist_ok,
+            **settings,
+        )  # fmt: skip
+        session.output.done(fields, f"group {group} is on {', '.join(fields['brokers'])}")
 
     session.administer(work)
+
+
+async def make_group(admin: Admin, group: str, **settings: Any) -> dict[str, Any]:
+    """Create a group, and return what programs get."""
+    await admin.create_group(group, **settings)
+    made = [each.broker for each in (await admin.describe_group(group)).settings]
+    return {"action": "created", "group": group, "brokers": made}
 
 
 @group.command("update", epilog=EXIT_CODES)

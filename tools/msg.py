@@ -160,14 +160,24 @@ def resend(
         async with Admin(client=client, timeout=session.timeout) as admin:
             message = await find(admin, msg_id, topic)
         to = target or message.origin_topic
-        what = f"send a copy of {msg_id} ({len(message.body)} bytes) to {to}"
-        if not change.allowed(what):
-            return
-        async with Producer(client=client, send_timeout=session.timeout) as producer:
-            result = await producer.send(message_to_send(to, message.to_json("base64")))
-        session.output.one({**result_row(result), "copy_of": message.msg_id})
+        if change.allowed(resend_text(message, msg_id, to)):
+            session.output.one(await send_copy(session, client, message, to))
 
     session.run(work)
+
+
+def resend_text(message: StoredMessage, msg_id: str, to: str) -> str:
+    """Return what sending a copy does, in words."""
+    return f"send a copy of {msg_id} ({len(message.body)} bytes) to {to}"
+
+
+async def send_copy(
+    session: Session, client: Client, message: StoredMessage, to: str
+) -> dict[str, Any]:
+    """Send a copy of a message to a topic, and return what programs get."""
+    async with Producer(client=client, send_timeout=session.timeout) as producer:
+        result = await producer.send(message_to_send(to, message.to_json("base64")))
+    return {**result_row(result), "copy_of": message.msg_id}
 
 
 async def find(admin: Admin, msg_id: str, topic: str | None) -> StoredMessage:

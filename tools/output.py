@@ -26,6 +26,8 @@ Columns = Mapping[str, str | Callable[[Row], Any]]
 """Of a table: heading -> the row's key, or what makes the cell from the row."""
 Parts = Mapping[str, tuple[Iterable[Row], Columns | None]]
 """Title -> the rows of a table, and its columns."""
+Report = Callable[[str, int, int], None]
+"""Hears how far work is: what is done, how much of it, of how much."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024

@@ -128,9 +128,13 @@ def fail(error: Exception | str, code: int) -> int:
 
     A server may have written the text: its control characters do not reach the terminal.
     """
-    text = _CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error))
-    click.echo(f"error: {visible(text)}", err=True)
+    click.echo(f"error: {error_text(error)}", err=True)
     return code
+
+
+def error_text(error: Exception | str) -> str:
+    """Return an error in one line, with commands where its cure names calls."""
+    return visible(_CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error)))
 
 
 def removed(group: click.Group, name: str, instead: str) -> None:

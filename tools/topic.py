@@ -92,13 +92,8 @@ def describe(session: Session, topic: str) -> None:
     """Show a topic: its settings on each broker, its queues, the groups that consume it."""
 
     async def work(admin: Admin) -> None:
-        found = await admin.describe_topic(topic)
-        fields: dict[str, Any] = {**found.to_json(), "message_count": found.message_count}
-        windows = await admin.deduplication_windows(topic)
-        for row in fields["settings"]:
-            window = windows.get(row["broker"])
-            row["deduplication"] = None if window is None else window._asdict()
-        groups = [{"group": name} for name in found.groups]
+        fields = await described(admin, topic)
+        groups = [{"group": name} for name in fields["groups"]]
         session.output.parts(
             fields,
             {
@@ -109,6 +104,17 @@ def describe(session: Session, topic: str) -> None:
         )
 
     session.look(work)
+
+
+async def described(admin: Admin, topic: str) -> dict[str, Any]:
+    """Return a topic as programs get it: settings with deduplication windows, queues, groups."""
+    found = await admin.describe_topic(topic)
+    fields: dict[str, Any] = {**found.to_json(), "message_count": found.message_count}
+    windows = await admin.deduplication_windows(topic)
+    for row in fields["settings"]:
+        window = windows.get(row["broker"])
+        row["deduplication"] = None if window is None else window._asdict()
+    return fields
 
 
 @topic.command("groups", epilog=EXIT_CODES)
@@ -209,7 +215,8 @@ def create(
         return
 
     async def work(admin: Admin) -> None:
-        await admin.create_topic(
+        fields = await make_topic(
+            admin,
             topic,
             queues=queues,
             read_queues=read_queues,
@@ -221,12 +228,16 @@ def create(
             brokers=where.brokers,
             exist_ok=exist_ok,
         )
-        made = (await admin.topic_route(topic)).settings
-        brokers = [each.broker for each in made]
-        fields = {"action": "created", "topic": topic, "brokers": brokers}
-        session.output.done(fields, f"topic {topic} is on {', '.join(brokers)}")
+        session.output.done(fields, f"topic {topic} is on {', '.join(fields['brokers'])}")
 
     session.administer(work)
+
+
+async def make_topic(admin: Admin, topic: str, **settings: Any) -> dict[str, Any]:
+    """Create a topic, and return what programs get."""
+    await admin.create_topic(topic, **settings)
+    made = (await admin.topic_route(topic)).settings
+    return {"action": "created", "topic": topic, "brokers": [each.broker for each in made]}
 
 
 @topic.command("update", epilog=EXIT_CODES)

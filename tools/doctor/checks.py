@@ -33,9 +33,8 @@ from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import ASKED_AT_ONCE, Session
 from skylarkmq.tools.doctor.findings import CRITICAL_KINDS, Finding, Severity
 from skylarkmq.tools.local.addresses import is_loopback
+from skylarkmq.tools.output import Report
 
-Report = Callable[[str, int, int], None]
-"""What is done, how much of it, of how much."""
 DIAL_S: Final = 3.0
 DISK_CRITICAL: Final = 0.9
 SLOW_MS: Final = 100

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, Literal, get_args
 
 import click
 
@@ -13,12 +13,13 @@ from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.doctor.checks import Examination, not_looked_at
 from skylarkmq.tools.doctor.findings import ORDER, Finding
 from skylarkmq.tools.doctor.limits import limits
-from skylarkmq.tools.output import ProgressBar
+from skylarkmq.tools.output import ProgressBar, Report
 from skylarkmq.tools.running import EXIT_CODES
 
-LOOKS: Final = (
-    "replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups", "limits",
-)  # fmt: skip
+Look = Literal[
+    "replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups", "limits"
+]
+LOOKS: Final[tuple[Look, ...]] = get_args(Look)
 ONE_IS_ENOUGH: Final = {
     "broker_unreachable": "address_unreachable",
     "disk_nearly_full": "disk_full",
@@ -45,26 +46,38 @@ def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], ske
 
     async def work(client: Client) -> int:
         with ProgressBar() as progress:
-            async with session.looking(client) as admin:
-                look = Examination(session, client, admin, skew, progress)
-                found = [
-                    finding
-                    for name in LOOKS
-                    if name in wanted
-                    for finding in await _found(look, name)
-                ]
-        told = [one.cause for one in found if one.kind == "not_looked_at"]
-        found += [
-            not_looked_at(one.broker, str(one))
-            for one in session.output.unanswered.values()
-            if not any(str(one.error) in cause for cause in told)
-        ]
-        found = [one for one in _without_repeats(found) if one.kind not in ignore]
-        found.sort(key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))
+            findings = await examined(session, client, wanted, skew, progress)
+        found = [one for one in findings if one.kind not in ignore]
         _print(session, wanted, found)
         return 1 if found else 0
 
     session.run(work)
+
+
+async def examined(
+    session: Session, client: Client, wanted: Collection[str], skew: float, report: Report
+) -> list[Finding]:
+    """Return what these of the LOOKS find, the worst first."""
+    async with session.looking(client) as admin:
+        look = Examination(session, client, admin, skew, report)
+        found = [
+            finding for name in LOOKS if name in wanted for finding in await _found(look, name)
+        ]
+    told = [one.cause for one in found if one.kind == "not_looked_at"]
+    found += [
+        not_looked_at(one.broker, str(one))
+        for one in session.output.unanswered.values()
+        if not any(str(one.error) in cause for cause in told)
+    ]
+    order = ORDER.index
+    return sorted(
+        _without_repeats(found), key=lambda one: (order(one.severity), one.kind, one.subject)
+    )
+
+
+def findings_json(wanted: Collection[str], found: list[Finding]) -> dict[str, Any]:
+    """Return findings as programs get them."""
+    return {"looked_at": [*wanted], "findings": [one.to_json() for one in found]}
 
 
 async def _found(look: Examination, name: str) -> list[Finding]:
@@ -99,8 +112,7 @@ def _without_repeats(found: list[Finding]) -> list[Finding]:
 
 def _print(session: Session, wanted: tuple[str, ...], found: list[Finding]) -> None:
     if not session.output.is_table:
-        findings = [one.to_json() for one in found]
-        session.output.one({"looked_at": [*wanted], "findings": findings})
+        session.output.one(findings_json(wanted, found))
         return
     for one in found:
         mark = click.style(one.severity, fg="red" if one.severity == "critical" else "yellow")

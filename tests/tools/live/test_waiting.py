@@ -125,7 +125,7 @@ def test_an_export_that_gets_no_answer(
     def ask(*_: object) -> None:
         raise RequestTimeout("no answer in time")
 
-    monkeypatch.setattr(dlq, "_letters", ask)
+    monkeypatch.setattr(dlq, "letters_of", ask)
     path = tmp_path / "letters.ndjson"
     path.write_text("before")
     said = shell("dlq", "export", "billing", str(path), code=UNREACHABLE)
