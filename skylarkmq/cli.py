@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "drain": ("skylarkmq.tools.drain", "drain", "Move clients away before a broker is stopped."),
     "health": ("skylarkmq.tools.health", "health", "Say whether a broker is ready for clients."),
     "console": ("skylarkmq.tools.console.cli", "console", "Show a cluster as web pages."),
+    "mcp": ("skylarkmq.tools.mcp.cli", "mcp", "Let an agent look at a cluster."),
     "store": ("skylarkmq.tools.store.cli", "store", "Look at, check, repair and copy stores."),
     "context": (
         "skylarkmq.tools.local.context",
@@ -86,7 +87,7 @@ REMOVED: Final = {
 # Heading of the help -> its commands, in the order shown; those that are not in COMMANDS are left
 # out, and what no heading has comes last.
 SECTIONS: Final = {
-    "Servers": ("serve", "broker", "namesrv", "console"),
+    "Servers": ("serve", "broker", "namesrv", "console", "mcp"),
     "Messages": ("send", "consume", "tail", "peek", "request", "msg", "delay", "tx", "dlq"),
     "Administration": ("topic", "group", "client", "cluster", "config", "acl"),
     "Diagnosis": ("health", "drain", "doctor"),

@@ -48,6 +48,7 @@ NOT_RUN: Final = {
     "systemctl ": "needs systemd; tests/deploy/test_systemd.py checks the unit",
     "skylarkmq drain && systemctl ": "needs systemd; the page has the command itself",
     "time seq ": "a pipe of the shell; tests/tools/live/test_interrupted.py sends lines",
+    "skylarkmq mcp": "speaks to an agent; tests/tools/mcp/test_over_stdio.py runs it",
     "skylarkmq serve --brokers 2": "tests/broker/fleet and tests/tools/console/test_cli.py run it",
     "skylarkmq broker --brokers N": "shows that the option exists; N stands for a number",
     "skylarkmq cluster failover ": "needs replicas; tests/tools/admin/test_who_leads.py runs it",

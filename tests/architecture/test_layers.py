@@ -111,6 +111,7 @@ ALLOWED = {
         for library, files in CONSOLE.items()
         for file in files
     },
+    ("tools/mcp/server.py", "mcp"): "the tools for agents; the extra `mcp`",
     ("client/observe/otel.py", "opentelemetry"): "optional; the extra `otel`",
     ("client/config.py", "opentelemetry"): "the type of a setting alone; the extra `otel`",
     ("client/instance.py", "opentelemetry"): "its types alone; the extra `otel`",
