@@ -18,6 +18,7 @@ from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
 
@@ -82,7 +83,7 @@ class Client(Started):
             function; for containers, NAT and tunnels.
         metrics: the registry of prometheus-client for this client's metrics.
         tracer_provider: makes OpenTelemetry spans of sends, receives and handlers; needs
-            `pip install 'skylarkmq[otel]'`.
+            the extra `otel`.
         network, clock, random: taken from the system unless a test hands them in.
     """
 
@@ -200,8 +201,9 @@ def _hooks_of(
         try:
             from skylarkmq.client.observe.otel import OpenTelemetryHook
         except ImportError as error:
-            hint = "pip install 'skylarkmq[otel]'"
-            raise NotSupported("tracer_provider needs opentelemetry-api", hint=hint) from error
+            raise NotSupported(
+                "tracer_provider needs opentelemetry-api", hint=how_to_install("otel")
+            ) from error
 
         hooks.append(OpenTelemetryHook(services, tracer_provider))
     return hooks

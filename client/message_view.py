@@ -53,8 +53,8 @@ class MessageView:
 
         Raises:
             UnreadableBody: it cannot be opened, or opens to more than 16 MiB.
-            ProtocolError: the library for its format is not installed here
-                (`pip install 'skylarkmq[compression]'`).
+            ProtocolError: the library for its format is not installed here; it comes with the
+                extra `compression`.
         """
         if self._body is None:
             message = self._message

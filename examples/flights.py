@@ -46,6 +46,7 @@ from skylarkmq.client import (
     RocketMQError,
     StartFrom,
 )
+from skylarkmq.common.extras import how_to_install
 
 TOPIC: Final = "flights"
 GROUP: Final = "flights-demo"
@@ -98,7 +99,7 @@ def data_of(package: str, name: str) -> Path:
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise click.ClickException(f"{package} is missing: pip install 'skylarkmq[demo]'")
+        raise click.ClickException(f"{package} is missing: {how_to_install('demo')}")
     return Path(spec.submodule_search_locations[0]) / "data" / name
 
 

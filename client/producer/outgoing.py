@@ -12,6 +12,7 @@ from typing import Final
 from skylarkmq.client.errors import IllegalState, MessageTooLarge, NotSupported
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.wire.api_send import SendRequest
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.protocol.batch import BatchItem, encode_batch
 from skylarkmq.protocol.compression import (
     CompressionKind,
@@ -57,7 +58,7 @@ def require_compression(name: str) -> None:
     except CompressionUnavailableError as error:
         raise NotSupported(
             f"compression {name!r} needs a library that is not installed",
-            hint=f"pip install 'skylarkmq[{error.extra}]'",
+            hint=how_to_install(error.extra),
         ) from error
 
 

@@ -5,7 +5,7 @@
 #
 # It listens on the loopback address only. PORT (7077) is the master's, WEB_PORT (8080) its page's;
 # CORES (1) and MEMORY (1g) are each worker's; WORK (./var/spark) keeps the executors' folders;
-# PYTHON is one that has skylarkmq[spark] installed.
+# PYTHON is one that has the extra spark installed.
 set -euo pipefail
 
 workers=${1:-2}

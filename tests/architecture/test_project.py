@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+from skylarkmq.common import extras
 from tests.architecture.sources import (
     FOUND_BY_SPARK,
     PACKAGES,
@@ -75,9 +76,37 @@ def test_the_head_of_the_makefile_tells_every_command() -> None:
 
 
 def test_extras_that_make_installs_exist() -> None:
-    extras = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
+    known = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
     used = set(re.findall(r"\$\(VENV\)/\.([a-z]+)$", read("Makefile"), re.MULTILINE))
-    assert used - {"core"} <= extras
+    assert used - {"core"} <= known
+
+
+def test_the_page_about_installing_names_every_extra() -> None:
+    known = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
+    table, _, rest = read("docs/start/install.md").partition("## Extras")[2].partition("\nFor work")
+    told = re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE) + re.findall(r"`([a-z]+)`", rest)
+    assert sorted(told) == sorted(known)
+
+
+def test_one_place_says_where_an_extra_comes_from() -> None:
+    """By its name alone pip finds it in an index, if one has it; else it finds somebody else's."""
+    by_name = re.compile(r"pip install [^`|\n]*(?<![\w/.-])skylarkmq(?![\w/.-])|'skylarkmq\[")
+    found = {
+        name
+        for name in kept_files()
+        if name.endswith((".py", ".md", ".yaml", ".sh", ".toml", "Dockerfile"))
+        and not name.startswith(("tests/", "CHANGELOG"))
+        and by_name.search(read(name))
+    }
+    assert found - {"common/extras.py"} == set() or extras.IS_ON_INDEX
+    assert "common/extras.py" in found
+
+
+@pytest.mark.parametrize("is_on_index", [False, True])
+def test_the_release_turns_one_setting(is_on_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "IS_ON_INDEX", is_on_index)
+    assert ("'skylarkmq[grpc]'" in extras.how_to_install("grpc")) == is_on_index
+    assert ("'.[grpc]' in the source's folder" in extras.how_to_install("grpc")) != is_on_index
 
 
 def test_no_text_names_one_person_s_machine() -> None:

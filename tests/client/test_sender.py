@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.instance import services_of
 from skylarkmq.client.observe.hooks import ClientHook, SendContext
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.protocol.codes import MQVersion, RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.support import Setting
@@ -240,7 +242,7 @@ def test_a_compression_without_its_library_says_what_to_install(
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(NotSupported, match=r"pip install 'skylarkmq\[compression\]'"):
+    with pytest.raises(NotSupported, match=re.escape(how_to_install("compression"))):
         Producer(namesrv_addr="nowhere:1", compression=kind)
     with pytest.raises(ValueError, match="zlib, lz4, zstd"):
         Producer(namesrv_addr="nowhere:1", compression="rar")  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 import pyspark_skylarkmq
 import pyspark_skylarkmq_commitlog
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.spark import requirements, session
 
 PACKAGES = {"skylarkmq": pyspark_skylarkmq, "skylarkmq-commitlog": pyspark_skylarkmq_commitlog}
@@ -47,7 +48,7 @@ def test_too_old_a_package_is_refused_when_used_only(
     with pytest.raises(requirements.MissingRequirementError) as caught:
         session.load_source("skylarkmq")
     assert f"{package} 4.1.4 is too old" in str(caught.value)
-    assert "pip install 'skylarkmq[spark]'" in str(caught.value)
+    assert how_to_install("spark") in str(caught.value)
     source = pickle.loads(cloudpickle.dumps(pyspark_skylarkmq.DefaultSource))
     assert source.name() == "skylarkmq"
     with pytest.raises(RuntimeError, match=f"cannot be used: {package} 4.1.4 is too old"):

@@ -19,11 +19,12 @@ import click
 
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.instance import Client
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.console.settings import DEFAULT_HOST, DEFAULT_PORT, Settings
 from skylarkmq.tools.local.addresses import is_loopback
 
-MISSING: Final = "the console needs its libraries: pip install 'skylarkmq[console]'"
+MISSING: Final = f"the console needs its libraries: {how_to_install('console')}"
 
 
 class Place(click.ParamType[tuple[str, int]]):

@@ -9,11 +9,12 @@ from typing import Final
 
 import click
 
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.mcp.changing import CHANGING
 from skylarkmq.tools.running import FAILED, fail, run
 
-MISSING: Final = "the tools for agents need their library: pip install 'skylarkmq[mcp]'"
+MISSING: Final = f"the tools for agents need their library: {how_to_install('mcp')}"
 BY_HAND: Final = (
     "an agent starts this command and speaks the Model Context Protocol to it over standard input; "
     "Ctrl-C ends it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from skylarkmq.broker.grpc.calls import SERVICE
 from skylarkmq.broker.net.addresses import bind, port_of
 from skylarkmq.broker.start.banner import banner, ready_fields
 from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.access.test_control import ACCOUNTS
@@ -90,7 +92,7 @@ async def test_without_its_library_the_start_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(needs, "_is_installed", lambda name: name != "google.protobuf")
     config = broker_config(tmp_path, grpc_listen_port=0)
-    with pytest.raises(ConfigError, match=r"protobuf: pip install 'skylarkmq\[grpc\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"protobuf: {how_to_install('grpc')}")):
         await BrokerController(config).start()
 
 

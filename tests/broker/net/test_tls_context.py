@@ -28,6 +28,7 @@ from skylarkmq.broker.net.tls_context import (
     server_contexts,
 )
 from skylarkmq.common.config_fields import ConfigError
+from skylarkmq.common.extras import how_to_install
 from tests.broker.net.tls_rig import Client, Rig
 from tests.support.certificates import Authority
 from tests.support.manual_clock import ManualClock
@@ -205,7 +206,7 @@ def test_test_mode_without_its_library(
     worker.step()
     contexts.want(lambda: calls.append(2))
     assert calls == [1, 2] and contexts.current is None
-    assert "pip install 'skylarkmq[tls]'" in contexts.failure
+    assert how_to_install("tls") in contexts.failure
     assert caplog.text.count("pip install") == 1
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylarkmq.common.extras import how_to_install
 from skylarkmq.protocol.compression import CompressionKind, compress, compression_flags
 from skylarkmq.spark.typed.decoding import BodyDecoder
 from skylarkmq.spark.typed.topic_schema import TopicSchema
@@ -57,9 +58,8 @@ def test_bodies_that_it_left_as_they_are_stored(monkeypatch: pytest.MonkeyPatch)
     )
     assert found.value.null_count == 5
     missing, short, wrong, unknown, damaged = found.quarantine.to_pylist()
-    assert missing == (
-        "ZSTD bodies need a library that is not here: pip install 'skylarkmq[compression]'"
-    )
+    cure = how_to_install("compression")
+    assert missing == f"ZSTD bodies need a library that is not here: {cure}"
     assert "compressed body is cut" in short
     assert "zlib body is damaged" in wrong
     assert "no compression format has number 7" in unknown
