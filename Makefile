@@ -24,6 +24,8 @@
 #   make mutants   192 lines of the product are written wrong, one at a time: which does no test see?
 #   make spark-oldest  the tests of the Spark connector on the oldest PySpark it works with
 #   make wheel     source distribution and wheel into ./dist, each installed elsewhere and tried
+#   make release   what is published: the same for each Python that is here, with a bill of materials,
+#                  the changes and checksums; ARGS=--rehearse before all is ready
 #   make docs      the documentation with the API pages as one site, in ./var/docs
 #
 # Measure
@@ -54,7 +56,7 @@ ELSEWHERE := not spark and not interop and not image and not fault and not fault
 # Tests start hundreds of processes: without bytecode each would compile the product again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run help test test-slow test-pure test-spark test-busy nightly faults failover mutants check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop image-test wheel docs docs-reference schema boards clean
+.PHONY: run help test test-slow test-pure test-spark test-busy nightly faults failover mutants check demo pipeline-demo places-demo bench bench-store bench-broker bench-peers bench-failover bench-spark spark-oldest interop image-test wheel release docs docs-reference schema boards clean
 
 run: $(VENV)/.core
 	exec $(BIN)/skylarkmq serve --dev $(ARGS)
@@ -147,7 +149,10 @@ spark-oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest -m 'not interop and not soak' tests/spark $(ARGS)
 
 wheel: $(VENV)/.wheel
-	tests/wheel.sh $(BIN)
+	$(BIN)/python -m tests.release --wheel
+
+release: $(VENV)/.wheel
+	$(BIN)/python -m tests.release $(ARGS)
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs var/docs $(ARGS)

@@ -2,8 +2,8 @@
 
     python -m tests.installed compiled|python
 
-It needs the package alone, and runs in a folder that has `tests/` and not the sources: `make wheel`
-and cibuildwheel make one.
+It needs the package alone, and runs in a folder that has `tests/` and not the sources: `make
+release` and cibuildwheel make one.
 """
 
 from __future__ import annotations

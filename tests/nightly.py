@@ -62,7 +62,7 @@ PARTS: Final = (
     Part("image-test", 20),
     Part("spark-oldest", 60, "-rs"),
     Part("mutants", 150),
-    Part("wheel", 30),
+    Part("release", 60, "--rehearse"),
     Part("docs", 20),
 )
 
