@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -142,6 +143,9 @@ def describe(wheel: Path, python: Path, folder: Path) -> None:
     form = ("--output-reproducible", "--pyproject", ROOT / "pyproject.toml")
     bill = DIST / f"skylarkmq-{__version__}.cdx.json"
     run(BIN / "cyclonedx-py", "environment", *form, "-o", bill, inside)
+    fields = json.loads(bill.read_text("utf-8"))
+    fields["metadata"]["component"]["version"] = __version__  # which pyproject.toml does not have
+    bill.write_text(json.dumps(fields, indent=2), "utf-8")
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     changes = changes_of(changelog, __version__) or changes_of(changelog, "Unreleased") or ""
     (DIST / f"skylarkmq-{__version__}.changes.md").write_text(f"{changes}\n", "utf-8")
