@@ -26,6 +26,8 @@ FORBIDDEN: Final = ("\0", NAME_SEPARATOR, PROPERTY_SEPARATOR)
 MAX_PROPERTIES_SIZE: Final = 32767
 """Bytes of the encoded text: its length is a signed 16-bit field of the record."""
 
+PRIORITY_MAX: Final = 2**31 - 1
+
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 WAIT: Final = "WAIT"
@@ -69,6 +71,7 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"  # 5.x, by the broker: the due time in forc
 TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"  # 5.x, by the broker: when it began to wait, ms
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"  # 5.x, by the broker: when it was delivered, ms
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"  # 5.x, by the broker: how often it was stored again
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"  # 5.4: 0 or more, the highest goes first
 STORE_AGAIN: Final = "STORE_AGAIN"  # ours: "true" where a deduplication window is not to look
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
@@ -144,6 +147,7 @@ RESERVED_NAMES_5: Final = RESERVED_NAMES | {
     DLQ_ORIGIN_TOPIC,
     DLQ_ORIGIN_MESSAGE_ID,
     CRC32,
+    PRIORITY,
 }
 """The same for clients of RocketMQ 5's gRPC protocol.
 
@@ -183,6 +187,19 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def parse_priority(text: str) -> int:
+    """Return the priority that the value of PRIORITY says.
+
+    Raises:
+        ValueError: it is no number from 0 to 2,147,483,647.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= len(str(PRIORITY_MAX)):
+        priority = int(text)
+        if priority <= PRIORITY_MAX:
+            return priority
+    raise ValueError(f"a priority is a number from 0 to {PRIORITY_MAX}, not {text[:32]!a}")
 
 
 def tag_in(text: str) -> str | None:

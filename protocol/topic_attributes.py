@@ -10,7 +10,8 @@ refused, as by RocketMQ 5's brokers; 4.9's pass over the text.
 
 RocketMQ 5's that count here:
 
-    message.type   what clients of RocketMQ 5 may send: NORMAL, FIFO, DELAY, TRANSACTION, MIXED
+    message.type   what clients of RocketMQ 5 may send: NORMAL, FIFO, DELAY, TRANSACTION, each of
+                   these (MIXED), or PRIORITY, which also says that a queue is a level of priority
 
 Ours, both or neither:
 
@@ -30,9 +31,11 @@ from typing import Final, Literal, NamedTuple
 DEDUPLICATION_SECONDS: Final = "skylarkmq.deduplication.seconds"
 DEDUPLICATION_KEYS: Final = "skylarkmq.deduplication.keys"
 MESSAGE_TYPE: Final = "message.type"
-MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
+MessageType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"]
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 ANY_MESSAGE_TYPE: Final = "MIXED"
+PRIORITY_TYPE: Final = "PRIORITY"
+"""Not part of MIXED: where queues are no levels, a priority would say nothing."""
 _NAMES: Final = frozenset({DEDUPLICATION_SECONDS, DEDUPLICATION_KEYS, MESSAGE_TYPE})
 SECONDS_MAX: Final = 7 * 86_400
 KEYS_MAX: Final = 10_000_000
@@ -80,22 +83,27 @@ def changed_attributes(current: Mapping[str, str], changes: str) -> dict[str, st
             )
     deduplication_of(attributes)
     kind = attributes.get(MESSAGE_TYPE, ANY_MESSAGE_TYPE)
-    if kind not in (*MESSAGE_TYPES, ANY_MESSAGE_TYPE, "UNSPECIFIED"):
+    if kind not in (*MESSAGE_TYPES, ANY_MESSAGE_TYPE, PRIORITY_TYPE, "UNSPECIFIED"):
         raise WrongAttributeError(
-            f"{MESSAGE_TYPE}={kind[:32]!a}: one of {', '.join(MESSAGE_TYPES)} and "
-            f"{ANY_MESSAGE_TYPE} is allowed"
+            f"{MESSAGE_TYPE}={kind[:32]!a}: one of {', '.join(MESSAGE_TYPES)}, "
+            f"{ANY_MESSAGE_TYPE} and {PRIORITY_TYPE} is allowed"
         )
     return attributes
 
 
 def message_types_of(attributes: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the types that clients of RocketMQ 5 may send to a topic, of MESSAGE_TYPES.
+    """Return the types that clients of RocketMQ 5 may send to a topic.
 
     Unlike RocketMQ, where a topic that names none takes normal messages alone, it takes all of
     them: a topic of a 4.9 broker may hold anything.
     """
     kind = attributes.get(MESSAGE_TYPE)
-    return (kind,) if kind in MESSAGE_TYPES else MESSAGE_TYPES
+    return (kind,) if kind in (*MESSAGE_TYPES, PRIORITY_TYPE) else MESSAGE_TYPES
+
+
+def has_priorities(attributes: Mapping[str, str]) -> bool:
+    """Return whether a topic's queues are levels of priority, the last one the highest."""
+    return attributes.get(MESSAGE_TYPE) == PRIORITY_TYPE
 
 
 def message_type_change(kind: MessageType) -> str:

@@ -22,7 +22,7 @@ from skylarkmq.protocol.frame import SerializeType
 OTHER: Final = "__other__"
 SERIES_LIMIT: Final = 10_000
 
-MESSAGE_TYPES: Final = ("normal", "delay", "transaction")
+MESSAGE_TYPES: Final = ("normal", "delay", "transaction", "priority")
 PROTOCOL_ERROR_KINDS: Final = (
     "bad_length",
     "bad_header",

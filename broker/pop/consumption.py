@@ -56,6 +56,12 @@ class Source:
             queue.is_listed = True
             self.ready.append(queue)
 
+    def unlist(self, queue: PopQueue) -> None:
+        """Note that a queue is being looked at."""
+        if queue.is_listed:
+            queue.is_listed = False
+            self.ready.remove(queue)
+
 
 class PopGroup:
     """One consumer group.
@@ -115,11 +121,12 @@ class Consumption:
         attempts: attempt id -> the queues whose open batch it got.
         ended: the last receipts that were acknowledged.
         redelivered: messages that were handed out again, since the start.
+        levels: of priority, each a queue, the last one the highest; 0: the topic has none.
         checked: what the last check of topic and group has seen; another value: check again.
     """
 
-    __slots__ = ("attempts", "checked", "ended", "group", "has_retries", "line", "main",
-                 "redelivered", "retries", "topic", "turns")  # fmt: skip
+    __slots__ = ("attempts", "checked", "ended", "group", "has_retries", "levels", "line",
+                 "main", "redelivered", "retries", "topic", "turns")  # fmt: skip
 
     def __init__(self, group: PopGroup, topic: str) -> None:
         self.group = group
@@ -132,6 +139,7 @@ class Consumption:
         self.ended: deque[Receipt] = deque(maxlen=ENDED_MAX)
         self.turns = 0
         self.redelivered = 0
+        self.levels = 0
         self.checked: object = None
 
     def sources(self) -> list[Source]:

@@ -10,7 +10,8 @@ then the journal says where the copy lies, so that neither is lost, and none com
 that is refused is tried again every second, the original pins the group's offset meanwhile. Where
 no topic of retries can be made, or the copy has no room to name its topic, the message comes again
 in place. Copies are stored in batches, in
-the order in which messages were handed over.
+the order in which messages were handed over. A retry in a topic of type PRIORITY goes to the queue
+of the same number, its priority; its topic gets as many queues as the other one has.
 
 A copy keeps body, flags, properties, born data and store host. A retry gets 1ST_POP_TIME, and its
 topic as RETRY_TOPIC; a dead letter RETRY_TOPIC, ORIGIN_MESSAGE_ID and the topic and id that it came
@@ -28,6 +29,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
+
+import msgspec
 
 from skylarkmq.broker.base.waiting import put, records, result_of, synced
 from skylarkmq.broker.config.settings import READ_WRITE
@@ -238,14 +241,20 @@ class Moves:
                 move.answer(False)
                 continue
             target, delivery = move.target, move.delivery
-            if target not in self._topics.table:
+            count = 1 if delivery.to_dead_letters else max(1, _levels(delivery))
+            known = self._topics.get(target)
+            if known is None:
                 try:
-                    self._topics.create_in_send_back(target, 1, READ_WRITE)
+                    self._topics.create_in_send_back(target, count, READ_WRITE)
                 except RemoteProtocolError as error:
                     self._without_topic(move, error)
                     continue
                 is_fresh = True
                 log.info("topic %s made", target)
+            elif known.write_queue_nums < count:
+                grown = {"read_queue_nums": count, "write_queue_nums": count}
+                self._topics.update(msgspec.structs.replace(known, **grown))
+                is_fresh = True
             if not delivery.to_dead_letters:
                 self._read_retries(delivery)
             found.append(move)
@@ -339,7 +348,10 @@ class Moves:
             if self._retries == RETRY and find_property(text, _RETRY_TOPIC + b"\x01") is None:
                 return None
             text = _added(text, _FIRST_POP_TIME, b"%d" % self._clock.now_ms())
-        inner = copy_to(parked, move.target, 0, text)
+        level = 0
+        if not delivery.to_dead_letters:
+            level = min(delivery.queue.queue_id, max(1, _levels(delivery)) - 1)
+        inner = copy_to(parked, move.target, level, text)
         inner.reconsume_times = min(delivery.attempt, INT_MAX)
         return inner
 
@@ -391,6 +403,12 @@ class Moves:
                 why.status.value,
                 why.why,
             )
+
+
+def _levels(delivery: Delivery) -> int:
+    """Return how many levels of priority the topic of a message has."""
+    consumption = delivery.queue.source.group.consumptions.get(delivery.topic)
+    return 0 if consumption is None else consumption.levels
 
 
 def _added(text: bytes, name: bytes, value: bytes) -> bytes:

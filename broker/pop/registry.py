@@ -24,6 +24,7 @@ from skylarkmq.broker.requests.read_checks import check_read
 from skylarkmq.protocol.bodies.group import GroupRetryPolicy
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX, retry_topic
+from skylarkmq.protocol.topic_attributes import has_priorities
 from skylarkmq.store.pop.journal_records import Key
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class PopRegistry:
         """Have the queues and topics of retries that there are now."""
         config = self._topics.get(consumption.topic)
         if config is not None:
+            levels = config.read_queue_nums if has_priorities(config.attributes_map) else 0
+            consumption.levels = levels
             self.add_queues(consumption.main, config.read_queue_nums, from_min=from_min)
         for kind in (RETRY, PLUS_RETRY):
             name = pop_retry_topic(consumption.group.name, consumption.topic, kind)

@@ -4,6 +4,12 @@
     main         queues that may have something, each in its turn
     in place     what was given back, or came back in an ordered group, before what is new
 
+In a topic of type PRIORITY the queues are levels of priority, and those of its retries, too. A
+receive takes of the highest first, of one level the retries first, for they are older. It takes
+nothing of a level while a higher one has something that it may have: it ends where that must come
+from the disk, also for another receive. A level that has as much in flight as it may is passed
+over. Ordered groups take the queues in turn. Unlike RocketMQ, where all retries come last.
+
 A receive looks at a bounded number of units without finding anything; then other work of the loop
 comes first. What may have to come from the disk is left to the caller (`Take.cold`), unless there
 is something in hand.
@@ -56,16 +62,19 @@ class Taker:
         retries_first = not request.is_fifo and consumption.turns % RETRY_FIRST_EVERY == 0
         if retries_first:
             self._take_retries(take)
-        if not take.is_over:
+        if consumption.levels and not (request.is_fifo or take.is_over):
+            self._take_by_priority(take)
+        elif not take.is_over:
             self._take_source(consumption.main, take, request.queue_id)
         if not (request.is_fifo or retries_first or take.is_over):
             self._take_retries(take)
 
     def _take_retries(self, take: Take) -> None:
         group = take.consumption.group
-        for retries in take.consumption.retries.values():
-            if retries.ready and not take.is_over:
-                self._take_source(retries, take, -1)
+        if not take.consumption.levels:
+            for retries in take.consumption.retries.values():
+                if retries.ready and not take.is_over:
+                    self._take_source(retries, take, -1)
         parked = group.parked.get(take.consumption.topic)
         while parked and not take.is_over:
             self._deliverer.deliver_parked(parked, take)
@@ -87,6 +96,24 @@ class Taker:
                 source.list(queue)
             if take.is_over:
                 break
+
+    def _take_by_priority(self, take: Take) -> None:
+        consumption, only = take.consumption, take.request.queue_id
+        main = consumption.main.queues
+        queues = [queue for source in consumption.retries.values() for queue in source.queues]
+        queues += main if only < 0 else main[only : only + 1]
+        queues = [queue for queue in queues if queue.is_listed or queue.is_reading]
+        queues.sort(key=_level, reverse=True)
+        for queue in queues:
+            queue.source.unlist(queue)
+            if queue.is_reading:
+                return
+            self._take_queue(queue, take)
+            if self._arrivals.has_more(queue):
+                queue.source.list(queue)
+                return
+            if take.is_over:
+                return
 
     def _take_queue(self, queue: PopQueue, take: Take) -> None:
         if queue.is_reading:
@@ -176,3 +203,7 @@ class Taker:
             if rows:
                 took = Took(queue.key, queue.next_offset, UNKNOWN, tuple(rows), queue.attempt_id)
                 self._journal.note(took)
+
+
+def _level(queue: PopQueue) -> int:
+    return queue.queue_id

@@ -75,6 +75,7 @@ from skylarkmq.protocol.pop import (
     start_offset_info,
 )
 from skylarkmq.protocol.pop import RETRY as RETRY_MARK
+from skylarkmq.protocol.topic_attributes import has_priorities
 from skylarkmq.store.results import GetMessageResult
 
 OLD_RETRY_QUEUE: Final = 1 << 20
@@ -253,6 +254,8 @@ class PopMessageProcessor(Processor):
             raise _invalid(f"queueId[{header.queue_id}] is illegal, topic[{topic}]")
         if header.queue_id >= 0:
             queues = range(header.queue_id, header.queue_id + 1)
+        elif has_priorities(config.attributes_map):
+            queues = queues[::-1]
         body, left, rest = b"", header.max_msg_nums, 0
         for queue_id in queues:
             start = self._next_offset(group, topic, queue_id)

@@ -34,7 +34,7 @@ from skylarkmq.broker.net.connection import Connection
 from skylarkmq.broker.net.fast_failure import OVERLOAD, refusal
 from skylarkmq.broker.processor.recall import handle_of
 from skylarkmq.broker.processor.send_answers import Callback, SendAnswers
-from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy
+from skylarkmq.broker.processor.send_checks import SendChecks, Target, check_busy, level_of
 from skylarkmq.broker.processor.send_messages import (
     BatchHead,
     BatchPart,
@@ -64,6 +64,7 @@ from skylarkmq.protocol.properties import (
     find_property,
 )
 from skylarkmq.protocol.tags_code import cached_tags_code
+from skylarkmq.protocol.topic_attributes import has_priorities
 from skylarkmq.store.deduplication import digest_of
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
@@ -351,6 +352,7 @@ class SendProcessor:
             config is None
             or topic[0] == "%"
             or (config.order or config.topic_filter_type != "SINGLE_TAG")
+            or has_priorities(config.attributes_map)
             or topic in NOT_ALLOWED_SEND_TOPICS
             or not 0 <= queue_id < config.write_queue_nums
         ):
@@ -465,7 +467,8 @@ class SendProcessor:
             parked = self._stats.topic_in(target.topic, "transaction" if is_half else "delay")
             parked.add(record_size)
         else:
-            self._stats.topic_in(inner.topic).add(record_size)
+            message_type = "priority" if target.has_priorities else "normal"
+            self._stats.topic_in(inner.topic, message_type).add(record_size)
         if target.to_dlq:
             origin = self._checks.origin_of(inner.properties, header.topic)
             dead = self._stats.dead_letter(origin, header.topic[len(RETRY_GROUP_TOPIC_PREFIX) :])
@@ -489,8 +492,8 @@ class SendProcessor:
         parts = self._maker.batch_parts(body, head)
         queue = self._store.queues.open(target.topic, target.queue_id)
         self._batch.reserve(len(body) + len(parts) * head.extra_size)
-        if target.topic in self._deduplication.windows:
-            self._put_new_parts(connection, request, header, target, head, parts)
+        if target.has_priorities or target.topic in self._deduplication.windows:
+            self._put_each_part(connection, request, header, target, head, parts)
             return
         add, size_before = self._batch.add, self._batch.size
         offsets = [
@@ -507,7 +510,7 @@ class SendProcessor:
         self._note(connection, request, target, offsets, place, head.wait)
         self._open(target.topic, str(target.queue_id))
 
-    def _put_new_parts(
+    def _put_each_part(
         self,
         connection: Connection,
         request: RemotingCommand,
@@ -516,35 +519,43 @@ class SendProcessor:
         head: BatchHead,
         parts: list[BatchPart],
     ) -> None:
-        """Store those messages of a batch whose keys the topic's window does not know.
+        """Store the messages of a batch one by one.
 
-        Each id in the answer is that of the first copy of its message. The queue id is that of the
-        batch's first message; so is the queue offset, but -1 where the messages do not follow each
-        other in one queue.
+        Each goes to the queue of its priority, where the topic has those, unless its deduplication
+        window knows the key. Each id in the answer is that of the first copy of its message. The
+        queue id is that of the batch's first message; so is the queue offset, but -1 where the
+        messages do not follow each other in one queue.
         """
-        batch, queue = self._batch, self._store.queues.open(target.topic, target.queue_id)
-        window = self._windows[target.topic]
+        batch, topic = self._batch, target.topic
+        queue = self._store.queues.open(topic, target.queue_id)
+        window = self._windows.get(topic)
+        queue_ids = [target.queue_id] * len(parts)
+        if target.has_priorities:
+            queue_ids = [level_of(properties, target.config) for _, properties, _, _ in parts]
         now_ms, size_before, added = batch.store_timestamp, batch.size, 0
         offsets: list[int] = []
         places: list[tuple[int, int]] = []
-        for body, properties, flag, tags_code in parts:
-            digest = digest_of(properties)
-            first = None if digest is None else window.look(digest, now_ms)
+        for queue_id, (body, properties, flag, tags_code) in zip(queue_ids, parts, strict=True):
+            digest = None if window is None else digest_of(properties)
+            first = None if window is None or digest is None else window.look(digest, now_ms)
             if first is None:
+                if queue_id != queue.queue_id:
+                    queue = self._store.queues.open(topic, queue_id)
                 physical_offset = batch.add(
                     queue, body, properties, header.born_timestamp, connection.host_bytes,
                     self.store_host, tags_code, flag, head.sys_flag, header.reconsume_times,
                 )  # fmt: skip
                 added += 1
-                here = target.queue_id, queue.next_offset - 1
-                if digest is not None:
+                here = queue_id, queue.next_offset - 1
+                if window is not None and digest is not None:
                     window.note(digest, now_ms, *here, physical_offset)
             else:
                 physical_offset, here = first.physical_offset, (first.queue_id, first.queue_offset)
             offsets.append(physical_offset)
             places.append(here)
         if added:
-            self._stats.topic_in(target.topic).add(batch.size - size_before, added)
+            message_type = "priority" if target.has_priorities else "normal"
+            self._stats.topic_in(topic, message_type).add(batch.size - size_before, added)
         queue_id, queue_offset = places[0]
         if places != [(queue_id, queue_offset + number) for number in range(len(places))]:
             queue_offset = -1

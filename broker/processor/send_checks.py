@@ -1,5 +1,11 @@
 """What is checked before a message is stored, for all paths that store one.
 
+In a topic of type PRIORITY a queue is a level: a message goes to the queue of its priority, or to
+the last one if that is beyond it, whatever queue was asked for.
+
+Unlike RocketMQ, where a message without a priority goes to the queue that was asked for, whose
+level may be any; here it has the lowest one. A delayed or transactional message keeps its priority.
+
 Source: apache/rocketmq@rocketmq-all-4.9.8 broker/.../processor/AbstractSendMessageProcessor.java
 (msgCheck), SendMessageProcessor.java (handleRetryAndDLQ)
 """
@@ -12,6 +18,7 @@ from dataclasses import dataclass
 from skylarkmq.broker.config.settings import READ_WRITE, BrokerConfig
 from skylarkmq.broker.groups.subscription_group import SubscriptionGroupManager
 from skylarkmq.broker.topics.topic_config import TopicConfigManager
+from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import MQVersion, ResponseCode
@@ -25,11 +32,13 @@ from skylarkmq.protocol.flags import (
     validate_topic,
 )
 from skylarkmq.protocol.headers.send import SendMessageRequestHeader
-from skylarkmq.protocol.properties import RETRY_TOPIC, find_property
+from skylarkmq.protocol.properties import find_property
+from skylarkmq.protocol.topic_attributes import has_priorities
 from skylarkmq.store.message_store import MessageStore
 
 DLQ_QUEUE_NUMS = 1
-_ORIGIN = RETRY_TOPIC.encode() + b"\x01"
+_ORIGIN = names.RETRY_TOPIC.encode() + b"\x01"
+_PRIORITY = names.PRIORITY.encode() + b"\x01"
 
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
@@ -51,6 +60,7 @@ class Target:
     config: TopicConfig
     fresh: bool  # the topic was made for this message
     to_dlq: bool = False
+    has_priorities: bool = False  # the queue is that of the message's priority
 
 
 class SendChecks:
@@ -92,7 +102,14 @@ class SendChecks:
                 f"the broker[{self._config.broker_name}] sending message is forbidden",
             )
         queue_id = header.queue_id
+        if has_priorities(config.attributes_map):
+            queue_id = level_of((header.properties or "").encode(errors="replace"), config)
+            return Target(topic, queue_id, config, fresh, has_priorities=True)
         if queue_id < 0:  # any
+            if names.PRIORITY in (header.properties or ""):  # so our SDK asks for it
+                raise _illegal(
+                    f"topic {topic} has no priorities: create it with --message-type PRIORITY"
+                )
             queue_id = self._rng.randrange(max(1, config.write_queue_nums))
         elif queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise RemoteProtocolError(
@@ -149,6 +166,26 @@ class SendChecks:
         named = find_property(properties, _ORIGIN)
         topic = (named or b"").decode("utf-8", "replace")
         return topic if topic in self._topics.table else retry_topic
+
+
+def level_of(properties: bytes, config: TopicConfig) -> int:
+    """Return the queue of a message in a topic of type PRIORITY.
+
+    Raises:
+        RemoteProtocolError: MESSAGE_ILLEGAL, its priority is none.
+    """
+    text = find_property(properties, _PRIORITY)
+    if text is None:
+        return 0
+    try:
+        priority = names.parse_priority(text.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise _illegal(str(error)) from error
+    return min(priority, max(config.write_queue_nums, 1) - 1)
+
+
+def _illegal(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(ResponseCode.MESSAGE_ILLEGAL, why)
 
 
 def attempts_of(

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from skylarkmq.broker.base.stats import BrokerStats
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.groups.client_calls import ClientCalls
@@ -115,11 +117,14 @@ class GroupRig(StoreRig):
         self.offsets.load()
         return self
 
-    def topic(self, name: str, queues: int = 4, perm: int = 6) -> None:
-        """Make a topic, durable."""
-        self.topics.update(
-            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+    def topic(self, name: str, queues: int = 4, perm: int = 6, kind: str = "") -> None:
+        """Make a topic, durable; `kind` is its type of messages."""
+        config = TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
         )
+        if kind:
+            config = msgspec.structs.replace(config, attributes={"message.type": kind})
+        self.topics.update(config)
         self.workers.run_all()
 
 

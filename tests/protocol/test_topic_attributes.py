@@ -8,6 +8,7 @@ from skylarkmq.protocol.topic_attributes import (
     MESSAGE_TYPES,
     WrongAttributeError,
     changed_attributes,
+    has_priorities,
     message_types_of,
 )
 
@@ -36,3 +37,12 @@ def test_a_name_that_is_not_known_is_refused() -> None:
 def test_a_type_that_is_none_is_refused() -> None:
     with pytest.raises(WrongAttributeError, match=r"message\.type='fifo'"):
         changed_attributes({}, "+message.type=fifo")
+
+
+def test_priorities_are_for_topics_that_name_them_alone() -> None:
+    attributes = changed_attributes({}, "+message.type=PRIORITY")
+    assert message_types_of(attributes) == ("PRIORITY",)
+    assert has_priorities(attributes)
+    for other in ({}, {"message.type": "MIXED"}, {"message.type": "FIFO"}):
+        assert "PRIORITY" not in message_types_of(other)
+        assert not has_priorities(other)

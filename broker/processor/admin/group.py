@@ -101,8 +101,8 @@ class AdminGroupProcessor(Processor):
         check_group(group.group_name)
         if unknown := decode_body(_Attributes, call.request.body).attributes:
             raise refused(
-                f"attributes {shown(', '.join(unknown))}: a group has none here; lite topics and "
-                "priorities, of RocketMQ 5.4, are not built"
+                f"attributes {shown(', '.join(unknown))}: a group has none here; lite topics, of "
+                "RocketMQ 5.5, are not built, and every receive goes by priority"
             )
         if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
             raise refused(

@@ -8,6 +8,7 @@ no sooner than its time    what is in hand is handed out to nobody else
 the attempts are counted   one more for each delivery that was not given back
 the mark passes nothing    the group's offset is not above a message of its queue that is
                            neither acknowledged nor copied to the retries
+the highest first          with priorities nobody gets a message while a higher one is there
 in order                   an ordered group gets a queue's messages in their order, and none
                            while an earlier one is in somebody's hand
 """
@@ -45,10 +46,13 @@ class Known:
 class Client:
     """Does things and checks what comes of them."""
 
-    def __init__(self, rig: PopRig, seed: int, *, is_fifo: bool) -> None:
+    def __init__(
+        self, rig: PopRig, seed: int, *, is_fifo: bool, has_priorities: bool = False
+    ) -> None:
         self.rig = rig
         self.rng = random.Random(seed)
         self.is_fifo = is_fifo
+        self.has_priorities = has_priorities
         self.known: dict[bytes, Known] = {}
         self.stale: list[Receipt] = []
         self.attempts = 0
@@ -74,12 +78,31 @@ class Client:
 
     async def _receive(self, count: int) -> list[Popped]:
         self.attempts += 1
-        return await self.rig.receive(
+        there = self.there()
+        popped = await self.rig.receive(
             count,
             is_fifo=self.is_fifo,
             attempt_id=f"a{self.attempts}",
             invisible_ms=INVISIBLE_S * 1000,
         )
+        if self.has_priorities:
+            self.check_priorities([self.known[message_of(one).body] for one in popped], there)
+        return popped
+
+    def there(self) -> list[Known]:
+        """What the next receive may have for certain."""
+        now = self.rig.clock.monotonic()
+        return [
+            known
+            for known in self.known.values()
+            if not known.is_done and now > known.until_s + SLACK_S
+        ]
+
+    def check_priorities(self, popped: list[Known], there: list[Known]) -> None:
+        levels = [known.queue_id for known in popped]
+        assert levels == sorted(levels, reverse=True), "the highest first"
+        left = [known.queue_id for known in there if known not in popped]
+        assert not levels or not left or max(left) <= levels[-1], "a higher one waits"
 
     def got(self, popped: list[Popped]) -> None:
         now = self.rig.clock.monotonic()
@@ -207,11 +230,13 @@ class Client:
         assert not any(found.rows for found in state.keys.values())
 
 
-async def run(seed: int, steps: int, *, is_fifo: bool) -> None:
+async def run(seed: int, steps: int, *, is_fifo: bool, has_priorities: bool = False) -> None:
     """Let a client do so many things."""
     rig = PopRig().start(queues=QUEUES, retry_max_times=1000)
+    if has_priorities:
+        rig.topic(TOPIC, QUEUES, kind="PRIORITY")
     rig.group(retry_max_times=1000, consume_message_orderly=is_fifo)
-    client = Client(rig, seed, is_fifo=is_fifo)
+    client = Client(rig, seed, is_fifo=is_fifo, has_priorities=has_priorities)
     for _ in range(steps):
         await client.step()
     await client.finish()

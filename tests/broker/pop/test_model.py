@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skylarkmq.broker.pop import settlement
+from skylarkmq.broker.pop import moves, settlement
 from skylarkmq.broker.pop.consumption import Consumption
 from skylarkmq.broker.pop.deliveries import Delivery, PopQueue
 from skylarkmq.broker.pop.delivering import Deliverer
@@ -27,6 +27,11 @@ STEPS = 80
 @pytest.mark.parametrize("is_fifo", [False, True], ids=["ordinary", "ordered"])
 async def test_nothing_is_lost_nothing_comes_back(seed: int, is_fifo: bool) -> None:
     await run(seed, STEPS, is_fifo=is_fifo)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_the_highest_priority_goes_first(seed: int) -> None:
+    await run(seed, STEPS, is_fifo=False, has_priorities=True)
 
 
 def _mark_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -115,6 +120,30 @@ def _taken_twice(patch: pytest.MonkeyPatch) -> None:
             queue.next_offset -= 1
 
     patch.setattr(Deliverer, "deliver_new", deliver_twice)
+
+
+def _in_turn(patch: pytest.MonkeyPatch) -> None:
+    def take(it: Any, take: Any) -> None:
+        it._take_source(take.consumption.main, take, -1)
+
+    patch.setattr(Taker, "_take_by_priority", take)
+
+
+def _retries_last(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(moves, "_levels", lambda _: 0)
+
+
+@pytest.mark.parametrize("take_away", [_in_turn, _retries_last])
+async def test_the_model_notices_who_goes_first(
+    take_away: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            await run(seed, STEPS, is_fifo=False, has_priorities=True)
+        except AssertionError:
+            return
+    pytest.fail("nobody noticed")
 
 
 @pytest.mark.parametrize(
