@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import suppress
 from typing import Final, Protocol
 
 from skylarkmq.protocol import properties as names
@@ -26,7 +27,7 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX, MessageSysFlag
 from skylarkmq.protocol.host_address import unpack_host
 from skylarkmq.protocol.message_id import offset_message_id
-from skylarkmq.protocol.properties import decode_properties
+from skylarkmq.protocol.properties import decode_properties, parse_priority
 from skylarkmq.protocol.record import split_records
 from skylarkmq.protocol.v5.schema_pb2 import (
     DELAY,
@@ -35,6 +36,7 @@ from skylarkmq.protocol.v5.schema_pb2 import (
     IDENTITY,
     MD5,
     NORMAL,
+    PRIORITY,
     TRANSACTION,
     Encoding,
     Message,
@@ -143,6 +145,12 @@ def _fill_from_properties(system: SystemProperties, properties: dict[str, str]) 
         _set_delivery_time(system, get(names.TIMER_DELIVER_MS) or get(names.TIMER_OUT_MS) or "")
     else:
         system.message_type = NORMAL if message_group is None else FIFO
+    priority = get(names.PRIORITY)
+    if priority is not None:
+        with suppress(ValueError):  # a 4.x producer may say anything, elsewhere than in such topics
+            system.priority = parse_priority(priority)
+            if system.message_type == NORMAL:
+                system.message_type = PRIORITY
     trace_context = get(names.TRACE_CONTEXT)
     if trace_context is not None:
         system.trace_context = trace_context

@@ -3,7 +3,8 @@ push consumer is to receive from (QueryAssignment).
 
     queues        those with an id below both counts may be read and written; the rest of the larger
                   count follows
-    types         what the topic's attribute `message.type` says; all without it
+    types         what the topic's attribute `message.type` says; without it all but PRIORITY; all
+                  where other brokers alone have the topic, for they check it
     endpoints     of this broker's queues see `endpoints.py`, of other brokers' `other_brokers.py`;
                   with grpcProxyMode=CLUSTER this broker's for all
     assignments   of an orderly group each queue; of others one for each broker, with the id -1,
@@ -36,7 +37,7 @@ from skylarkmq.protocol.flags import (
     is_readable,
     is_writeable,
 )
-from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES, message_types_of
+from skylarkmq.protocol.topic_attributes import message_types_of
 from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 
@@ -46,6 +47,7 @@ _TYPES: Final = {
     "FIFO": schema_pb2.FIFO,
     "DELAY": schema_pb2.DELAY,
     "TRANSACTION": schema_pb2.TRANSACTION,
+    "PRIORITY": schema_pb2.PRIORITY,
 }
 ClientView = Callable[[TopicConfig], TopicConfig]
 Others = Callable[[str], Awaitable[list[OtherBroker]]]
@@ -200,7 +202,7 @@ class RouteRpcs(RpcHandlers):
 
     def _types(self, topic: str) -> list[schema_pb2.MessageType]:
         config = self._topics.get(topic)
-        kinds = MESSAGE_TYPES if config is None else message_types_of(config.attributes_map)
+        kinds = _TYPES if config is None else message_types_of(config.attributes_map)
         return [_TYPES[kind] for kind in kinds]
 
 

@@ -12,10 +12,11 @@
     recovery of a transaction after an hour       BAD_REQUEST
     message group: blank, 64 bytes, control
       characters                                  ILLEGAL_MESSAGE_GROUP
+    priority below 0                              BAD_REQUEST
     the topic takes no messages of the type       MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 The type is what the message says and carries: a transaction, else one with a delivery time, else
-one with a message group, else normal.
+one with a message group, else one with a priority, else normal.
 
     stored                           from
     UNIQ_KEY                         message id
@@ -24,15 +25,17 @@ one with a message group, else normal.
     CHECK_IMMUNITY_TIME_IN_SECONDS   of a transaction: when its producer is asked first
     TIMER_DELIVER_MS                 delivery time
     __SHARDINGKEY                    message group
+    _SYS_MSG_PRIORITY_               priority
     __BORNHOST                       born host, where the producer says one
     TRACE_CONTEXT                    trace context
 
 A body that is packed with gzip is stored as it was before: consumers of the remoting protocol take
 what is compressed for zlib. One in zlib's format stays.
 
-Unlike RocketMQ, where a delivery time is at most a day away, a message id with control characters
-adds properties of its own, and a message can name its group and its delay among the user's
-properties as well. It also stores the producer's host, time and group with every message.
+Unlike RocketMQ, where a delivery time is at most a day away, a message group, a delivery time or a
+transaction takes the priority away, a message id with control characters adds properties of its
+own, and a message can name its group and its delay among the user's properties as well. It also
+stores the producer's host, time and group with every message.
 Source: apache/rocketmq@rocketmq-all-5.3.3 proxy/.../grpc/v2/producer/SendMessageActivity.java,
 proxy/.../grpc/v2/common/GrpcValidator.java, proxy/.../common/ProxyConfig.java (limits),
 common/.../attribute/TopicMessageType.java (parseFromMessageProperty)
@@ -52,7 +55,7 @@ from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.compression import looks_compressed
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.properties import KEY_SEPARATOR, RESERVED_NAMES_5, encode_properties
-from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
+from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES, PRIORITY_TYPE
 from skylarkmq.protocol.v5.codes import Code
 from skylarkmq.protocol.v5.schema_pb2 import (
     GZIP,
@@ -84,7 +87,7 @@ _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 class Checked(NamedTuple):
     """A sound message, as it is stored."""
 
-    kind: str  # of MESSAGE_TYPES
+    kind: str  # of MESSAGE_TYPES, or PRIORITY_TYPE
     message_id: str
     group: str  # empty without one
     deliver_ms: int  # 0 without a delivery time
@@ -94,8 +97,8 @@ class Checked(NamedTuple):
     properties: str  # encoded
 
 
-_LATER_FIELDS: Final = {21: "lite_topic", 22: "priority"}
-"""Of SystemProperties, since RocketMQ 5.4; the schema here has them not."""
+_LITE_TOPIC: Final = 21
+"""A field of SystemProperties, since RocketMQ 5.5; the schema here does not have it."""
 
 
 def later_fields(message: SystemProperties | ChangeInvisibleDurationRequest) -> dict[int, Any]:
@@ -104,15 +107,17 @@ def later_fields(message: SystemProperties | ChangeInvisibleDurationRequest) -> 
 
 
 def _check_type(system: SystemProperties) -> None:
-    """Refuse a lite message and a priority: stored as a normal one, it would not be what it is."""
-    named = [_LATER_FIELDS.get(number, "") for number in later_fields(system)]
-    named += [{LITE: "type LITE", PRIORITY: "type PRIORITY"}.get(system.message_type, "")]
-    if any(named):
-        raise RpcRefused(
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"the message has {' and '.join(filter(None, named))}: lite topics and priorities, of "
-            "RocketMQ 5.4, are not built here",
-        )
+    """Refuse what would not be what it is, stored as a normal message."""
+    why = ""
+    if system.HasField("priority"):  # it goes before a lite topic
+        if system.priority < 0:
+            raise RpcRefused(Code.BAD_REQUEST, f"the priority is {system.priority}, below 0")
+    elif system.message_type == LITE or _LITE_TOPIC in later_fields(system):
+        why = "is a lite one: lite topics, of RocketMQ 5.5, are not built here"
+    elif system.message_type == PRIORITY:
+        why = "is of type PRIORITY and has no priority: give it one, from 0 on"
+    if why:
+        raise RpcRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"the message {why}")
 
 
 class MessageRules:
@@ -129,7 +134,7 @@ class MessageRules:
         """Return what is stored of a message.
 
         Args:
-            types: what the topic takes, of MESSAGE_TYPES.
+            types: what the topic takes.
 
         Raises:
             RpcRefused: the first thing that is wrong.
@@ -162,6 +167,14 @@ class MessageRules:
             stored[names.SHARDING_KEY] = _group(group)
         if kind == NORMAL_TYPE and (deliver_ms or group):
             kind = DELAY_TYPE if deliver_ms else FIFO_TYPE
+        if system.HasField("priority"):
+            if kind != NORMAL_TYPE:
+                raise RpcRefused(
+                    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                    f"the message has a priority, and is of type {kind}: only one of them goes",
+                )
+            kind = PRIORITY_TYPE
+            stored[names.PRIORITY] = str(system.priority)
         if kind not in types:
             raise RpcRefused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,

@@ -25,11 +25,11 @@ DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(
     b'q.v5.FilterTypeR\x04type\x12\x1e\n\nexpression\x18\x02 \x01(\tR\nexpression"R\n\x06Dige'
     b"st\x12,\n\x04type\x18\x01 \x01(\x0e2\x18.skylarkmq.v5.DigestTypeR\x04type\x12\x1a\n\x08"
     b'checksum\x18\x02 \x01(\tR\x08checksum"F\n\x0fDeadLetterQueue\x12\x14\n\x05topic\x18\x01'
-    b' \x01(\tR\x05topic\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId"\xfa\x08\n\x10Syst'
-    b"emProperties\x12\x15\n\x03tag\x18\x01 \x01(\tH\x00R\x03tag\x88\x01\x01\x12\x12\n\x04key"
-    b"s\x18\x02 \x03(\tR\x04keys\x12\x1d\n\nmessage_id\x18\x03 \x01(\tR\tmessageId\x125\n\x0b"
-    b"body_digest\x18\x04 \x01(\x0b2\x14.skylarkmq.v5.DigestR\nbodyDigest\x12;\n\rbody_encodi"
-    b"ng\x18\x05 \x01(\x0e2\x16.skylarkmq.v5.EncodingR\x0cbodyEncoding\x12<\n\x0cmessage_type"
+    b' \x01(\tR\x05topic\x12\x1d\n\nmessage_id\x18\x02 \x01(\tR\tmessageId"\xa8\t\n\x10System'
+    b"Properties\x12\x15\n\x03tag\x18\x01 \x01(\tH\x00R\x03tag\x88\x01\x01\x12\x12\n\x04keys"
+    b"\x18\x02 \x03(\tR\x04keys\x12\x1d\n\nmessage_id\x18\x03 \x01(\tR\tmessageId\x125\n\x0bb"
+    b"ody_digest\x18\x04 \x01(\x0b2\x14.skylarkmq.v5.DigestR\nbodyDigest\x12;\n\rbody_encodin"
+    b"g\x18\x05 \x01(\x0e2\x16.skylarkmq.v5.EncodingR\x0cbodyEncoding\x12<\n\x0cmessage_type"
     b"\x18\x06 \x01(\x0e2\x19.skylarkmq.v5.MessageTypeR\x0bmessageType\x12A\n\x0eborn_timesta"
     b"mp\x18\x07 \x01(\x0b2\x1a.google.protobuf.TimestampR\rbornTimestamp\x12\x1b\n\tborn_hos"
     b"t\x18\x08 \x01(\tR\x08bornHost\x12C\n\x0fstore_timestamp\x18\t \x01(\x0b2\x1a.google.pr"
@@ -43,22 +43,23 @@ DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(
     b"\x0cmessageGroup\x88\x01\x01\x12(\n\rtrace_context\x18\x12 \x01(\tH\x05R\x0ctraceContex"
     b"t\x88\x01\x01\x12n\n&orphaned_transaction_recovery_duration\x18\x13 \x01(\x0b2\x19.goog"
     b"le.protobuf.DurationR#orphanedTransactionRecoveryDuration\x12I\n\x11dead_letter_queue"
-    b"\x18\x14 \x01(\x0b2\x1d.skylarkmq.v5.DeadLetterQueueR\x0fdeadLetterQueueB\x06\n\x04_tag"
-    b"B\x11\n\x0f_receipt_handleB\x0f\n\r_queue_offsetB\x13\n\x11_delivery_attemptB\x10\n\x0e"
-    b'_message_groupB\x10\n\x0e_trace_context"\xaf\x02\n\x07Message\x12,\n\x05topic\x18\x01 '
-    b"\x01(\x0b2\x16.skylarkmq.v5.ResourceR\x05topic\x12R\n\x0fuser_properties\x18\x02 \x03("
-    b"\x0b2).skylarkmq.v5.Message.UserPropertiesEntryR\x0euserProperties\x12K\n\x11system_pro"
-    b"perties\x18\x03 \x01(\x0b2\x1e.skylarkmq.v5.SystemPropertiesR\x10systemProperties\x12"
-    b"\x12\n\x04body\x18\x04 \x01(\x0cR\x04body\x1aA\n\x13UserPropertiesEntry\x12\x10\n\x03ke"
-    b'y\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x028\x01"\x96'
-    b"\x01\n\x12ExponentialBackoff\x123\n\x07initial\x18\x01 \x01(\x0b2\x19.google.protobuf.D"
-    b"urationR\x07initial\x12+\n\x03max\x18\x02 \x01(\x0b2\x19.google.protobuf.DurationR\x03m"
-    b'ax\x12\x1e\n\nmultiplier\x18\x03 \x01(\x02R\nmultiplier"B\n\x11CustomizedBackoff\x12-\n'
-    b'\x04next\x18\x01 \x03(\x0b2\x19.google.protobuf.DurationR\x04next"\xe3\x01\n\x0bRetryPo'
-    b"licy\x12!\n\x0cmax_attempts\x18\x01 \x01(\x05R\x0bmaxAttempts\x12S\n\x13exponential_bac"
-    b"koff\x18\x02 \x01(\x0b2 .skylarkmq.v5.ExponentialBackoffH\x00R\x12exponentialBackoff"
-    b"\x12P\n\x12customized_backoff\x18\x03 \x01(\x0b2\x1f.skylarkmq.v5.CustomizedBackoffH"
-    b'\x00R\x11customizedBackoffB\n\n\x08strategy"\x91\x01\n\tUserAgent\x122\n\x08language'
+    b"\x18\x14 \x01(\x0b2\x1d.skylarkmq.v5.DeadLetterQueueR\x0fdeadLetterQueue\x12\x1f\n\x08p"
+    b"riority\x18\x16 \x01(\x05H\x06R\x08priority\x88\x01\x01B\x06\n\x04_tagB\x11\n\x0f_recei"
+    b"pt_handleB\x0f\n\r_queue_offsetB\x13\n\x11_delivery_attemptB\x10\n\x0e_message_groupB"
+    b'\x10\n\x0e_trace_contextB\x0b\n\t_priority"\xaf\x02\n\x07Message\x12,\n\x05topic\x18'
+    b"\x01 \x01(\x0b2\x16.skylarkmq.v5.ResourceR\x05topic\x12R\n\x0fuser_properties\x18\x02 "
+    b"\x03(\x0b2).skylarkmq.v5.Message.UserPropertiesEntryR\x0euserProperties\x12K\n\x11syste"
+    b"m_properties\x18\x03 \x01(\x0b2\x1e.skylarkmq.v5.SystemPropertiesR\x10systemProperties"
+    b"\x12\x12\n\x04body\x18\x04 \x01(\x0cR\x04body\x1aA\n\x13UserPropertiesEntry\x12\x10\n"
+    b'\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x028\x01"'
+    b"\x96\x01\n\x12ExponentialBackoff\x123\n\x07initial\x18\x01 \x01(\x0b2\x19.google.protob"
+    b"uf.DurationR\x07initial\x12+\n\x03max\x18\x02 \x01(\x0b2\x19.google.protobuf.DurationR"
+    b'\x03max\x12\x1e\n\nmultiplier\x18\x03 \x01(\x02R\nmultiplier"B\n\x11CustomizedBackoff'
+    b'\x12-\n\x04next\x18\x01 \x03(\x0b2\x19.google.protobuf.DurationR\x04next"\xe3\x01\n\x0b'
+    b"RetryPolicy\x12!\n\x0cmax_attempts\x18\x01 \x01(\x05R\x0bmaxAttempts\x12S\n\x13exponent"
+    b"ial_backoff\x18\x02 \x01(\x0b2 .skylarkmq.v5.ExponentialBackoffH\x00R\x12exponentialBac"
+    b"koff\x12P\n\x12customized_backoff\x18\x03 \x01(\x0b2\x1f.skylarkmq.v5.CustomizedBackoff"
+    b'H\x00R\x11customizedBackoffB\n\n\x08strategy"\x91\x01\n\tUserAgent\x122\n\x08language'
     b"\x18\x01 \x01(\x0e2\x16.skylarkmq.v5.LanguageR\x08language\x12\x18\n\x07version\x18\x02"
     b" \x01(\tR\x07version\x12\x1a\n\x08platform\x18\x03 \x01(\tR\x08platform\x12\x1a\n\x08ho"
     b'stname\x18\x04 \x01(\tR\x08hostname"\x94\x01\n\nPublishing\x12.\n\x06topics\x18\x01 '

@@ -270,6 +270,7 @@ class SystemProperties(_message.Message):
         "message_id",
         "message_type",
         "orphaned_transaction_recovery_duration",
+        "priority",
         "queue_id",
         "queue_offset",
         "receipt_handle",
@@ -298,6 +299,7 @@ class SystemProperties(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ORPHANED_TRANSACTION_RECOVERY_DURATION_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     tag: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     message_id: str
@@ -318,6 +320,7 @@ class SystemProperties(_message.Message):
     trace_context: str
     orphaned_transaction_recovery_duration: _duration_pb2.Duration
     dead_letter_queue: DeadLetterQueue
+    priority: int
     def __init__(
         self,
         tag: str | None = ...,
@@ -355,6 +358,7 @@ class SystemProperties(_message.Message):
         | _Mapping[str, object]
         | None = ...,
         dead_letter_queue: DeadLetterQueue | _Mapping[str, object] | None = ...,
+        priority: int | None = ...,
     ) -> None: ...
 
 class Message(_message.Message):

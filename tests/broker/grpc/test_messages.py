@@ -23,6 +23,7 @@ from skylarkmq.protocol.v5.schema_pb2 import (
     IDENTITY,
     MD5,
     NORMAL,
+    PRIORITY,
     TRANSACTION,
     Message,
 )
@@ -130,10 +131,22 @@ def test_properties_of_the_broker_are_not_the_users() -> None:
         ({"DELAY": "3"}, DELAY),
         ({"TRAN_MSG": "true", "DELAY": "3"}, TRANSACTION),
         ({"TRAN_MSG": "false"}, NORMAL),
+        ({"_SYS_MSG_PRIORITY_": "3"}, PRIORITY),
+        ({"_SYS_MSG_PRIORITY_": "-3"}, NORMAL),
+        ({"_SYS_MSG_PRIORITY_": "3", "DELAY": "1"}, DELAY),
     ],
 )
 def test_types(properties: dict[str, str], kind: int) -> None:
-    assert message_of(properties=properties).system_properties.message_type == kind
+    message = message_of(properties=properties)
+    assert message.system_properties.message_type == kind
+    assert not message.user_properties
+
+
+@pytest.mark.parametrize("priority", [0, 7, 2**31 - 1])
+def test_a_priority_is_shown_as_it_was_sent(priority: int) -> None:
+    message = message_of(properties={"_SYS_MSG_PRIORITY_": str(priority)})
+    assert message.system_properties.priority == priority
+    assert not message_of(properties={}).system_properties.HasField("priority")
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,7 @@ async def test_a_namespace_is_given_back(rig: Rig) -> None:
         ({"message.type": "DELAY"}, [3]),
         ({"message.type": "TRANSACTION"}, [4]),
         ({"message.type": "NORMAL"}, [1]),
+        ({"message.type": "PRIORITY"}, [6]),
     ],
 )
 async def test_types_of_messages(rig: Rig, attributes: dict[str, str], types: list[int]) -> None:

@@ -213,6 +213,14 @@ async def test_a_type_that_the_message_does_not_bear_out_is_normal(kind: int) ->
     await rig.send_one(message(message_type=kind))
 
 
+async def test_a_priority_is_the_queue() -> None:
+    rig = await rig_with_topic(kind="PRIORITY", queues=4)
+    for priority in (3, 9, 0, 2**31 - 1):
+        await rig.send_one(message(priority=priority))
+    ends = [rig.store.max_offset(TOPIC, queue_id) for queue_id in range(4)]
+    assert ends == [1, 0, 0, 3]
+
+
 async def test_half_a_transaction_cannot_wait_as_well() -> None:
     rig = await rig_with_topic()
     code, why = await rig.refused(half(deliver_ms=rig.clock.now_ms() + 5000))

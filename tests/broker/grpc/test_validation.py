@@ -10,7 +10,7 @@ import pytest
 from skylarkmq.broker.grpc.calls import RpcRefused
 from skylarkmq.broker.grpc.validation import Checked, MessageRules
 from skylarkmq.protocol.properties import RESERVED_NAMES_5, decode_properties
-from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES
+from skylarkmq.protocol.topic_attributes import MESSAGE_TYPES, PRIORITY_TYPE
 from skylarkmq.protocol.v5.codes import Code
 from skylarkmq.protocol.v5.schema_pb2 import LITE, PRIORITY, Message
 from skylarkmq.store.config import StoreConfig
@@ -94,7 +94,11 @@ ROWS = [
     (typed(LITE), OTHER_TYPE),
     (typed(PRIORITY), OTHER_TYPE),
     (later(b"\xaa\x01\x01a"), OTHER_TYPE),  # lite_topic
-    (later(b"\xb0\x01\x05"), OTHER_TYPE),  # priority
+    (message(priority=-1), Code.BAD_REQUEST),
+    (message(priority=1), OTHER_TYPE),  # for a topic of any other type
+    (message(priority=1, message_group="g"), OTHER_TYPE),
+    (message(priority=1, deliver_ms=NOW_MS + 1000), OTHER_TYPE),
+    (half(priority=1), OTHER_TYPE),
 ]
 
 
@@ -176,3 +180,23 @@ def test_a_refusal_shows_little_of_what_was_sent() -> None:
 @pytest.mark.parametrize("born_ms", [-5, 1 << 62, -(1 << 62)])
 def test_a_birth_that_no_clock_shows_is_now(born_ms: int) -> None:
     assert check(message(born_ms=born_ms)).born_ms == NOW_MS
+
+
+@pytest.mark.parametrize("priority", [0, 7, 2**31 - 1])
+def test_a_priority_is_kept_as_it_is(priority: int) -> None:
+    checked = check(message(priority=priority), (PRIORITY_TYPE,))
+    assert checked.kind == PRIORITY_TYPE
+    assert decode_properties(checked.properties)["_SYS_MSG_PRIORITY_"] == str(priority)
+
+
+def test_a_priority_goes_before_a_lite_topic() -> None:
+    sent = later(b"\xaa\x01\x01a")
+    sent.system_properties.priority = 1
+    assert check(sent, (PRIORITY_TYPE,)).kind == PRIORITY_TYPE
+
+
+@pytest.mark.parametrize(
+    "sent", [message(), message(message_group="g", priority=1), half(priority=1)]
+)
+def test_a_topic_with_priorities_takes_nothing_else(sent: Message) -> None:
+    assert refusal(sent, (PRIORITY_TYPE,))[0] == OTHER_TYPE
