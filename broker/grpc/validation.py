@@ -120,6 +120,23 @@ def _check_type(system: SystemProperties) -> None:
         raise RpcRefused(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"the message {why}")
 
 
+def _kind(system: SystemProperties, deliver_ms: int) -> str:
+    """Return the type that a message says and carries."""
+    kind = FIFO_TYPE if system.message_group else NORMAL_TYPE
+    if deliver_ms:
+        kind = DELAY_TYPE
+    if system.message_type == TRANSACTION:
+        kind = TRANSACTION_TYPE
+    if not system.HasField("priority"):
+        return kind
+    if kind != NORMAL_TYPE:
+        raise RpcRefused(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the message has a priority, and is of type {kind}: only one of them goes",
+        )
+    return PRIORITY_TYPE
+
+
 class MessageRules:
     """Checks messages by a store's limits."""
 
@@ -153,27 +170,20 @@ class MessageRules:
             system.message_id, "the message id", Code.ILLEGAL_MESSAGE_ID
         )
         _check_type(system)
-        kind, sys_flag = NORMAL_TYPE, 0
-        if system.message_type == TRANSACTION:
-            kind, sys_flag = TRANSACTION_TYPE, int(MessageSysFlag.TRANSACTION_PREPARED_TYPE)
+        sys_flag, is_half = 0, system.message_type == TRANSACTION
+        if is_half:
+            sys_flag = int(MessageSysFlag.TRANSACTION_PREPARED_TYPE)
             stored[names.TRAN_MSG] = "true"
             stored[names.PGROUP] = topic
         deliver_ms = self._deliver_ms(system, now_ms)
         if deliver_ms:
             stored[names.TIMER_DELIVER_MS] = str(deliver_ms)
-        if kind == TRANSACTION_TYPE and system.HasField("orphaned_transaction_recovery_duration"):
+        if is_half and system.HasField("orphaned_transaction_recovery_duration"):
             stored[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(_recovery_s(system))
         if group:
             stored[names.SHARDING_KEY] = _group(group)
-        if kind == NORMAL_TYPE and (deliver_ms or group):
-            kind = DELAY_TYPE if deliver_ms else FIFO_TYPE
-        if system.HasField("priority"):
-            if kind != NORMAL_TYPE:
-                raise RpcRefused(
-                    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                    f"the message has a priority, and is of type {kind}: only one of them goes",
-                )
-            kind = PRIORITY_TYPE
+        kind = _kind(system, deliver_ms)
+        if kind == PRIORITY_TYPE:
             stored[names.PRIORITY] = str(system.priority)
         if kind not in types:
             raise RpcRefused(
