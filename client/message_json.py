@@ -4,6 +4,7 @@ msg_id, offset_msg_id          the producer's id; the broker's, which names a pl
 topic, origin_topic            where it lies; where it was sent to first
 broker, queue_id, queue_offset, commit_log_offset
 tags, keys                     null without a tag; keys are separated by blanks
+priority                       a number; null without one
 properties                     the application's and RocketMQ's, all texts
 flag, sys_flag, reconsume_times, size, body_crc
 born_at, born_host, stored_at, store_host           times in ISO 8601, UTC; null for one that no
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.message import Message, require_text
-from skylarkmq.protocol.properties import RESERVED_NAMES, SHARDING_KEY
+from skylarkmq.protocol.properties import PRIORITY, RESERVED_NAMES, SHARDING_KEY
 
 if TYPE_CHECKING:
     from skylarkmq.client.message_view import StoredMessage
@@ -42,6 +43,7 @@ FIELDS: Final[Mapping[str, Callable[[StoredMessage], JsonValue]]] = {
     "commit_log_offset": lambda message: message.commit_log_offset,
     "tags": lambda message: message.tags,
     "keys": lambda message: message.keys,
+    "priority": lambda message: message.priority,
     "properties": lambda message: {**message.properties},
     "flag": lambda message: message.flag,
     "sys_flag": lambda message: message.sys_flag,
@@ -55,7 +57,8 @@ FIELDS: Final[Mapping[str, Callable[[StoredMessage], JsonValue]]] = {
 }
 """All keys but those of the body."""
 GIVEN: Final = {
-    "tags": str, "keys": str, "properties": dict, "flag": int, "body_encoding": str,
+    "tags": str, "keys": str, "properties": dict, "flag": int, "priority": int,
+    "body_encoding": str,
 }  # fmt: skip
 """What a message to be sent is made of, beside the body."""
 DEPTH_SLACK: Final = 100
@@ -78,8 +81,9 @@ def message_json(message: StoredMessage, form: BodyForm) -> dict[str, JsonValue]
 def message_to_send(topic: str, row: object) -> Message:
     """Return a message to be sent from a row in the form above, or from a part of one.
 
-    It has the row's body, tag, keys, flag, sharding key and the properties of the application. All
-    that the first delivery alone had is left out: ids, places, times and RocketMQ's properties.
+    It has the row's body, tag, keys, flag, priority, sharding key and the properties of the
+    application. All that the first delivery alone had is left out: ids, places, times and
+    RocketMQ's properties.
 
     Raises:
         ValueError: no such row; says what is wrong.
@@ -112,6 +116,7 @@ def message_to_send(topic: str, row: object) -> Message:
             properties=own_properties(properties),
             sharding_key=properties.get(SHARDING_KEY),
             flag=given.get("flag") or 0,
+            priority=given.get("priority"),
         )
     except TypeError as error:
         raise ValueError(str(error)) from error
@@ -120,7 +125,9 @@ def message_to_send(topic: str, row: object) -> Message:
 def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties that the application gave."""
     return {
-        name: value for name, value in properties.items() if name not in RESERVED_NAMES and value
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED_NAMES and name != PRIORITY and value
     }
 
 

@@ -96,6 +96,11 @@ class MessageView:
         return self._message.properties.get(SHARDING_KEY)
 
     @property
+    def priority(self) -> int | None:
+        """Its priority; None without one."""
+        return self._message.priority
+
+    @property
     def msg_id(self) -> str:
         """The id that its producer gave; the same on every retry."""
         return self._message.unique_key or ""

@@ -77,7 +77,9 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
     `sharding_key` picks the queue. With `wait_store_ok` false the answer does not wait for the
     flush and the replica. `flag` is the user's. `unique_key` is the message's id: any text that no
     other message has, such as an order's number, for a topic with a deduplication window; without
-    it the producer makes one.
+    it the producer makes one. `priority`, 0 or more, is for a topic of type PRIORITY: consumers
+    that pop get what has the highest one first. It chooses the queue, so it stands without a
+    `sharding_key`.
     """
 
     tags: str | None = None
@@ -90,6 +92,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
     wait_store_ok: bool = True
     flag: int = 0
     unique_key: str | None = None
+    priority: int | None = None
 
     if TYPE_CHECKING:
 
@@ -108,6 +111,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             wait_store_ok: bool = True,
             flag: int = 0,
             unique_key: str | None = None,
+            priority: int | None = None,
         ) -> None:
             """Take the message's parts.
 
@@ -115,9 +119,10 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
                 LocalProtocolError: (a ValueError) a part that no record can carry: a property of a
                     reserved name, an empty one, 0x00, 0x01 or 0x02 inside, a blank in one of
                     several keys, text that is no UTF-8, two times of delivery, a negative delay, a
-                    time without a zone, or a flag beyond 32 bits.
+                    time without a zone, a flag beyond 32 bits, or a priority below 0, beyond
+                    2,147,483,647, or beside a sharding key.
                 TypeError: a body that is neither bytes nor text, texts that are none, a delay that
-                    is no timedelta, or a time that is no datetime.
+                    is no timedelta, a time that is no datetime, or a priority that is no number.
             """
 
     def __post_init__(self) -> None:
@@ -145,12 +150,22 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             self._check_delay()
         if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise LocalProtocolError("flag is a signed 32-bit number")
+        if self.priority is not None:
+            self._check_priority(self.priority)
 
     @staticmethod
     def _check_unique_key(given: str) -> None:
         _check_text("unique_key", given)
         if not given:
             raise LocalProtocolError("the unique_key is empty; None lets the producer make one")
+
+    def _check_priority(self, given: object) -> None:
+        if type(given) is not int:
+            raise TypeError(f"a priority is a number, not {type(given).__name__}")
+        if not 0 <= given <= names.PRIORITY_MAX:
+            raise LocalProtocolError(f"a priority is 0 to {names.PRIORITY_MAX}, not {given}")
+        if self.sharding_key:
+            raise LocalProtocolError("a priority and a sharding_key both choose the queue")
 
     def __hash__(self) -> int:
         return hash((self.topic, self.body, self.tags, self.keys))
@@ -219,6 +234,8 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             properties[names.TIMER_DELIVER_MS] = str(_whole_ms(self.deliver_at - EPOCH))
         if self.sharding_key:
             properties[names.SHARDING_KEY] = self.sharding_key
+        if self.priority is not None:
+            properties[names.PRIORITY] = str(self.priority)
         if not self.wait_store_ok:
             properties[names.WAIT] = "false"
         return properties
@@ -263,6 +280,14 @@ class MessageExt:
     def unique_key(self) -> str | None:
         """The id that the producer gave, property UNIQ_KEY."""
         return self.properties.get(names.UNIQ_KEY)
+
+    @property
+    def priority(self) -> int | None:
+        """The PRIORITY property; None without it, or where it is no priority."""
+        try:
+            return names.parse_priority(self.properties.get(names.PRIORITY, ""))
+        except ValueError:
+            return None
 
     @property
     def msg_id(self) -> str:

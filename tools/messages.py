@@ -24,6 +24,7 @@ from skylarkmq.client.message_json import BodyForm, message_to_send
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.protocol.message import Message
+from skylarkmq.protocol.properties import PRIORITY_MAX
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.output import as_json, visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
@@ -45,6 +46,8 @@ LINES_AHEAD: Final = 4
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
 )
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1 (1s) to 18 (2h).")
+@click.option("--priority", type=click.IntRange(0, PRIORITY_MAX), metavar="NUMBER",
+              help="0 or more, in a topic of type PRIORITY.")  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
     help="Seconds for one message.",
@@ -58,28 +61,32 @@ def send(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     delay_level: int,
+    priority: int | None,
     timeout: float,
     session: Session,
 ) -> None:
     """Send BODY to TOPIC; without BODY, or with -, one message for each line of standard input.
 
     With --input json each is a message in JSON, of `-o ndjson` where a command prints lists. Body,
-    tag, keys, flag, sharding key and the application's properties are sent again; ids and times are
-    new ones.
+    tag, keys, flag, priority, sharding key and the application's properties are sent again; ids and
+    times are new ones.
 
     Prints a JSON line with status, ids, queue and offset for each message as it is stored, in their
     order. The first line that fails is the last one read: what is under way then is still printed.
     """
     named = dict(_property(text) for text in properties)
-    if input_form == "json" and (tags or keys or named or delay_level):
-        raise click.UsageError("with --input json a message says its own tag, keys and properties")
+    if input_form == "json" and (tags or keys or named or delay_level or priority is not None):
+        raise click.UsageError(
+            "with --input json a message says its own tag, keys, properties and priority"
+        )
 
     def message(content: bytes | str) -> Message:
         if input_form == "json":
             return message_to_send(topic, _parsed(content))
         return Message(
-            topic, content, tags=tags, keys=keys, properties=named, delay_level=delay_level
-        )
+            topic, content, tags=tags, keys=keys, properties=named, delay_level=delay_level,
+            priority=priority,
+        )  # fmt: skip
 
     async def work(client: Client) -> int:
         async with Producer(client=client, send_timeout=timeout) as producer:

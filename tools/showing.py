@@ -90,6 +90,7 @@ def line_of(row: Row) -> str:
     marks = [moment("stored_at")(row), f"{row['broker']}/{row['queue_id']}@{row['queue_offset']}"]
     marks += [f"[{visible(row['tags'])}]"] if row["tags"] else []
     marks += [f"({visible(row['keys'])})"] if row["keys"] else []
+    marks += [f"priority={row['priority']}"] if row["priority"] is not None else []
     return f"{' '.join(marks)} {brief(row)}"
 
 
@@ -110,6 +111,7 @@ FIELD_COLUMNS: Final[Columns] = {
     "queue": lambda row: f"{row['broker']}/{row['queue_id']} at {row['queue_offset']}",
     "tag": "tags",
     "keys": "keys",
+    "priority": "priority",
     "born": lambda row: f"{moment('born_at')(row)} at {row['born_host']}",
     "stored": lambda row: f"{moment('stored_at')(row)} at {row['store_host']}",
     "handed back": lambda row: f"{row['reconsume_times']} times",

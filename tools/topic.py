@@ -10,7 +10,14 @@ import click
 from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.admin import Admin, Statistic, TopicSettings
 from skylarkmq.client.errors import NotFound
-from skylarkmq.protocol.topic_attributes import ANY_MESSAGE_TYPE, MESSAGE_TYPES, MessageType
+from skylarkmq.protocol.topic_attributes import (
+    ANY_MESSAGE_TYPE,
+    MESSAGE_TYPE,
+    MESSAGE_TYPES,
+    PRIORITY_TYPE,
+    MessageType,
+    deduplication_of,
+)
 from skylarkmq.tools.connection import Change, Session, Where, changes, online, targeted
 from skylarkmq.tools.output import Columns, Output, ProgressBar, Row, moment
 from skylarkmq.tools.running import EXIT_CODES
@@ -19,6 +26,7 @@ from skylarkmq.tools.watching import Watch, watched
 SETTINGS: Final[Columns] = {
     "BROKER": "broker", "WRITE QUEUES": "write_queues", "READ QUEUES": "read_queues",
     "PERM": "perm", "ORDER": "order",
+    "TYPE": "message_type",
     "DEDUPLICATION": lambda row: _window_text(row["deduplication"]),
 }  # fmt: skip
 QUEUES: Final[Columns] = {
@@ -55,8 +63,9 @@ def _window_text(window: Any) -> str | None:
 
 _message_type: Final = click.option(
     "--message-type",
-    type=click.Choice([*MESSAGE_TYPES, ANY_MESSAGE_TYPE]),
-    help="What clients of RocketMQ 5 may send; MIXED, the default, is anything.",
+    type=click.Choice([*MESSAGE_TYPES, ANY_MESSAGE_TYPE, PRIORITY_TYPE]),
+    help="What clients of RocketMQ 5 may send; MIXED, the default, is anything but a priority. "
+    "With PRIORITY each queue is a level of priority, the last one the highest.",
 )
 _DEDUPLICATE: Final = "--deduplicate"
 _DEDUPLICATE_HELP: Final = (
@@ -107,12 +116,14 @@ def describe(session: Session, topic: str) -> None:
 
 
 async def described(admin: Admin, topic: str) -> dict[str, Any]:
-    """Return a topic as programs get it: settings with deduplication windows, queues, groups."""
+    """Return a topic as programs get it: settings with type and window, queues, groups."""
     found = await admin.describe_topic(topic)
     fields: dict[str, Any] = {**found.to_json(), "message_count": found.message_count}
-    windows = await admin.deduplication_windows(topic)
+    attributes = await admin.topic_attributes(topic)
     for row in fields["settings"]:
-        window = windows.get(row["broker"])
+        named = attributes.get(row["broker"], {})
+        row["message_type"] = named.get(MESSAGE_TYPE)
+        window = deduplication_of(named)
         row["deduplication"] = None if window is None else window._asdict()
     return fields
 

@@ -150,7 +150,8 @@ class TopicAdmin(AdminBase):
             brokers: on these, by name.
             exist_ok: leave a topic that is there as it is.
             deduplication: each broker stores a message of the same unique key once within it.
-            message_type: what clients of RocketMQ 5 may send; SkylarkMQ's default is any.
+            message_type: what clients of RocketMQ 5 may send; SkylarkMQ's default is any. With
+                PRIORITY each queue is a level of priority, the last one the highest.
 
         Raises:
             AlreadyExists: there is such a topic on one of the brokers.
@@ -245,17 +246,27 @@ class TopicAdmin(AdminBase):
         Raises:
             RouteNotFound: there is no such topic.
         """
+        found = await self.topic_attributes(topic)
+        return {broker: deduplication_of(attributes) for broker, attributes in found.items()}
+
+    async def topic_attributes(self, topic: str) -> dict[str, Mapping[str, str]]:
+        """Return the attributes of a topic on each broker, such as `message.type`.
+
+        None of a broker that is not SkylarkMQ.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
         place = await self._place(self._topic(topic))
 
-        async def window(_: str, address: str) -> DeduplicationWindow | None:
+        async def attributes(_: str, address: str) -> Mapping[str, str]:
             if not (await self._services.peer(address)).ours:
-                return None
+                return {}
             header = GetTopicConfigRequestHeader(topic=place.topic)
             code = RequestCode.GET_TOPIC_CONFIG
-            config = await self._api.body(TopicConfig, address, code, header)
-            return deduplication_of(config.attributes_map)
+            return (await self._api.body(TopicConfig, address, code, header)).attributes_map
 
-        return await self._ask(window, place.masters)
+        return await self._ask(attributes, place.masters)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages from all brokers and name servers.

@@ -76,6 +76,7 @@ def properties_text(
         or message.delay is not None
         or message.deliver_at is not None
         or message.sharding_key
+        or message.priority is not None
         or not message.wait_store_ok
     ):
         properties = message.to_properties()
@@ -114,6 +115,11 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise IllegalState("all messages of a batch have the same wait_store_ok")
         if is_delayed(message):
             raise IllegalState("a batch holds no delayed messages")
+        if message.priority is not None:
+            raise IllegalState(
+                "a batch goes to one queue, and a priority chooses it",
+                hint="send_many sends messages with a priority one by one",
+            )
     if is_retry_topic(first.topic):
         raise IllegalState("retry topics take no batches")
 

@@ -220,7 +220,8 @@ class Producer(OnClient):
             require_message(message)
         choice = None
         if not (
-            queue is None and key is None and selector is None and message.sharding_key is None
+            (queue is None and key is None and selector is None)
+            and (message.sharding_key is None and message.priority is None)
         ):
             choice = sender.choice(message, queue, key, selector)
         return sender.start(message, choice, timeout).future

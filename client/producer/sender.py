@@ -8,8 +8,8 @@ properties and flags of their own. Loop thread.
     message                              goes
     of the same topic, without a key     into the topic's open batch
     with a key, or with a selector       into the open batch of its queue, so a key keeps its order
-    delayed, to be compressed, or of     alone; the open batch of its queue goes before it
-    a retry topic
+    delayed, to be compressed, of a      alone; the open batch of its queue goes before it
+    retry topic, or with a priority
 
 A batch that is full goes at once. Each batch is stored whole or not at all; all of them together
 are not.
@@ -145,6 +145,7 @@ class Sender:
             and len(message.body) <= self._config.max_message_size
             and message.properties is NO_PROPERTIES
             and message.unique_key is None
+            and message.priority is None
             and len(message.tags or "") + len(message.keys) + len(message.sharding_key or "")
             <= ORDINARY_TEXT_MAX
         )
@@ -271,6 +272,12 @@ class Sender:
         """
         if type(message) is not Message:
             require_message(message)
+        if message.priority is not None:
+            if not (queue is None and key is None and selector is None):
+                raise IllegalState("the message's priority chooses its queue: name no other")
+            # No queue: the broker finds it, and refuses where the topic has no priorities.
+            random = self._services.random
+            return lambda queues: random.choice(queues)._replace(queue_id=-1)
         if queue is not None:
             if queue.topic != message.topic:
                 raise IllegalState(f"{queue} is no queue of topic {message.topic}")
@@ -477,6 +484,7 @@ class SendMany:
         batch = self._open.get(key)
         alone = (
             is_delayed(message)
+            or message.priority is not None
             or is_retry_topic(message.topic)
             or len(message.body) >= self._config.compress_over
             or size > self._size_max

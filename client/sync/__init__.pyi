@@ -347,6 +347,9 @@ class Admin(Started):
     def switch_over(self, broker: str, to: int | str | None = None) -> Mastership:
         """Let another replica of a set lead; return who does."""
 
+    def topic_attributes(self, topic: str) -> dict[str, Mapping[str, str]]:
+        """Return the attributes of a topic on each broker, such as `message.type`."""
+
     def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that have consumed or consume a topic."""
 

@@ -40,6 +40,7 @@ CALLS: dict[str, str] = {
     "delete_topic": "admin.delete_topic('made')",
     "describe_group": "admin.describe_group('billing')",
     "deduplication_windows": "admin.deduplication_windows('orders')",
+    "topic_attributes": "admin.topic_attributes('orders')",
     "describe_topic": "admin.describe_topic('orders')",
     "failover": "admin.failover('broker-a', on=1, accept_loss=True)",
     "keep_text": "admin.keep_text('notes', 'one', 'text')",

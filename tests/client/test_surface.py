@@ -28,26 +28,28 @@ PUBLIC = {
     " name_server_config open_transactions plan_copy producer_groups producers progress"
     " put_account query redrive_dead_letter reset_offset scan"
     " set_broker_config set_name_server_config set_white_list start"
-    " statistic stop stop_writes switch_over topic_groups topic_route trace undrain"
-    " update_group update_topic",
+    " statistic stop stop_writes switch_over topic_attributes topic_groups topic_route trace"
+    " undrain update_group update_topic",
     "Client": "client_id namespace start stop",
     "Consumer": "assign assignment begin_offsets buffered commit committed end_offsets getmany"
     " getone group lag offsets_for_time pause paused position reply resume run seek"
     " seek_to_beginning seek_to_end seek_to_time start stop subscribe unsubscribe",
     "PeekReader": "start stop",
     "PoppedMessage": "body body_crc born_at born_host broker_name commit_log_offset"
-    " delivery_attempt flag keys msg_id offset_msg_id origin_topic properties queue queue_offset"
-    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags to_json topic",
+    " delivery_attempt flag keys msg_id offset_msg_id origin_topic priority properties queue"
+    " queue_offset reconsume_times sharding_key size store_host stored stored_at sys_flag tags"
+    " to_json topic",
     "Producer": "cancel flush in_flight_count queues reply request request_nowait room send"
     " send_batch send_many send_nowait send_oneway start stats stop transaction",
     "ReceivedMessage": "ack body body_crc born_at born_host commit_log_offset dead_letter extend"
-    " flag keys msg_id nack offset_msg_id origin_topic process properties queue queue_offset"
-    " reconsume_times sharding_key size store_host stored stored_at sys_flag tags to_json topic",
+    " flag keys msg_id nack offset_msg_id origin_topic priority process properties queue"
+    " queue_offset reconsume_times sharding_key size store_host stored stored_at sys_flag tags"
+    " to_json topic",
     "SimpleConsumer": "ack change_invisible_duration group receive start stop subscribe"
     " unsubscribe",
     "StoredMessage": "body body_crc born_at born_host commit_log_offset flag keys msg_id"
-    " offset_msg_id origin_topic properties queue queue_offset reconsume_times sharding_key size"
-    " store_host stored stored_at sys_flag tags to_json topic",
+    " offset_msg_id origin_topic priority properties queue queue_offset reconsume_times"
+    " sharding_key size store_host stored stored_at sys_flag tags to_json topic",
     "Transaction": "commit result rollback transaction_id unknown",
 }
 LIBRARIES = {

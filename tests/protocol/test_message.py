@@ -105,6 +105,9 @@ def test_one_text_of_keys_may_hold_several() -> None:
         {"flag": 1 << 31},
         {"flag": -(1 << 31) - 1},
         {"body": "\ud800"},
+        {"priority": -1},
+        {"priority": 1 << 31},
+        {"priority": 1, "sharding_key": "k"},
     ],
 )
 def test_what_no_record_can_carry_is_refused_at_once(parts: dict[str, Any]) -> None:
@@ -123,6 +126,8 @@ def test_what_no_record_can_carry_is_refused_at_once(parts: dict[str, Any]) -> N
         ({"properties": {"n": 1}}, "property value is text, not int"),
         ({"properties": {1: "n"}}, "property name is text, not int"),
         ({"sharding_key": 3}, "sharding_key is text, not int"),
+        ({"priority": "5"}, "a priority is a number, not str"),
+        ({"priority": True}, "a priority is a number, not bool"),
     ],
 )
 def test_what_is_no_text_is_named_and_not_turned_into_something(

@@ -38,7 +38,8 @@ ANSWERS: dict[str, Names] = {
         ("queues[]", f"begin end last_stored_at {QUEUE}"),
         (
             "settings[]",
-            "broker deduplication filter_type order perm read_queues sys_flag write_queues",
+            "broker deduplication filter_type message_type order perm read_queues sys_flag"
+            " write_queues",
         ),
     ),
     "topic groups orders": "[].group",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def taken(broker: SyncBroker, topic: str, group: str, count: int) -> None:
 def test_the_life_of_a_topic(shell: Shell) -> None:
     shell.ok("topic", "create", "t", "--queues", "3", "--broker", "broker-a")
     table = shell.ok("topic", "describe", "t", "-o", "table").out
-    assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no +-\n", table)
+    assert re.search(r"^Settings\nBROKER +WRITE QUEUES .*\nbroker-a +3 +3 +rw +no +- +-\n", table)
     again = shell("topic", "create", "t")
     assert (again.code, again.err) == (
         5, "error: topic t exists on broker-a. `skylarkmq topic update` changes it\n",
@@ -187,3 +188,18 @@ def test_nobody_there(tmp_path: Path) -> None:
     said = Shell(tmp_path)("topic", "list", "--namesrv", "127.0.0.1:1", "--timeout", "0.2")
     assert said.code == 4
     assert "hint: asked 127.0.0.1:1 (--namesrv)" in said.err
+
+
+def test_priorities_in_and_out_of_a_shell(shell: Shell) -> None:
+    shell.ok("topic", "create", "urgent", "--queues", "4", "--message-type", "PRIORITY")
+    assert shell.json("topic", "describe", "urgent")["settings"][0]["message_type"] == "PRIORITY"
+    shell.ok("send", "urgent", "low")
+    sent = json.loads(shell.ok("send", "urgent", "high", "--priority", "9").out)
+    assert sent["queue_id"] == 3
+    rows = shell.json("peek", "urgent")
+    assert {row["body"]: row["priority"] for row in rows} == {"low": None, "high": 9}
+    assert "9" in shell.ok("msg", "get", sent["offset_msg_id"], "-o", "table").out
+    shell.ok("topic", "create", "plain")
+    refused = shell("send", "plain", "high", "--priority", "9")
+    assert refused.code == 5 and "--message-type PRIORITY" in refused.err
+    assert shell("send", "urgent", "x", "--priority", "-1").code == 2
