@@ -16,12 +16,16 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from skylarkmq.client.config import SEND_BACK_TIMEOUT_S
+from skylarkmq.client.consumer.retry import DEAD_LETTER_LEVEL
 from skylarkmq.client.errors import ReceiptExpired, RocketMQError, RouteNotFound
 from skylarkmq.client.observe.hooks import SettleContext, Settling, each
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.services import Services
 from skylarkmq.client.wire import api_pop
+from skylarkmq.client.wire.api_send import send_message_back
 from skylarkmq.protocol.codes import ResponseCode
+from skylarkmq.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from skylarkmq.remoting.waiting import sleep
 
 log = logging.getLogger(__name__)
@@ -74,6 +78,22 @@ class Receipts:
         """Hide a message for another time; see `SimpleConsumer.change_invisible_duration`."""
         call = self._change(message, hidden_ms)
         await self._settle(message, "change_invisible_duration", hidden_ms, call)
+
+    async def dead_letter(self, message: PoppedMessage) -> None:
+        """Give a message up; see `SimpleConsumer.dead_letter`."""
+        _check_open(message)
+        services = self._services
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=DEAD_LETTER_LEVEL,
+            origin_msg_id=message.msg_id,
+            origin_topic=message._known_topic,
+            max_reconsume_times=0,
+        )
+        address = master_of(services, message.topic, message.broker_name)
+        await send_message_back(services.remoting, address, header, SEND_BACK_TIMEOUT_S)
+        await self.ack(message)
 
     def drop(self, strays: Sequence[PoppedMessage]) -> None:
         """Acknowledge messages that nobody wants."""

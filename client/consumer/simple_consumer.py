@@ -271,6 +271,16 @@ class SimpleConsumer(OnClient):
         hidden_ms = _milliseconds(duration, least=0)
         await self._running().receipts.change(message, hidden_ms)
 
+    async def dead_letter(self, message: PoppedMessage) -> None:
+        """Give a message up: it goes to the group's dead letter topic, `%DLQ%<group>`.
+
+        Raises:
+            ReceiptExpired: its invisible time was over meanwhile, or it was acknowledged before;
+                in the first case it is a dead letter, and comes again as well.
+            RocketMQError: the broker did not take it; see `retryable`.
+        """
+        await self._running().receipts.dead_letter(message)
+
     @property
     def group(self) -> str:
         """The consumer group, as brokers know it: with the client's namespace."""

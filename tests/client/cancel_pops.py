@@ -114,4 +114,5 @@ POPS = [
     Row(S + "unsubscribe", started, lambda _, c: c.unsubscribe("rpc"), receives),
     Row(S + "ack", a_message, lambda _, s: s[0].ack(s[1]), done),
     Row(S + "change_invisible_duration", a_message, change, changed),
+    Row(S + "dead_letter", a_message, lambda _, s: s[0].dead_letter(s[1]), done),
 ]

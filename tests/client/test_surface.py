@@ -45,7 +45,7 @@ PUBLIC = {
     " flag keys msg_id nack offset_msg_id origin_topic priority process properties queue"
     " queue_offset reconsume_times sharding_key size store_host stored stored_at sys_flag tags"
     " to_json topic",
-    "SimpleConsumer": "ack change_invisible_duration group receive start stop subscribe"
+    "SimpleConsumer": "ack change_invisible_duration dead_letter group receive start stop subscribe"
     " unsubscribe",
     "StoredMessage": "body body_crc born_at born_host commit_log_offset flag keys msg_id"
     " offset_msg_id origin_topic priority properties queue queue_offset reconsume_times"

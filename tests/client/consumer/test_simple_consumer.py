@@ -66,6 +66,21 @@ async def test_it_takes_and_acknowledges() -> None:
     await it.end()
 
 
+async def test_it_gives_a_message_up() -> None:
+    it = Simple()
+    consumer = await it.begin()
+    it.broker.add("orders", 2, b"a")
+    (message,) = await it.wait(consumer.receive())
+    await it.wait(consumer.dead_letter(message))
+    (asked,) = it.broker.of_code(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert asked.ext_fields["delayLevel"] == "-1"
+    assert asked.ext_fields["offset"] == str(message.commit_log_offset)
+    assert it.broker.pops.done == {(GROUP, "orders", 2, 0)}
+    with pytest.raises(ReceiptExpired):
+        await it.wait(consumer.dead_letter(message))
+    await it.end()
+
+
 @pytest.mark.parametrize("codec", ["rocketmq", "json"])
 async def test_every_codec_can_say_it(codec: Codec) -> None:
     """A binary header of RocketMQ's has no room for these codes."""
