@@ -3,7 +3,8 @@
 """What the Kombu connections of one process to one cluster share: client, producer, sources.
 
     source   one AMQP queue that is consumed here: threads take its messages from the SDK and put
-             them where `drain_events` finds them
+             them where `drain_events` finds them; those of a queue with priorities one by one, see
+             `popped.py`
     held     a message that was taken and is not acknowledged at the broker
 
 A message that is not acknowledged when its process dies goes to another member of the queue's
@@ -37,16 +38,18 @@ from skylarkmq.client import (
     Tag,
 )
 from skylarkmq.client.errors import RocketMQError
-from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer
-from skylarkmq.client.sync import ReceivedMessage as Received
+from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, SimpleConsumer
+from skylarkmq.integrations.kombu.popped import HIDDEN_S, Delivery, PoppedFeed
 from skylarkmq.integrations.kombu.topics import (
     EXCHANGE,
     encoded,
     exchange_topic,
     group_of,
+    queue_of,
     topic_of,
 )
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.protocol.topic_attributes import MessageType, has_priorities
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +71,12 @@ class Held:
 
     source: Source
     payload: dict[str, Any]
-    received: Received | None
+    received: Delivery | None
     """None when nothing needs to be acknowledged."""
 
     def ack(self) -> None:
         """It is done."""
-        self._settle(Received.ack)
+        self._settle(lambda received: received.ack())
 
     def reject(self) -> None:
         """It is given up: a dead letter of the queue's group."""
@@ -84,7 +87,7 @@ class Held:
         self.payload["redelivered"] = True
         self.source.put_back(self)
 
-    def _settle(self, settle: Callable[[Received], object]) -> None:
+    def _settle(self, settle: Callable[[Delivery], object]) -> None:
         try:
             if self.received is not None:
                 settle(self.received)
@@ -109,6 +112,7 @@ class Source:
         self._out = 0
         self._closed = False
         self._consumer: Consumer | None = None
+        self._popped: PoppedFeed | None = None
         self._readers: dict[str, PeekReader] = {}
 
     # What it reads
@@ -118,6 +122,9 @@ class Source:
         names = [topic_of(self._queue), *(exchange_topic(name) for name in fanouts)]
         for name in names:
             self._hub.ensure_topic(name)
+        if self._hub.has_priorities(names[0]):
+            self._pop(names)
+            return
         self._consumer = consumer = Consumer(
             *names,
             client=self._hub.client,
@@ -129,6 +136,19 @@ class Source:
         )
         consumer.start()
         self._thread(self._feed, consumer)
+
+    def _pop(self, names: list[str]) -> None:
+        group = group_of(self._queue)
+        self._hub.begin_group(group, names[0])
+        consumer = SimpleConsumer(
+            *names, client=self._hub.client, group=group, invisible_duration=HIDDEN_S
+        )
+        consumer.start()
+        self._popped = popped = PoppedFeed(
+            consumer, self._arrived, lambda: self._hub.fail(self._queue)
+        )
+        self._thread(popped.run)
+        self._thread(popped.renew)
 
     def read(
         self, exchange: str, tag: str | None, wanted: Wanted | None = None, pattern: str = ""
@@ -164,6 +184,12 @@ class Source:
 
     def take(self) -> Held | None:
         """Return the next message, None when there is none at the moment."""
+        held = self._next()
+        if held is None and self._popped is not None:
+            self._popped.want()
+        return held
+
+    def _next(self) -> Held | None:
         with self._lock:
             if not self._ready:
                 return None
@@ -195,7 +221,13 @@ class Source:
         return self.cancelled and not self.users and not self._out
 
     def wait_first(self, timeout_s: float) -> None:
-        """Wait, in the first call alone, until a message is here: it takes a moment to come."""
+        """Wait, in the first call alone, until a message is here: it takes a moment to come.
+
+        In each call where messages are popped: none is here before it is wanted.
+        """
+        if self._popped is not None:
+            self._popped.want()
+            self._waited = False
         waited, self._waited = self._waited, True
         if not waited:
             self._filled.wait(timeout_s)
@@ -203,7 +235,7 @@ class Source:
     def clear(self) -> int:
         """Acknowledge what waits here; return how many that were."""
         count = 0
-        while (held := self.take()) is not None:
+        while (held := self._next()) is not None:
             held.ack()
             count += 1
         return count
@@ -215,6 +247,8 @@ class Source:
             self._ready.clear()
         if self._consumer is not None:
             self._consumer.stop()
+        if self._popped is not None:
+            self._popped.stop()
         for reader in list(self._readers.values()):
             reader.stop()
 
@@ -259,7 +293,7 @@ class Source:
                 log.debug("queue %s is tried again: %s", self._queue, error)
 
     def _arrived(
-        self, body: bytes, received: Received | None, wanted: Wanted | None = None
+        self, body: bytes, received: Delivery | None, wanted: Wanted | None = None
     ) -> None:
         try:
             payload: dict[str, Any] = loads(body)
@@ -319,6 +353,7 @@ class Hub:
         self._lock = threading.RLock()
         self._sources: dict[str, Source] = {}
         self._topics: set[str] = set()
+        self._priorities: dict[str, bool] = {}
         self._wakers: WeakSet[threading.Event] = WeakSet()
         self._wakers_lock = threading.Lock()
         self._failed = False
@@ -390,12 +425,37 @@ class Hub:
 
     # Topics
 
-    def ensure_topic(self, topic: str) -> None:
-        """Make a topic that is not there; an exchange's has one queue, for the order."""
+    def ensure_topic(self, topic: str, levels: int = 0) -> None:
+        """Make a topic that is not there; an exchange's has one queue, for the order.
+
+        Args:
+            levels: of priority; 0: none.
+        """
         if topic not in self._topics:
-            queues = 1 if topic.startswith(EXCHANGE) else self._queues
-            self._admin.create_topic(topic, queues=queues, exist_ok=True)
+            queues = levels or (1 if topic.startswith(EXCHANGE) else self._queues)
+            kind: MessageType | None = "PRIORITY" if levels else None
+            self._admin.create_topic(topic, queues=queues, message_type=kind, exist_ok=True)
             self._topics.add(topic)
+        if levels and not self.has_priorities(topic):
+            log.warning(
+                "queue %s has no priorities: its topic was there before, without them, or its "
+                "brokers do not know them",
+                queue_of(topic),
+            )
+
+    def has_priorities(self, topic: str) -> bool:
+        """Return whether a topic has priorities, on a broker at least."""
+        found = self._priorities.get(topic)
+        if found is None:
+            attributes = self._admin.topic_attributes(topic)
+            found = self._priorities[topic] = any(map(has_priorities, attributes.values()))
+        return found
+
+    def begin_group(self, group: str, topic: str) -> None:
+        """Let a group that is new to a topic have all that is there, also what is old."""
+        if group not in self._admin.topic_groups(topic):
+            self._admin.create_group(group, exist_ok=True)
+            self._admin.reset_offset(group, topic, when="begin")
 
     def bind_group(self, queue: str, exchange: str) -> None:
         """Let a queue have what a fanout exchange gets from now on, consumed or not."""
@@ -460,6 +520,7 @@ class Hub:
         if known is None or not known.transient:
             self._admin.delete_topic(topic_of(queue))
             self._topics.discard(topic_of(queue))
+            self._priorities.pop(topic_of(queue), None)
 
     # Sources
 

@@ -5,7 +5,8 @@
 
     supported        direct, topic and fanout exchanges; acknowledgements; reject and requeue;
                      prefetch; Celery's countdown and eta; remote control, events, `rpc://` results
-    not supported    priorities (a queue keeps its order), message and queue time to live
+                     priorities of queues that are declared with `x-max-priority`
+    not supported    message and queue time to live
 
 `drain_events` waits until a source has something; nothing is polled.
 """
@@ -26,11 +27,13 @@ from skylarkmq import __version__
 from skylarkmq.client import Credentials
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.integrations.kombu.hub import QUEUES, Declared, Held, Hub, join, leave
-from skylarkmq.integrations.kombu.topics import encoded, exchange_topic, topic_of
+from skylarkmq.integrations.kombu.topics import EXCHANGE, encoded, exchange_topic, topic_of
 
 log = logging.getLogger(__name__)
 
 PORT: Final = 9876
+PRIORITY_MAX: Final = 255
+"""As RabbitMQ's: a level is a queue of the topic."""
 LOOK_S: Final = 0.5
 """How long a connection waits for messages before Kombu may look at its own time limit."""
 GET_WAIT_S: Final = 1.0
@@ -88,16 +91,19 @@ class Channel(virtual.Channel):
 
     # Declaring
 
+    def prepare_queue_arguments(self, arguments: Any, **settings: Any) -> Any:
+        """Return a queue's arguments with what it says by names of its own, as `max_priority`."""
+        return base.to_rabbitmq_queue_arguments(arguments, **settings)
+
     def _new_queue(self, queue: str, **settings: Any) -> None:
         arguments = settings.get("arguments") or {}
-        if "x-max-priority" in arguments:
-            log.warning("queue %s keeps the order of its messages: no priorities here", queue)
+        levels = min(int(arguments.get("x-max-priority") or -1), PRIORITY_MAX) + 1
         transient = bool(settings.get("auto_delete") or settings.get("exclusive"))
         known = self._hub.declared.setdefault(queue, Declared(transient))
         if known.transient:
             self._hub.source(queue)  # listens from now on, not from its first consumer on
         else:
-            self._hub.ensure_topic(topic_of(queue))
+            self._hub.ensure_topic(topic_of(queue), levels)
 
     def _has_queue(self, queue: str, **_settings: Any) -> bool:
         return queue in self._hub.declared or self._hub.has_queue(queue)
@@ -182,7 +188,12 @@ class Channel(virtual.Channel):
         self._hub.ensure_topic(topic)
         task_id = message["properties"].get("correlation_id") or ""
         keys = (task_id,) if task_id and not any(map(str.isspace, task_id)) else ()
-        self._hub.send_at(topic, dumps(message), _eta(message), tags=tag, keys=keys)
+        priority = _priority(message)
+        if priority and (topic.startswith(EXCHANGE) or not self._hub.has_priorities(topic)):
+            priority = 0
+        self._hub.send_at(
+            topic, dumps(message), _eta(message), tags=tag, keys=keys, priority=priority or None
+        )
 
     # Consuming
 
@@ -337,6 +348,14 @@ class Transport(virtual.Transport):
 
 def _routing_key(payload: Any) -> str:
     return str(payload["properties"]["delivery_info"].get("routing_key") or "")
+
+
+def _priority(message: Any) -> int:
+    """Return a message's priority, 0 without one."""
+    try:
+        return min(max(0, int(message["properties"].get("priority") or 0)), PRIORITY_MAX)
+    except (TypeError, ValueError):
+        return 0
 
 
 def _eta(message: Any) -> datetime | None:

@@ -39,3 +39,9 @@ def once(path: str) -> str:
     if len(Path(path).read_text().split()) == 1:
         time.sleep(3600)
     return "done"
+
+
+@app.task(acks_late=True)
+def noted(path: str, what: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{what}\n")

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("celery", reason="the extra `dev` is not installed")
 
+import kombu
+
 from skylarkmq.testing import RunningBroker, SyncBroker, run_broker_in_thread
 from tests.support.patience import LIMIT_S, until_sync
 
@@ -130,3 +132,18 @@ def test_a_task_of_a_killed_worker_is_done_by_another_one(
     assert len(set(tries.read_text().split())) == 2
     assert SyncBroker(server).lag("kombu-three") == 0
     assert "Traceback" not in log.read_text()
+
+
+def test_tasks_come_in_the_order_of_their_priority(
+    shop: Any, server: RunningBroker, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    done.touch()
+    queue = kombu.Queue("ranked", routing_key="ranked", queue_arguments={"x-max-priority": 9})
+    for number, priority in enumerate((0, 5, 9, 5, 1)):
+        what = f"{priority} {number}"
+        shop.noted.apply_async((str(done), what), queue=queue, priority=priority)
+    with worker("five@test", tmp_path / "log", "-P", "solo", "-Q", "ranked",
+                "--prefetch-multiplier", "1", *ALONE):  # fmt: skip
+        until_sync(lambda: len(done.read_text().splitlines()) == 5)
+    assert done.read_text().splitlines() == ["9 2", "5 1", "5 3", "1 4", "0 0"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,12 +21,12 @@ from kombu.utils.json import dumps
 import skylarkmq.integrations.kombu  # noqa: F401 - makes skylarkmq:// known
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Admin, Producer, ReceivedMessage
-from skylarkmq.integrations.kombu import hub
+from skylarkmq.integrations.kombu import hub, popped
 from skylarkmq.integrations.kombu.topics import exchange_topic, queue_of, topic_of
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.testing import Account, SyncBroker
-from tests.support.patience import LIMIT_S
+from tests.support.patience import LIMIT_S, until_sync
 
 pytestmark = [pytest.mark.timing]
 
@@ -386,3 +386,145 @@ def test_names_are_readable() -> None:
     assert exchange_topic("celery.pidbox") == "exchange|celery|2Epidbox"
     with pytest.raises(ValueError, match="longer than"):
         topic_of("." * 100)
+
+
+# Priorities
+
+
+def urgent(connection: kombu.Connection, **settings: Any) -> kombu.Queue:
+    """A queue with ten levels of priority, declared."""
+    queue = kombu.Queue("urgent", routing_key="urgent", max_priority=9, **settings)
+    queue(connection.default_channel).declare()
+    return queue
+
+
+def send_urgent(connection: kombu.Connection, *priorities: int, **settings: Any) -> None:
+    for priority in priorities:
+        publish(connection, priority, routing_key="urgent", priority=priority, **settings)
+
+
+def handled(listening: Listening, count: int) -> list[Any]:
+    """The next messages, each acknowledged before the next one comes."""
+    found: list[Any] = []
+    for _ in range(count):
+        message = listening.next()
+        message.ack()
+        found.append(message.payload)
+    return found
+
+
+def test_the_most_urgent_message_comes_first(connection: kombu.Connection, admin: Admin) -> None:
+    queue = urgent(connection)
+    (attributes,) = admin.topic_attributes("urgent").values()
+    assert attributes == {"message.type": "PRIORITY"}
+    send_urgent(connection, 0, 3, 9, 3, 200)
+    listening = Listening(connection, queue, prefetch_count=1)
+    with listening.consumer:
+        assert handled(listening, 2) == [9, 200]
+        first = listening.next()  # in hand; what comes meanwhile is not
+        send_urgent(connection, 7)
+        first.ack()
+        assert first.payload == 3
+        assert handled(listening, 3) == [7, 3, 0]
+        listening.has_none()
+    until_sync(lambda: admin.progress("kombu-urgent", "urgent").lag == 0)
+
+
+def test_what_was_sent_before_the_first_worker_came_is_not_skipped(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    queue = urgent(connection)
+    send_urgent(connection, *range(10))
+    assert sorted(
+        queue(connection.default_channel).get(no_ack=True).payload for _ in range(10)
+    ) == [*range(10)]
+    assert queue(connection.default_channel).get(no_ack=True) is None
+
+
+def test_a_message_in_hand_is_hidden_for_as_long_as_its_worker_lives(
+    connection: kombu.Connection,
+    skylarkmq_broker_sync: SyncBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(popped, "RENEW_S", 0.05)
+    listening = Listening(connection, urgent(connection), prefetch_count=1)
+    send_urgent(connection, 5)
+    with listening.consumer:
+        first = listening.next()
+        (delivery,) = connection.transport.hub.source("urgent")._popped.held
+        seen = {delivery._message._checkpoint}
+        for _ in range(4):
+            until_sync(lambda: delivery._message._checkpoint not in seen)
+            seen.add(delivery._message._checkpoint)
+            skylarkmq_broker_sync.advance(50)
+        first.ack()
+        listening.has_none()
+    until_sync(lambda: skylarkmq_broker_sync.lag("kombu-urgent") == 0)
+
+
+def test_a_worker_that_leaves_gives_back_what_it_has(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    queue = urgent(connection)
+    send_urgent(connection, 5)
+    url = f"skylarkmq://{skylarkmq_broker_sync.namesrv_addr}"
+    with kombu.Connection(url, transport_options={"queues": 3}) as other:
+        theirs = Listening(other, queue, prefetch_count=1)
+        theirs.consumer.consume()
+        assert not theirs.next().delivery_info["redelivered"]
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        message = listening.next()
+        assert message.delivery_info["redelivered"]
+        message.ack()
+
+
+def test_an_urgent_message_is_rejected_and_requeued(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    listening = Listening(connection, urgent(connection), prefetch_count=1)
+    send_urgent(connection, 5)
+    with listening.consumer:
+        listening.next().requeue()
+        again = listening.next()
+        assert again.delivery_info["redelivered"]
+        again.reject()
+        listening.has_none()
+    (letter,) = skylarkmq_broker_sync.messages("%DLQ%kombu-urgent")
+    assert letter.priority == 5
+    assert skylarkmq_broker_sync.lag("kombu-urgent") == 0
+
+
+def test_a_queue_with_priorities_is_purged(connection: kombu.Connection) -> None:
+    queue = urgent(connection)(connection.default_channel)
+    send_urgent(connection, 1, 2, 3)
+    assert queue.get() is not None
+    assert queue.purge() == 3
+    send_urgent(connection, 4)
+    assert until_sync(queue.get).payload == 4
+
+
+def test_a_topic_from_before_stays_without_priorities(
+    connection: kombu.Connection, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_topic("urgent", queues=2)
+    queue = urgent(connection)
+    assert "has no priorities: its topic was there before" in caplog.text
+    send_urgent(connection, 3)
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        assert handled(listening, 1) == [3]
+
+
+def test_a_delayed_urgent_message_comes_at_its_priority(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker
+) -> None:
+    queue = urgent(connection)
+    eta = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    send_urgent(connection, 1)
+    send_urgent(connection, 8, headers={"eta": eta})
+    skylarkmq_broker_sync.advance(3601)
+    until_sync(lambda: len(skylarkmq_broker_sync.messages("urgent")) == 2)
+    listening = Listening(connection, queue, prefetch_count=1)
+    with listening.consumer:
+        assert handled(listening, 2) == [8, 1]
