@@ -39,13 +39,17 @@ POWER_PER_10_SEEDS = {
     "had to come": 300,
     "second crashes": 7,
     "taken back": 2,
+    "by priority": 5,
 }
 
 
 async def explore(seed: int) -> Counter[str]:
-    """One seed: a run, a crash at one of its disk steps, several ways for it to end."""
+    """One seed: a run, a crash at one of its disk steps, several ways for it to end.
+
+    Every other topic has priorities.
+    """
     rng = Random(seed)
-    machine = PopMachine(sync=rng.random() < 0.5, rng=rng)
+    machine = PopMachine(sync=rng.random() < 0.5, rng=rng, has_priorities=seed % 2 == 1)
     flush = "SYNC" if machine.sync else "ASYNC"
     await machine.boot()
     try:

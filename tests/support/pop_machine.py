@@ -51,8 +51,16 @@ class Held(NamedTuple):
 class PopMachine(BrokerMachine):
     """A broker, its producers and its consumers by pop."""
 
-    def __init__(self, *, sync: bool, rng: Random, **more: Any) -> None:
+    def __init__(
+        self, *, sync: bool, rng: Random, has_priorities: bool = False, **more: Any
+    ) -> None:
+        """Make it.
+
+        Args:
+            has_priorities: its topic is made with them, at the first boot.
+        """
         super().__init__(sync=sync, rng=rng, **more)
+        self.has_priorities = has_priorities
         self.owed: Owed | None = None  # after a crash
         self.hands: list[Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,6 +72,13 @@ class PopMachine(BrokerMachine):
 
     async def boot(self, *, watch: bool = True) -> None:
         await super().boot(watch=watch)
+        if self.has_priorities:
+            fields = {
+                "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+                "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "attributes": "+message.type=PRIORITY",
+            }  # fmt: skip
+            self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, done=_succeeded)
         for group in GROUPS:
             body = {
                 "groupName": group,
@@ -117,7 +132,10 @@ class PopMachine(BrokerMachine):
         for _ in range(self.rng.choice((1, 1, 3))):
             number = self.pops.sent
             self.pops.sent += 1
-            text = encode_properties({"UNIQ_KEY": f"{number:032X}", "N": str(number)})
+            level = str(number % QUEUES)  # where the topic has no priorities it says nothing
+            text = encode_properties(
+                {"UNIQ_KEY": f"{number:032X}", "N": str(number), "_SYS_MSG_PRIORITY_": level}
+            )
 
             def done(answer: RemotingCommand, number: int = number) -> None:
                 if "is being deleted" not in (answer.remark or "") and stored(answer):
@@ -148,8 +166,14 @@ class PopMachine(BrokerMachine):
         self._begin(self._pop, request)
 
     async def _pop(self, request: PopRequest) -> None:
-        for popped in await self.parts.pop.receiver.receive(request):
+        received = await self.parts.pop.receiver.receive(request)
+        for popped in received:
             self._handed(request, popped)
+        config = self.parts.topics.get(TOPIC)
+        if config and config.attributes_map.get("message.type") and not request.is_fifo:
+            levels = [popped.receipt.queue_id for popped in received]
+            assert levels == sorted(levels, reverse=True), "the highest priority first"
+            self.pops.power["by priority"] += len(set(levels)) > 1
 
     def _handed(self, request: PopRequest, popped: Popped) -> None:
         message = decode_message(bytes(popped.record))
