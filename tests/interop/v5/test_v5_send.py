@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.servers import Broker
-from tests.interop.v5.brokers import make_group, make_topic
+from tests.interop.v5.brokers import SkylarkGrpcBroker, make_group, make_topic
 from tests.interop.v5.programs import CallFailedError, Program
 
 pytestmark = pytest.mark.interop
@@ -66,6 +66,32 @@ def test_messages_of_a_group_keep_their_order(
     for name in "abc":
         of_group = [one for one in found if one["message_group"] == name]
         assert [one["body"] for one in of_group] == [f"{name}-{number}" for number in range(6)]
+
+
+def test_the_highest_priority_comes_first(
+    program: Program, broker: Broker, topic: str, group: str
+) -> None:
+    if program.language == "go":
+        pytest.skip("this release of the Go client knows no priorities")
+    if not isinstance(broker, SkylarkGrpcBroker):
+        pytest.skip("priorities are of RocketMQ 5.4")
+    make_topic(broker, topic, "PRIORITY", queues=4)
+    make_group(broker, group)
+    producer = program.producer(topic)
+    for priority in (1, 3, 2, 9):
+        producer.send(str(priority), priority=priority)
+    if program.language != "node":  # to which 0 is none
+        producer.send("0", priority=0)
+    with pytest.raises(CallFailedError):
+        producer.send("none")
+    with pytest.raises(CallFailedError):
+        producer.send("both", priority=1, message_group="g")
+    consumer = program.simple(topic, group)
+    found = consumer.received(4 if program.language == "node" else 5)
+    assert [one["body"] for one in found][:4] == ["3", "9", "2", "1"]
+    assert [one["priority"] for one in found][:4] == [3, 9, 2, 1]
+    for one in found:
+        consumer.ack(one)
 
 
 def test_a_delayed_message_comes_when_it_is_due(

@@ -116,9 +116,11 @@ def test_several_keys() -> None:
 def test_a_row_that_was_read_can_be_sent_again() -> None:
     stored = [(name, "1") for name in sorted(RESERVED_NAMES)]
     stored += [("TIMER_DELIVER_MS", "1"), ("__SHARDINGKEY", "s"), ("mine", "2")]
+    stored += [("_SYS_MSG_PRIORITY_", "7")]
     (found,) = messages([{"body": b"a", "properties": stored}])
     assert properties(found) == {
-        "UNIQ_KEY": "K0", "KEYS": "1", "TAGS": "1", "__SHARDINGKEY": "s", "mine": "2"
+        "UNIQ_KEY": "K0", "KEYS": "1", "TAGS": "1", "__SHARDINGKEY": "s", "mine": "2",
+        "_SYS_MSG_PRIORITY_": "7",
     }  # fmt: skip
     assert found.sharding_key == "s"
     assert not found.alone

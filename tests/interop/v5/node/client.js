@@ -37,6 +37,7 @@ function shown(message) {
     properties: Object.fromEntries(message.properties),
     message_id: message.messageId,
     message_group: message.messageGroup ?? '',
+    priority: message.priority,
     attempt: message.deliveryAttempt,
     now_ms: Date.now(),
     born_ms: Number(message.bornTimestamp),
@@ -114,6 +115,7 @@ async function send(command, producer) {
     tag: command.tag || undefined,
     keys: command.key ? [ command.key ] : [],
     messageGroup: command.message_group || undefined,
+    priority: command.priority >= 0 ? command.priority : undefined,
     deliveryTimestamp: command.delay_ms ? new Date(Date.now() + command.delay_ms) : undefined,
     properties: new Map(Object.entries(command.properties)),
   };

@@ -62,6 +62,7 @@ def shown(message: Any) -> dict[str, Any]:
         "properties": dict(message.properties or {}),
         "message_id": message.message_id,
         "message_group": message.message_group or "",
+        "priority": message.priority,
         "attempt": message.delivery_attempt,
         "now_ms": int(time.time() * 1000),
         "born_ms": message.born_timestamp,
@@ -142,6 +143,8 @@ def send(command: dict[str, Any]) -> dict[str, Any]:
         message.keys = command["key"]
     if command["message_group"]:
         message.message_group = command["message_group"]
+    if command["priority"] >= 0:
+        message.priority = command["priority"]
     if command["delay_ms"]:
         # Whole seconds alone.
         message.delivery_timestamp = -int(-(time.time() + command["delay_ms"] / 1000) // 1)

@@ -196,6 +196,9 @@ public final class Client {
         if (!text(command, "message_group").isEmpty()) {
             builder.setMessageGroup(text(command, "message_group"));
         }
+        if (command.get("priority").getAsInt() >= 0) {
+            builder.setPriority(command.get("priority").getAsInt());
+        }
         long delay = command.get("delay_ms").getAsLong();
         if (delay > 0) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + delay);
@@ -245,6 +248,7 @@ public final class Client {
         fields.put("properties", view.getProperties());
         fields.put("message_id", view.getMessageId().toString());
         fields.put("message_group", view.getMessageGroup().orElse(""));
+        fields.put("priority", view.getPriority().orElse(null));
         fields.put("attempt", view.getDeliveryAttempt());
         fields.put("now_ms", System.currentTimeMillis());
         fields.put("born_ms", view.getBornTimestamp());
