@@ -400,6 +400,15 @@ async def test_a_look_takes_nothing(rig: Rig) -> None:
     assert (await peek(maxMsgNums=0)).code == 29
 
 
+async def test_a_look_shows_the_highest_priority_first(rig: Rig) -> None:
+    rig.topic(TOPIC, 2, kind="PRIORITY")
+    rig.send(b"low", 0)
+    rig.send(b"high", 1)
+    answer = await rig.ask(PEEK, consumerGroup=GROUP, topic=TOPIC, queueId=-1, maxMsgNums=4)
+    assert [message.body for message in decode_messages(answer.body)] == [b"high", b"low"]
+    assert [message.body for message, _ in await rig.take()] == [b"high", b"low"]
+
+
 async def test_filters(rig: Rig) -> None:
     for tag in "abc":
         rig.send(tag.encode(), tag=tag)

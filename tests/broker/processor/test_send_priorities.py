@@ -135,3 +135,20 @@ async def test_a_topic_that_changes_its_type_is_sent_to_by_its_new_one(
     await make_topic(client, "plain", attributes="+message.type=PRIORITY")
     await client.call(SEND, send_fields("plain", 1, text), b"after")
     assert bodies(broker, "plain") == [[], [b"before"], [b"after"], []]
+
+
+async def test_a_deduplication_window_goes_with_priorities(
+    broker: BrokerController, client: RawClient
+) -> None:
+    await make_topic(client, TOPIC)  # it gets a window, and keeps its type
+    items = [
+        BatchItem.of(Message(TOPIC, body), {"UNIQ_KEY": key, PRIORITY: text})
+        for body, key, text in ((b"a", "K1", "1"), (b"b", "K2", "3"), (b"again", "K1", "2"))
+    ]
+    answer = await client.call(BATCH, send_fields(TOPIC, 0, "", m="true"), encode_batch(items))
+    assert answer.code == 0, answer.remark
+    assert bodies(broker) == [[], [b"a"], [], [b"b"]]
+    text = f"UNIQ_KEY\x01K2\x02{PRIORITY}\x010"
+    answer = await client.call(SEND, send_fields(TOPIC, 0, text), b"again")
+    assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("3", "0")
+    assert sum(map(len, bodies(broker))) == 2

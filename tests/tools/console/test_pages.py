@@ -110,6 +110,17 @@ async def test_a_message_as_json_text_and_hex() -> None:
         assert "00000010  10 11 12" in page
         page = await browser.page(await link_of("long", "blobs"))
         assert "x" * 9000 in page and "9,000 bytes, compressed to" in words(page)
+        assert "Priority" not in page
+
+
+async def test_a_message_shows_its_priority() -> None:
+    async with run_broker() as broker, of(broker) as browser, broker.client() as client:
+        async with Admin(client=client) as admin, Producer(client=client) as producer:
+            await admin.create_topic("urgent", message_type="PRIORITY")
+            await producer.send(Message("urgent", "x", keys="k", priority=7))
+        page = await browser.page("/messages?topic=urgent&by=key&value=k")
+        link = re.search(r'href="(/messages/view[^"]+)"', page)[1]  # type: ignore[index]
+        assert "<dt>Priority</dt><dd>7</dd>" in await browser.page(link)
 
 
 async def test_an_id_leads_to_no_machine_outside_of_the_cluster() -> None:
