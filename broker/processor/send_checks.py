@@ -108,7 +108,8 @@ class SendChecks:
         if queue_id < 0:  # any
             if names.PRIORITY in (header.properties or ""):  # so our SDK asks for it
                 raise _illegal(
-                    f"topic {topic} has no priorities: create it with --message-type PRIORITY"
+                    f"topic {topic} has no priorities; one that was created with "
+                    "--message-type PRIORITY has"
                 )
             queue_id = self._rng.randrange(max(1, config.write_queue_nums))
         elif queue_id >= max(config.read_queue_nums, config.write_queue_nums):

@@ -184,14 +184,13 @@ class Source:
 
     def take(self) -> Held | None:
         """Return the next message, None when there is none at the moment."""
-        held = self._next()
-        if held is None and self._popped is not None:
-            self._popped.want()
-        return held
+        return self._next(wants=self._popped)
 
-    def _next(self) -> Held | None:
+    def _next(self, wants: PoppedFeed | None = None) -> Held | None:
         with self._lock:
             if not self._ready:
+                if wants is not None:
+                    wants.is_wanted.set()
                 return None
             self._out += 1
             self._waited = True
@@ -226,7 +225,9 @@ class Source:
         In each call where messages are popped: none is here before it is wanted.
         """
         if self._popped is not None:
-            self._popped.want()
+            with self._lock:
+                if not self._ready:
+                    self._popped.is_wanted.set()
             self._waited = False
         waited, self._waited = self._waited, True
         if not waited:
@@ -312,6 +313,8 @@ class Source:
             if self._closed:
                 return
             self._ready.append(Held(self, payload, received))
+            if self._popped is not None:
+                self._popped.is_wanted.clear()
             self._filled.set()
         self._hub.wake()
 

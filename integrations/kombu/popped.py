@@ -96,6 +96,8 @@ class PoppedFeed:
 
     Attributes:
         held: what is in hand.
+        is_wanted: a message is to be taken. Its taker sets it, and clears it when one has arrived,
+            under a lock of his own: who asks again in between wants no second one.
     """
 
     def __init__(
@@ -114,16 +116,12 @@ class PoppedFeed:
         self.held: dict[PoppedDelivery, None] = {}
         self._arrived = arrived
         self._failed = failed
-        self._wanted = threading.Event()
+        self.is_wanted = threading.Event()
         self._stopped = threading.Event()
-
-    def want(self) -> None:
-        """Take a message as soon as there is one."""
-        self._wanted.set()
 
     def run(self) -> None:
         """Take what is wanted, until `stop`. In a thread of its own."""
-        while self._wanted.wait() and not self._stopped.is_set():
+        while self.is_wanted.wait() and not self._stopped.is_set():
             try:
                 messages = self.consumer.receive(1)
             except IllegalState:  # it has stopped, or the program ends
@@ -137,7 +135,6 @@ class PoppedFeed:
                 self._stopped.wait(AGAIN_S)
                 continue
             for message in messages:
-                self._wanted.clear()  # before somebody takes it, and wants the next one
                 delivery = PoppedDelivery(self, message)
                 self.held[delivery] = None
                 self._arrived(message.body, delivery)
@@ -150,7 +147,7 @@ class PoppedFeed:
     def stop(self) -> None:
         """End it: other workers have what is in hand."""
         self._stopped.set()
-        self._wanted.set()
+        self.is_wanted.set()
         self._hide_all(0)
         self.consumer.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
@@ -428,6 +429,18 @@ def test_the_most_urgent_message_comes_first(connection: kombu.Connection, admin
         assert handled(listening, 3) == [7, 3, 0]
         listening.has_none()
     until_sync(lambda: admin.progress("kombu-urgent", "urgent").lag == 0)
+
+
+def test_who_asks_often_gets_no_more_than_one(connection: kombu.Connection) -> None:
+    urgent(connection)
+    send_urgent(connection, 1, 1, 1)
+    source = connection.transport.hub.source("urgent")
+    held = until_sync(source.take)
+    for _ in range(5):
+        time.sleep(0.02)
+        assert len(source._popped.held) == 1
+    held.ack()
+    assert until_sync(source.take)
 
 
 def test_what_was_sent_before_the_first_worker_came_is_not_skipped(
