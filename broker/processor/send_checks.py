@@ -93,6 +93,12 @@ class SendChecks:
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
         config = self._topics.table.get(topic)
+        has_levels = config is not None and has_priorities(config.attributes_map)
+        if header.queue_id < 0 and not has_levels and names.PRIORITY in (header.properties or ""):
+            raise _illegal(  # our SDK asks so, to be told before a topic is made
+                f"topic {topic} has no priorities; one that was created with --message-type "
+                "PRIORITY has"
+            )
         fresh = config is None
         if config is None:
             config = self._create(header, remote_address)
@@ -102,15 +108,10 @@ class SendChecks:
                 f"the broker[{self._config.broker_name}] sending message is forbidden",
             )
         queue_id = header.queue_id
-        if has_priorities(config.attributes_map):
+        if has_levels:
             queue_id = level_of((header.properties or "").encode(errors="replace"), config)
             return Target(topic, queue_id, config, fresh, has_priorities=True)
         if queue_id < 0:  # any
-            if names.PRIORITY in (header.properties or ""):  # so our SDK asks for it
-                raise _illegal(
-                    f"topic {topic} has no priorities; one that was created with "
-                    "--message-type PRIORITY has"
-                )
             queue_id = self._rng.randrange(max(1, config.write_queue_nums))
         elif queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise RemoteProtocolError(
