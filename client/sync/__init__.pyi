@@ -762,13 +762,7 @@ class SimpleConsumer(Started):
         """Hide a message for another time, from now on; with 0 it comes again at once."""
 
     def dead_letter(self, message: PoppedMessage) -> None:
-        """Give a message up: it goes to the group's dead letter topic, `%DLQ%<group>`.
-
-        Raises:
-            ReceiptExpired: its invisible time was over meanwhile, or it was acknowledged before;
-                in the first case it is a dead letter, and comes again as well.
-            RocketMQError: the broker did not take it; see `retryable`.
-        """
+        """Give a message up: it goes to the group's dead letter topic, `%DLQ%<group>`."""
 
     @property
     def group(self) -> str:
