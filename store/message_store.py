@@ -44,7 +44,7 @@ from skylarkmq.common.refusal import Refusal, is_no_space, refusal
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.common.table_file import Written
 from skylarkmq.common.worker import StoreWorkers, run_job, start
-from skylarkmq.store.checkpoint import UNKNOWN, Marks, Point, PointTracker
+from skylarkmq.store.checkpoint import PointTracker
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.delay_levels import DelayLevels
@@ -70,15 +70,12 @@ from skylarkmq.store.received import ReceivedLog
 from skylarkmq.store.results import Committed, MessageInner, PutMessageResult, PutMessageStatus
 from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.timer.rules import TimerRules
+from skylarkmq.store.upkeep.checkpoint_service import CheckpointService
 from skylarkmq.store.upkeep.cleaning import CleanService
 from skylarkmq.store.upkeep.cut_back import Cut, CutBack, lowered
 from skylarkmq.store.upkeep.recovery import Recovery, RecoveryReport
 
 log = logging.getLogger(__name__)
-
-
-# Bytes of messages after which the next checkpoint is due, whatever the clock says.
-CHECKPOINT_SIZE = 256 << 20
 
 
 class StoreState(Enum):
@@ -93,6 +90,8 @@ class StoreState(Enum):
 
 class MessageStore:
     """A store in one folder. Loop thread; `load` before it serves, `close` after.
+
+    Its size is one idea: the parts of a store, and by name what its users call of them.
 
     Attributes:
         failure_listeners: called when the store has failed, with the disk's error.
@@ -132,9 +131,9 @@ class MessageStore:
         )
         commit_log = self.commit_log = CommitLog(env, self.delay_levels.due_time)
         queues = self.queues = QueueTable(env)
-        self._points = PointTracker()
+        points = PointTracker()
         self._cut = CutBack(files, self.paths, commit_log)
-        self.removal = TopicRemoval(env, commit_log, queues, self._points)
+        self.removal = TopicRemoval(env, commit_log, queues, points)
         reader = self._reader = MessageReader(env, commit_log, queues, memory_size)
         self.deduplication = Deduplication(commit_log, reader)
         writer = self.writer = MessageWriter(env, commit_log, queues, self.deduplication)
@@ -171,11 +170,11 @@ class MessageStore:
         self.message_time_cold = cold.message_time
         self.read_records = cold.read_records
         self.read_part = cold.read_part
+        self._checkpoints = CheckpointService(commit_log, writer, queues, self.index, points)
         checkpoint_s = config.flush_consume_queue_thorough_interval / 1000
-        self._checkpoint_offset = 0
         self._timers = [
             IntervalTimer(clock, config.flush_interval_consume_queue / 1000, self._tick),
-            IntervalTimer(clock, checkpoint_s, self._checkpoint),
+            IntervalTimer(clock, checkpoint_s, self._checkpoints.save),
         ]
 
     @property
@@ -346,14 +345,14 @@ class MessageStore:
         self.stats.recovery_truncated_bytes["commitlog"] = report.truncated_bytes
         log.info("%s (%.2f s)", report.text(self.commit_log.min_offset), duration_s)
         self.writer.recovered(report.end_offset, report.store_timestamp)
-        self._checkpoint_offset = report.end_offset
+        self._checkpoints.recovered(report.end_offset)
         if report.store_timestamp < marks.index_timestamp:  # it was of a clock that was ahead
             marks = marks._replace(index_timestamp=0)
         self.index.load(marks, unclean=unclean)
         try:
             # After a crash the units are synced in the background, as those of new messages: the
             # first ones of ten thousand queues bring as many files and folders to the disk.
-            self.queues.flusher.write_now(self._marks() if report.clean else None)
+            self.queues.flusher.write_now(self._checkpoints.marks() if report.clean else None)
         except OSError as error:
             if not is_no_space(error):
                 raise
@@ -383,7 +382,7 @@ class MessageStore:
         for timer in self._timers:
             timer.start()
         if self.recovery is not None and not self.recovery.clean:
-            self._checkpoint()
+            self._checkpoints.save()
 
     def _begin_anew(self) -> None:
         """Forget where a log without messages began: the master's says where this one begins.
@@ -394,7 +393,7 @@ class MessageStore:
             return
         self.commit_log.forget_end()
         self.writer.recovered(0, 0)
-        self.queues.flusher.write_now(self._marks())
+        self.queues.flusher.write_now(self._checkpoints.marks())
         self.commit_log.mapped_files.remove_all()
 
     def stop_writing(self) -> None:
@@ -429,7 +428,7 @@ class MessageStore:
     def _close_clean(self) -> None:
         self.writer.close_clean()
         self.index.close_clean()
-        self.queues.flusher.write_now(self._marks())
+        self.queues.flusher.write_now(self._checkpoints.marks())
         self._abort.remove()
 
     def fail(self, error: BaseException) -> None:
@@ -454,47 +453,12 @@ class MessageStore:
         for listener in self.failure_listeners:
             listener(error)
 
-    def _marks(self) -> Marks:
-        """Return what the checkpoint may say once all published units are on the disk."""
-        writer, index = self.writer, self.index
-        self._note_point()
-        held_from = self.queues.held_from if self.queues.held else None
-        limit = self.commit_log.flushed_offset
-        point = self._points.newest(limit if held_from is None else min(limit, held_from))
-        marks = Marks(
-            writer.flushed_timestamp,
-            writer.shown_timestamp,
-            index.full_timestamp,
-            UNKNOWN,
-            index.point,
-            clock_steps=self.commit_log.clock_steps.rows,
-        )
-        if held_from is not None:  # what is kept in memory is not covered
-            covered = self.queues.flusher.covered or Marks()
-            return marks._replace(
-                physic_timestamp=covered.physic_timestamp,
-                logics_timestamp=covered.logics_timestamp,
-                commit_log_offset=max(
-                    covered.commit_log_offset, UNKNOWN if point is None else point.offset
-                ),
-            )
-        if point is None:
-            return marks
-        offset, queue_count, unit_count = point
-        return marks._replace(
-            commit_log_offset=offset, queue_count=queue_count, unit_count=unit_count
-        )
-
-    def _note_point(self) -> None:
-        self._points.note(Point(self.writer.published_offset, *self.queues.totals()))
-
     def _tick(self) -> None:
         """Write units, and checkpoint sooner when a recovery would have much to read."""
-        self._note_point()
+        self._checkpoints.note_point()
         start(self._keep_lock())
         self.queues.flusher.tick()
-        if self.writer.published_offset - self._checkpoint_offset >= CHECKPOINT_SIZE:
-            self._checkpoint()
+        self._checkpoints.save_early()
 
     async def _keep_lock(self) -> None:
         """Check, off the loop, that this process still holds the folder's lock."""
@@ -509,17 +473,6 @@ class MessageStore:
             else:
                 log.warning("the lock is not looked after for now: %s", error)
         self._lock_checked = True
-
-    def _checkpoint(self) -> None:
-        self._checkpoint_offset = self.writer.published_offset
-        start(self._save_checkpoint())
-
-    async def _save_checkpoint(self) -> None:
-        try:
-            await self.index.sync()
-        except Exception:
-            return  # the store has failed, or the next one may go well
-        self.queues.flusher.sync(self._marks())
 
     # Writing
 

@@ -35,6 +35,7 @@ from typing import Final, NamedTuple, Protocol
 from skylarkmq.common.repeating import IntervalTimer
 from skylarkmq.protocol.flags import MAX_TOPIC_SIZE
 from skylarkmq.protocol.properties import MAX_PROPERTIES_SIZE
+from skylarkmq.store.arrivals import Arrivals
 from skylarkmq.store.config import RECORD_OVERHEAD, StoreConfig
 from skylarkmq.store.deduplication import Deduplication
 from skylarkmq.store.environment import Environment
@@ -152,7 +153,6 @@ class Replicas(Protocol):
         ...
 
 
-ArrivalListener = Callable[[str, int, int], None]  # (topic, queue id, max offset)
 PutDone = Callable[[list[PutMessageResult]], None]
 OnPublished = Callable[[bytearray, int], None]  # (entries of the key index, end offset)
 
@@ -163,6 +163,8 @@ def _ignore(_: bytearray, _end_offset: int) -> None:
 
 class MessageWriter:
     """Appends, flushes and publishes. Loop thread.
+
+    Its size is one idea: what becomes of a batch from `begin` to its answer, in every flush mode.
 
     Attributes:
         on_published: called with the index entries of all records that have become visible, in log
@@ -201,10 +203,8 @@ class MessageWriter:
         self.on_stored: Callable[[int], None] | None = None
         self.replicas: Replicas | None = None
         self.confirmed = 0
-        self._listeners: list[ArrivalListener] = []  # of every topic
-        self._listeners_of: dict[
-            str, list[ArrivalListener]
-        ] = {}  # topic -> its own and those of every topic
+        arrivals = self._arrivals = Arrivals()
+        self.add_arrival_listener = arrivals.add
         self._later = commit_log.writer.later
         self._open: Callable[[], None] | None = None  # commits the batch that `begin` opened
         self._slow = False  # batches leave the loop
@@ -216,7 +216,7 @@ class MessageWriter:
         if not flush.commits:
             self._commit = CommitService(env, commit_log, self._committed)
         self._queue = ReleaseQueue(
-            clock, config.sync_flush_timeout / 1000, env.stats, self._publish, self._tell_arrivals
+            clock, config.sync_flush_timeout / 1000, env.stats, self._publish, arrivals.tell
         )
         # What is committed by its write is shown and answered in the same turn, without waiting.
         self._releases_at_once = not (self._sync or commit_log.writer.stages)
@@ -426,7 +426,7 @@ class MessageWriter:
         if not self._publish(units, end_offset):
             _tell(done, written, PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return False
-        self._tell_arrivals([units])
+        self._arrivals.tell([units])
         if self._flush_woken:
             self._flush.wake()
         _tell(done, written, PutMessageStatus.PUT_OK)
@@ -561,19 +561,6 @@ class MessageWriter:
 
     # Showing
 
-    def add_arrival_listener(self, listener: ArrivalListener, topic: str | None = None) -> None:
-        """Call `listener` once for each publishing and queue that got messages.
-
-        Args:
-            topic: the only topic that it wants to hear of; None for all.
-        """
-        if topic is None:
-            self._listeners.append(listener)
-            for listeners in self._listeners_of.values():
-                listeners.append(listener)
-        else:
-            self._listeners_of.setdefault(topic, list(self._listeners)).append(listener)
-
     def _publish(self, units: Units, end_offset: int) -> bool:
         """Show units in their queues; False when that failed, and the store with it.
 
@@ -589,21 +576,6 @@ class MessageWriter:
             return False
         self.published_offset = end_offset
         return True
-
-    def _tell_arrivals(self, commits: list[Units]) -> None:
-        """Call the listeners, which may store messages; one that raises harms only itself."""
-        if not self._listeners and not self._listeners_of:
-            return
-        for queue in {queue for units in commits for queue in units.runs}:
-            for listener in self._listeners_of.get(queue.topic, self._listeners):
-                try:
-                    listener(queue.topic, queue.queue_id, queue.max_offset)
-                except Exception:
-                    log.exception(
-                        "a listener failed over messages of %s-%d, which are stored and shown",
-                        queue.topic,
-                        queue.queue_id,
-                    )
 
     def _committed(self, took_s: float) -> None:
         """Go on after the commit thread has written something."""

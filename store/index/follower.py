@@ -46,16 +46,15 @@ RETRY_S: Final = 1.0
 
 
 class IndexFollower:
-    """Feeds the builder. Loop thread."""
+    """Feeds the builder. Loop thread.
+
+    Its size is one idea: how far the index has come, and the one job that brings it on.
+    """
 
     def __init__(self, env: Environment, builder: IndexBuilder, commit_log: CommitLog) -> None:
         self._builder = builder
-        self._worker = env.workers.index
-        self._clock = env.clock
-        self._stats = env.stats
+        self._env = env
         self._log = commit_log
-        self._fail = env.fail
-        self._enabled = env.config.message_index_enable
         self._retry = IntervalTimer(env.clock, RETRY_S, self._try_again)
         self._running = False
         self._jobs = 0  # of repairing, reading or building that are under way
@@ -101,7 +100,7 @@ class IndexFollower:
     @property
     def missing(self) -> str:
         """What a search that begins now may not find, for a human; empty when nothing."""
-        if not self._enabled:
+        if not self._env.config.message_index_enable:
             return "the key index is not kept up (messageIndexEnable is false)"
         if self._live:
             return ""
@@ -156,8 +155,8 @@ class IndexFollower:
             return
         if not self._repaired:
             self._jobs += 1
-            self._worker.submit(self._builder.repair_some, self._slice_repaired)
-        elif not self._enabled:
+            self._env.workers.index.submit(self._builder.repair_some, self._slice_repaired)
+        elif not self._env.config.message_index_enable:
             return
         elif not self._live:
             self._read_slice()
@@ -186,7 +185,7 @@ class IndexFollower:
         end_offset = self._join_offset if self._join_offset >= 0 else self.published_offset
         mapped.hold()
         self._jobs += 1
-        self._worker.submit(
+        self._env.workers.index.submit(
             partial(self._builder.catch_up, mapped, offset, end_offset),
             partial(self._slice_read, mapped),
         )
@@ -199,7 +198,7 @@ class IndexFollower:
         if error is not None:
             self._halt(error)
         elif progress is not None and self._note(progress):
-            self._stats.index_records_read += progress.record_count
+            self._env.stats.index_records_read += progress.record_count
             if self.indexed_offset == self._join_offset:
                 self._begin_live(self._join_offset)
                 log.info("the key index has caught up with the log at %d", self.indexed_offset)
@@ -209,8 +208,8 @@ class IndexFollower:
         self._live, self._join_offset, self._given_offset = True, -1, offset
 
     def _wait_for_more(self) -> None:
-        deadline = self._clock.monotonic() + LINGER_S
-        self._linger = self._clock.call_at(deadline, self._lingered)
+        deadline = self._env.clock.monotonic() + LINGER_S
+        self._linger = self._env.clock.call_at(deadline, self._lingered)
 
     def _lingered(self) -> None:
         self._linger = None
@@ -229,7 +228,7 @@ class IndexFollower:
         del waiting[:size]
         self._given_offset = end_offset
         self._jobs += 1
-        self._worker.submit(partial(self._builder.build, batch, end_offset), self._built)
+        self._env.workers.index.submit(partial(self._builder.build, batch, end_offset), self._built)
 
     def _built(self, progress: Progress | None, error: BaseException | None) -> None:
         self._jobs -= 1
@@ -241,7 +240,7 @@ class IndexFollower:
     def _note(self, progress: Progress) -> bool:
         """Take a job's outcome; whether it went well."""
         self.indexed_offset = progress.next_offset
-        self._stats.index_entries += progress.entry_count
+        self._env.stats.index_entries += progress.entry_count
         if progress.passed_over:
             log.warning(
                 "the log is damaged before offset %d: %d bytes are not in the key index",
@@ -252,7 +251,7 @@ class IndexFollower:
             self.refused = None
             return True
         if refusal(progress.error) is None:
-            self._fail(progress.error)
+            self._env.fail(progress.error)
         self._halt(progress.error)
         return False
 

@@ -184,14 +184,8 @@ class IndexService:
 
     def __init__(self, env: Environment, commit_log: CommitLog) -> None:
         config, files, folder = env.config, env.files, env.paths.index
-        self._files = files
-        self._worker = env.workers.index
-        self._sync_worker = env.workers.queues
-        self._clock = env.clock
-        self._stats = env.stats
+        self._env = env
         self._log = commit_log
-        self._fail = env.fail
-        self._result_max = config.max_msgs_num_batch
         self.enabled = config.message_index_enable
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         self._loader = IndexLoader(files, folder, shape, commit_log)
@@ -244,7 +238,7 @@ class IndexService:
         if self.point is None or self.point.end_offset <= offset:
             return self.point
         files = self._builder.files
-        return _point(self._files, files, [file.header for file in files], offset)
+        return _point(self._env.files, files, [file.header for file in files], offset)
 
     def start(self) -> None:
         """Begin to follow the log."""
@@ -306,12 +300,14 @@ class IndexService:
         """
         self._follower.submit_waiting()
         key_hash = index_key_hash(topic, key)
-        search = IndexSearch(key_hash, min(max_count, self._result_max), begin_ms, end_ms)
+        search = IndexSearch(
+            key_hash, min(max_count, self._env.config.max_msgs_num_batch), begin_ms, end_ms
+        )
         start(self._answer(search, self._follower.missing), done)
 
     async def _answer(self, search: IndexSearch, missing: str) -> IndexAnswer:
         slices = self._slices(search)
-        while await run_job(self._worker, partial(next, slices, True)) is None:
+        while await run_job(self._env.workers.index, partial(next, slices, True)) is None:
             pass
         why = "the search was given up, ask for less time" if search.gave_up else missing
         return IndexAnswer(search.offsets, *search.last_entry, why)
@@ -347,18 +343,18 @@ class IndexService:
     async def _sync_files(self) -> None:
         waiting, self._sync_wanted = self._sync_wanted, []
         self._busy = True
-        started, failure = self._clock.monotonic(), None
+        started, failure = self._env.clock.monotonic(), None
         try:
-            synced = await run_job(self._sync_worker, self._sync_job())
+            synced = await run_job(self._env.workers.queues, self._sync_job())
         except Exception as error:
             failure = error
             if refusal(error) is None:
-                self._stats.fsync_errors += 1
-                self._fail(error)
+                self._env.stats.fsync_errors += 1
+                self._env.fail(error)
             else:
                 log.warning("the key index is not synced for now: %s", error)
         else:
-            self._stats.fsync_index.observe(self._clock.monotonic() - started)
+            self._env.stats.fsync_index.observe(self._env.clock.monotonic() - started)
             self._synced(synced)
         self._busy = False
         for done in waiting:
@@ -368,12 +364,12 @@ class IndexService:
     def _sync_job(self) -> Callable[[], SyncedIndex]:
         offset = min(self._follower.indexed_offset, self._log.flushed_offset)
         index_files, full_timestamp = self._builder.files, self.full_timestamp
-        return lambda: sync_index(self._files, index_files, offset, full_timestamp)
+        return lambda: sync_index(self._env.files, index_files, offset, full_timestamp)
 
     def _synced(self, synced: SyncedIndex) -> None:
         self.point, self.full_timestamp = synced.point, synced.full_timestamp
         if synced.full and not self._ended:
-            self._worker.submit(lambda: self._builder.settle(synced.full), _settled)
+            self._env.workers.index.submit(lambda: self._builder.settle(synced.full), _settled)
 
     # Expiry
 
@@ -385,7 +381,9 @@ class IndexService:
     async def _expire_files(self) -> None:
         self._busy = True
         try:
-            await run_job(self._worker, partial(self._builder.expire, self._expire_wanted))
+            await run_job(
+                self._env.workers.index, partial(self._builder.expire, self._expire_wanted)
+            )
         except Exception as error:
             log.error("removing expired index files failed: %s", error)
             self._busy = False

@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # queues and key index stand on the log
     from skylarkmq.store.queue.consume_queue import ConsumeQueue
 
 TRANSACTION_BITS: Final = MessageSysFlag.TRANSACTION_MASK
-TRANSACTION_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED_TYPE
 TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT_TYPE
 TRANSACTION_ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK_TYPE
 # Bytes of a record beside body, topic with its size byte, and properties.
@@ -60,6 +59,8 @@ DueTime = Callable[[int, int], int]  # (delay level, store timestamp ms) -> due 
 
 class AppendBatch:
     """The records of one turn on their way into the log. Loop thread; reused for every turn.
+
+    Its size is one idea: the place of the next record, and what is laid out before it.
 
     Attributes:
         written: what was written last, and where in the log it begins; no bytes when they are many.

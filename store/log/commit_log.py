@@ -78,13 +78,15 @@ class FlushRequest(NamedTuple):
 
 
 class CommitLog:
-    """Append, read and flush bookkeeping of the log. Loop thread."""
+    """Append, read and flush bookkeeping of the log. Loop thread.
+
+    Its size is one idea: one sequence of bytes, and how far each thing has come in it.
+    """
 
     def __init__(self, env: Environment, due_time: DueTime) -> None:
         """Make the log of a store's folder; nothing is touched yet."""
         config = env.config
-        self._clock = env.clock
-        self._stats = env.stats
+        self._env = env
         self.file_size = file_size = config.mapped_file_size_commit_log
         self._syncs = config.flush_disk_type == "SYNC_FLUSH"
         writer = self.writer = log_writer(env)
@@ -139,7 +141,7 @@ class CommitLog:
             newest_ms: the newest store time of records that another broker has laid out; None: the
                 batch gets the time of now.
         """
-        now_ms = self._clock.now_ms() if newest_ms is None else newest_ms
+        now_ms = self._env.clock.now_ms() if newest_ms is None else newest_ms
         if now_ms > self.store_timestamp:
             if now_ms > self.clock_steps.open_ms:
                 self.clock_steps.rise(self.store_timestamp, now_ms)
@@ -154,7 +156,7 @@ class CommitLog:
         before_ms, self.store_timestamp = self.store_timestamp, now_ms
         self.clock_steps.add(self.wrote_offset, now_ms, before_ms)
         if is_own:
-            self._stats.clock_steps += 1
+            self._env.stats.clock_steps += 1
             log.warning(
                 "the clock is %d s behind the newest message: it was ahead before, or is behind "
                 "now. Messages from offset %d of the log on get its time; for searches by time "
@@ -230,8 +232,8 @@ class CommitLog:
 
     def _room(self) -> int:
         """Return the bytes that must be free for a new file, its queue units and index items."""
-        count = self._stats.messages_appended
-        record_size = self._stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
+        count = self._env.stats.messages_appended
+        record_size = self._env.stats.bytes_appended // count if count else _RECORD_SIZE_GUESS
         return self.file_size + self.file_size // record_size * _SIDE_BYTES_PER_MESSAGE
 
     # Reading

@@ -59,11 +59,8 @@ class FlushService:
         self._thorough_s = config.flush_commit_log_thorough_interval / 1000
         self._thorough_at = env.clock.monotonic()
         self._log = log
-        self._worker = env.workers.flush
-        self._clock = env.clock
-        self._stats = env.stats
+        self._env = env
         self._on_flushed = on_flushed
-        self._fail = env.fail
         self._running = False
         self.slow_sync_s = SLOW_SYNC_S
         self.slow_at_s = math.inf  # from when on the sync under way is a slow one, monotonic
@@ -108,7 +105,7 @@ class FlushService:
 
     def tick(self) -> None:
         """Sync because it is time."""
-        now = self._clock.monotonic()
+        now = self._env.clock.monotonic()
         if self._least_pages and now - self._thorough_at < self._thorough_s - EARLY_S:
             self.flush(self._least_pages)
         else:
@@ -130,9 +127,9 @@ class FlushService:
         if request is not None:
             self._running = True
             self._again = None
-            started = self._clock.monotonic()
+            started = self._env.clock.monotonic()
             self.slow_at_s = started + self.slow_sync_s
-            self._worker.submit(
+            self._env.workers.flush.submit(
                 request.run, lambda _, error: self._finished(request, started, error)
             )
 
@@ -141,10 +138,10 @@ class FlushService:
         self.slow_at_s = math.inf
         if error is not None:
             self._ended = True
-            self._stats.fsync_errors += 1
-            self._fail(error)
+            self._env.stats.fsync_errors += 1
+            self._env.fail(error)
             return
-        self._stats.fsync_commit_log.observe(self._clock.monotonic() - started)
+        self._env.stats.fsync_commit_log.observe(self._env.clock.monotonic() - started)
         self._log.mark_flushed(request)
         self.flushed_timestamp = request.store_timestamp
         self._on_flushed(request.end_offset)
@@ -166,11 +163,8 @@ class CommitService:
         """
         config = env.config
         self._log = log
-        self._worker = env.workers.commit
-        self._clock = env.clock
-        self._stats = env.stats
+        self._env = env
         self._on_committed = on_committed
-        self._fail = env.fail
         self._least_pages = config.commit_commit_log_least_pages
         self._thorough_s = config.commit_commit_log_thorough_interval / 1000
         self._thorough_at = 0.0  # when all that was staged was last committed
@@ -182,7 +176,7 @@ class CommitService:
     def start(self) -> None:
         """Start the timed commits, where every batch needs one."""
         if self._log.writer.stages:
-            self._thorough_at = self._clock.monotonic()
+            self._thorough_at = self._env.clock.monotonic()
             self._timer.start()
 
     def stop(self) -> None:
@@ -201,7 +195,7 @@ class CommitService:
         self._commit(self._least_pages)
 
     def _tick(self) -> None:
-        now = self._clock.monotonic()
+        now = self._env.clock.monotonic()
         if now - self._thorough_at < self._thorough_s - EARLY_S:
             self.appended()
         elif self._running:
@@ -214,8 +208,8 @@ class CommitService:
         request = None if self._ended else self._log.commit_request(least_pages)
         if request is not None:
             self._running = True
-            started = self._clock.monotonic()
-            self._worker.submit(
+            started = self._env.clock.monotonic()
+            self._env.workers.commit.submit(
                 request.run, lambda _, error: self._finished(request, started, error)
             )
 
@@ -224,18 +218,18 @@ class CommitService:
     ) -> None:
         if error is not None:
             self._ended = True
-            self._stats.write_errors += 1
-            self._fail(error)
+            self._env.stats.write_errors += 1
+            self._env.fail(error)
             return
-        took_s = self._clock.monotonic() - started
-        self._stats.commit_duration.observe(took_s)
+        took_s = self._env.clock.monotonic() - started
+        self._env.stats.commit_duration.observe(took_s)
         self._log.mark_committed(request)
         # Nothing that is appended from within starts another: the writer may write it at once.
         self._on_committed(took_s)
         self._running = False
         if self._wanted:
             self._wanted = False
-            self._thorough_at = self._clock.monotonic()
+            self._thorough_at = self._env.clock.monotonic()
             self._commit(0)
         else:
             self._commit(self._least_pages)

@@ -16,8 +16,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store/log/append.py",
-        "number = NO_QUEUE if kind == TRANSACTION_PREPARED else queue_offset",
-        "number = queue_offset",
+        "is_queued = not kind or kind == TRANSACTION_COMMIT",
+        "is_queued = kind != TRANSACTION_ROLLBACK",
         "store/test_append.py store/test_put_messages.py",
     ),
     Mutant(
@@ -74,8 +74,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "store/log/flush_service.py",
-        "            self._ended = True\n            self._stats.fsync_errors += 1",
-        "            self._stats.fsync_errors += 1",
+        "            self._ended = True\n            self._env.stats.fsync_errors += 1",
+        "            self._env.stats.fsync_errors += 1",
         "store/test_flush_service.py store/test_failure_policy.py",
     ),
     Mutant(
@@ -133,10 +133,10 @@ MUTANTS: Final = (
         "store/test_consume_queue.py",
     ),
     Mutant(
-        "store/queue/consume_queue.py",
-        "if run is None or number != run[1] + len(run[2]):",
-        "if run is None:",
-        "store/test_consume_queue.py",
+        "store/units.py",
+        "if number != NO_QUEUE:",
+        "if number is not None:",
+        "store/test_units.py",
     ),
     Mutant(
         "store/queue/consume_queue.py",

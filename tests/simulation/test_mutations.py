@@ -29,7 +29,7 @@ from skylarkmq.store.log import (
 from skylarkmq.store.queue import queue_files, queue_loader, unit_rebuild
 from skylarkmq.store.results import MessageInner, PutMessageStatus
 from skylarkmq.store.units import Units
-from skylarkmq.store.upkeep import cleaning, queue_cleaner, recovery
+from skylarkmq.store.upkeep import checkpoint_service, cleaning, queue_cleaner, recovery
 from tests.support import store_machine, store_shape
 from tests.support.crash_disk import CrashDisk, CrashFile
 from tests.support.crash_explorer import CrashFailure, explore
@@ -198,23 +198,23 @@ def checkpoint_ahead_of_the_queues(patch: Patch) -> None:
 def checkpoint_ahead_of_the_log(patch: Patch) -> None:
     patch.setattr(store_shape, "SYNC_SHARE", 0)
 
-    def broken(self: message_store.MessageStore) -> checkpoint.Marks:
-        now_ms = self._clock.now_ms()
+    def broken(self: Any) -> checkpoint.Marks:
+        now_ms = self._log._env.clock.now_ms()
         return checkpoint.Marks(now_ms, now_ms, 0)
 
-    patch.setattr(message_store.MessageStore, "_marks", broken)
+    patch.setattr(checkpoint_service.CheckpointService, "marks", broken)
 
 
 def recovery_point_ahead_of_the_log(patch: Patch) -> None:
     patch.setattr(store_shape, "SYNC_SHARE", 0)
-    marks_of = message_store.MessageStore._marks
+    marks_of = checkpoint_service.CheckpointService.marks
 
-    def broken(self: message_store.MessageStore) -> checkpoint.Marks:
+    def broken(self: Any) -> checkpoint.Marks:
         return marks_of(self)._replace(
-            commit_log_offset=self.writer.published_offset, queue_count=-1, unit_count=-1
+            commit_log_offset=self._writer.published_offset, queue_count=-1, unit_count=-1
         )
 
-    patch.setattr(message_store.MessageStore, "_marks", broken)
+    patch.setattr(checkpoint_service.CheckpointService, "marks", broken)
 
 
 def no_abort_file(patch: Patch) -> None:

@@ -269,7 +269,7 @@ def test_a_recovery_by_times_does_not_believe_those_of_before() -> None:
     rig = StoreRig().start()
     rig.clock.step_wall(DAY_S)
     put(rig, 3)
-    rig.store.queues.flusher.sync(rig.store._marks())
+    rig.store.queues.flusher.sync(rig.store._checkpoints.marks())
     rig.workers.run_all()
     marks = rig.store.queues.flusher.checkpoint.load()
     assert marks.physic_timestamp > DAY_S

@@ -7,9 +7,8 @@ import struct
 import pytest
 
 from skylarkmq.common.errors import CorruptFileError
-from skylarkmq.store import message_store
 from skylarkmq.store.checkpoint import Checkpoint, Marks
-from skylarkmq.store.upkeep import recovery
+from skylarkmq.store.upkeep import checkpoint_service, recovery
 from skylarkmq.store.upkeep.recovery import RecoveryReport
 from tests.store.support import LOG_SIZE, StoreRig
 from tests.store.test_recovery import (
@@ -74,7 +73,7 @@ def test_only_what_came_after_the_point_is_read_again() -> None:
 
 @pytest.mark.usefixtures("no_check")
 def test_an_early_checkpoint_comes_with_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_store, "CHECKPOINT_SIZE", 10 * BODY_SIZE)
+    monkeypatch.setattr(checkpoint_service, "CHECKPOINT_SIZE", 10 * BODY_SIZE)
     rig = StoreRig(CrashDisk()).start()
     for number in range(40):
         rig.put("T", number % 2, body_of(number))
@@ -90,7 +89,7 @@ def test_a_point_is_never_ahead_of_the_flush() -> None:
     rig = filled(CrashDisk(), count=10)
     flushed = rig.store.commit_log.flushed_offset
     rig.put("T", 0, body_of(10))  # published, and not synced
-    marks = rig.store._marks()
+    marks = rig.store._checkpoints.marks()
     assert rig.store.writer.published_offset > flushed
     assert marks.commit_log_offset <= flushed
     assert marks.unit_count <= 10
