@@ -59,7 +59,7 @@ from skylarkmq.store.folder import (
 )
 from skylarkmq.store.index.service import IndexService
 from skylarkmq.store.log.commit_log import CommitLog
-from skylarkmq.store.message_writer import Busy, MessageWriter, PutDone
+from skylarkmq.store.message_writer import MessageWriter, PutDone
 from skylarkmq.store.progress import Progress, ProgressLog, StartEnded
 from skylarkmq.store.queue.queue_loader import QueueLoader
 from skylarkmq.store.queue.queue_table import QueueTable
@@ -151,6 +151,9 @@ class MessageStore:
         self.answer_known = writer.answer_known
         self.settle = writer.settle
         self.sync = writer.sync
+        self.confirm = writer.confirm
+        self.give_up_waiting = writer.give_up_waiting
+        self.why_busy = writer.busy.why
         self.add_arrival_listener = writer.add_arrival_listener
         # Reading
         self.get_message = reader.get_message
@@ -283,26 +286,10 @@ class MessageStore:
         self.writer.gate()
         self._reader.shown_end = lambda: self.writer.published_offset
 
-    def confirm(self, offset: int) -> None:
-        """Show and answer, in this turn, what is durable here and ends at or below `offset`.
-
-        Args:
-            offset: of the log: all replicas in sync have what lies below it. One below an earlier
-                one says nothing.
-        """
-        self.writer.confirm(offset)
-
     @property
     def confirmed(self) -> int:
         """The highest offset that `confirm` was told; 0 before the first time."""
         return self.writer.confirmed
-
-    def give_up_waiting(self) -> None:
-        """Answer all who wait for a confirmation with UNCONFIRMED: this leads no more.
-
-        Whether their messages survive is not known. What is not confirmed is shown when it is.
-        """
-        self.writer.give_up_waiting()
 
     def _recover(self, progress: Progress) -> RecoveryReport:
         cut = self._cut.load()
@@ -512,10 +499,6 @@ class MessageStore:
     def is_busy(self) -> bool:
         """True while producers must wait because the disk cannot keep up."""
         return self.writer.busy.is_busy
-
-    def why_busy(self) -> Busy | None:
-        """Return why producers must wait; None when they need not."""
-        return self.writer.busy.why()
 
     def remove_topic(self, topic: str, done: Written) -> bool:
         """Remove the queues of a topic, with what this turn has read for it; see `TopicRemoval`."""

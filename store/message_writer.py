@@ -265,13 +265,21 @@ class MessageWriter:
         self._queue.gate(self._config.slave_timeout / 1000)
 
     def confirm(self, offset: int) -> None:
-        """Show and answer what is durable here and lies below `offset`: all in sync have it."""
+        """Show and answer, in this turn, what is durable here and ends at or below `offset`.
+
+        Args:
+            offset: of the log: all replicas in sync have what lies below it. One below an earlier
+                one says nothing.
+        """
         if offset > self.confirmed:
             self.confirmed = offset
             self._queue.confirm(offset)
 
     def give_up_waiting(self) -> None:
-        """Answer who waits for a confirmation: none may come. Units are shown if one comes."""
+        """Answer all who wait for a confirmation with UNCONFIRMED: this leads no more.
+
+        Whether their messages survive is not known. What is not confirmed is shown when it is.
+        """
         self.commit_open()
         self._queue.give_up()
 

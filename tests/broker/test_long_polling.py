@@ -16,8 +16,8 @@ from skylarkmq.broker.pulling.long_polling import (
     PullRequestHoldService,
 )
 from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.store.arrivals import ArrivalListener
 from skylarkmq.store.message_store import MessageStore
-from skylarkmq.store.message_writer import ArrivalListener
 from skylarkmq.store.read.filtering import RecordFilter
 from skylarkmq.store.results import ConsumeQueueUnit, GetMessageResult, GetMessageStatus
 from tests.support.manual_clock import ManualClock
