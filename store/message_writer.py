@@ -18,7 +18,7 @@ CPU and 15 to 90 us more time for each batch. RWF_NOWAIT is no help: ext4 does n
 Btrfs refuse most appends with it, and where a file system is frozen it waits all the same.
 
 What `published_offset` says: the units of all records below it are in their queues, and
-`on_published` was called with them. It is the end of a record.
+`on_published` was called with their keys. It is the end of a record.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 store/.../CommitLog.java (asyncPutMessage,
 submitFlushRequest, MessageExtEncoder), DefaultMessageStore.java (checkMessage, isOSPageCacheBusy,

@@ -7,7 +7,7 @@ so that others may look at it. It knows how far it has come:
     skip_keys     so many keys of the record at next_offset are in it too, when the disk was full
                   between two files; mostly 0
 
-The entries come from published units, or from the log: when the index is behind (after a crash,
+The entries come with what is published, or from the log: when the index is behind (after a crash,
 when it was deleted, when too much was published at once), `read_slice` reads the records again. It
 does not compare their checksums, because the answer to a query is checked anyway. It passes over
 damage; the next sound record is found by its magic and the offset that it carries.
