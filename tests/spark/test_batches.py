@@ -287,7 +287,7 @@ def test_without_the_library_of_a_format_only_raw_reads_on(
     record = Written(1, body=packed, sys_flag=compression_flags(kind)).encode()
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     if policy != "raw":
-        with pytest.raises(CompressionUnavailableError, match=r"skylarkmq\[compression\]"):
+        with pytest.raises(CompressionUnavailableError, match=r"\[compression\]"):
             built(record, on_corruption=policy)
         return
     assert built(record, ("body",), on_corruption=policy) == [{"body": packed}]
