@@ -31,6 +31,7 @@ FOLDERS = {".ci", "deploy", "docs", "examples", "tests", ROOTS_FOLDER, *PACKAGES
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.][\w./-]*/[\w./-]*").fullmatch
+SHORT = re.compile(r"([A-Z]\w*[a-z]\w*)\.(\w+)").fullmatch
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 MAKE_COMMAND = re.compile(r"(?:`|^    )make ([a-z]+(?:-[a-z]+)*)", re.MULTILINE)
 
@@ -82,6 +83,17 @@ def fault(path: str, name: str) -> str:
     return ""
 
 
+def short_faults(text: str) -> Iterator[str]:
+    """Yield what is wrong with each `Class.name` without a path, which stands elsewhere."""
+    paths = {name.split(".")[0]: path for path, name in named_in(text) if name}
+    for quoted in IN_BACKTICKS.findall(FENCED.sub("", text)):
+        short = SHORT(quoted)
+        if short is not None and short[2].islower():  # else of an enumeration
+            path = paths.get(short[1])
+            if why := f"no path for {short[1]}" if path is None else fault(path, quoted):
+                yield why
+
+
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the documentation site make them."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
@@ -93,6 +105,7 @@ def test_paths_and_names_are_there(page: str) -> None:
     named = list(named_in(text_of(Path(page))))
     assert named
     faults = [why for path, name in named if (why := fault(path, name))]
+    faults += short_faults(text_of(Path(page)))
     assert not faults, f"{page}:\n" + "\n".join(faults)
 
 
@@ -145,6 +158,12 @@ def test_the_rule_sees_what_it_must() -> None:
     assert not fault(here, "fault") and not fault(here, "PAGES") and not fault("tests", "")
     assert fault(here, "ROOT")  # only imported
     assert fault("tests/nowhere", "") and fault("tests", "x")
+    classes = "`tests/support/fake_cluster.py::FakeBroker`, `Enum.VALUE`, `x.py`"
+    assert not list(short_faults(f"{classes}, `FakeBroker.__init__`"))
+    assert list(short_faults(f"{classes}, `FakeBroker.nowhere`, `Other.name`")) == [
+        "`tests/support/fake_cluster.py` does not define FakeBroker.nowhere",
+        "no path for Other",
+    ]
     assert {"A", "A.b", "A.c", "d"} == defined_in(
         ast.parse("class A:\n  b: int = 1\n  def c(self): pass\nd = 1")
     )
