@@ -16,7 +16,7 @@ try (log, queue files, key index, the journal's frames), is final: `MessageStore
     merge of runs                the runs stay as they are                     after 10 s
     read of delayed messages     they wait, they are not damaged               after 10 s
     table                        the request is refused, the old file stays    by who wants it
-    a replica's terms and cut    it stores nothing                              every half second
+    a replica's terms and cut    it stores nothing                             every half second
     removal of a topic           the request is refused                        by who wants it
     removal of expired files     they stay                                     with the next round
     the lock, made anew          the old one is held                           with the next check

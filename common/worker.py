@@ -83,11 +83,11 @@ class StoreWorkers:
     """The store's threads."""
 
     flush: Worker  # commit-log datasync, group commit
-    commit: Worker  # transient pool to the log file, under asynchronous flushing
+    commit: Worker  # batches that left the loop; the pool's buffers under ASYNC_FLUSH
     prepare: Worker  # creation and warming of log files
     queues: Worker  # consume-queue files and the checkpoint
     index: Worker  # the key index: building, queries, sync
-    tables: Worker  # JSON tables, removal of expired files
+    tables: Worker  # JSON tables, removal of expired files, how full the disk is
     timer: Worker  # runs of timed messages
     pop: Worker  # the journal of pop consumption
     reads: Worker  # cold reads and heavy admin work; two threads, so jobs may overtake each other

@@ -265,7 +265,7 @@ class MessageWriter:
         self._queue.gate(self._config.slave_timeout / 1000)
 
     def confirm(self, offset: int) -> None:
-        """Show and answer, in this turn, what is durable here and ends at or below `offset`.
+        """Show and answer, in this turn, what is stored here and ends at or below `offset`.
 
         Args:
             offset: of the log: all replicas in sync have what lies below it. One below an earlier
@@ -351,7 +351,7 @@ class MessageWriter:
             blank: the record that ends the file after them; empty when it does not end.
 
         Returns:
-            Whether the disk took them; `on_received` is told when they are durable.
+            Whether the disk took them; `on_received` is told when they are stored.
 
         Raises:
             StoreFullError, OSError: there is no next file; the records before it are stored.
@@ -390,14 +390,14 @@ class MessageWriter:
         *,
         stored: Committed | None = None,
     ) -> bool:
-        """Store the batch. False when the disk refused it, or has failed since `begin`.
+        """Write the batch. False when the disk refused it, or has failed since `begin`.
 
         Args:
-            done: called with PUT_OK once the batch is durable under the flush mode, and behind a
-                gate confirmed, which may be before this returns; with FLUSH_DISK_TIMEOUT, behind
-                a gate UNCONFIRMED, when that takes too long; with SERVICE_NOT_AVAILABLE when it
-                failed. A SYNC_MASTER's `replicas` have their own time and statuses. None: no one
-                waits for that.
+            done: called with PUT_OK once the batch is stored, with the pool under ASYNC_FLUSH
+                written, and behind a gate confirmed, which may be before this returns; with
+                FLUSH_DISK_TIMEOUT, behind a gate UNCONFIRMED, when that takes too long; with
+                SERVICE_NOT_AVAILABLE when it failed. A SYNC_MASTER's `replicas` have their own time
+                and statuses. None: no one waits for that.
             written: the same once the batch is written, whatever the flush mode (WAIT=false).
             stored: behind a gate alone, as `done`, but not waiting for the confirmation.
         """

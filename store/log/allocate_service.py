@@ -1,7 +1,7 @@
 """Prepares the next log file off the loop, so that a roll finds it ready.
 
 A roll needs the next file now and asks for the one after it: RocketMQ's `next` and `next-next`. So
-one file is always ahead of the log, made, allocated and, on the mapped road, mapped and warmed on
+one file is always ahead of the log, made, allocated and, in write mode mapped, mapped and warmed on
 the prepare thread. No file is ever made on the loop.
 
 A roll that comes before its file is ready is refused with StoreFullError, unless the file was asked
@@ -61,7 +61,7 @@ class AllocateService:
         """Make a service that has nothing to do yet.
 
         Args:
-            equip: makes a new file ready for its road; blocks, on the prepare thread.
+            equip: makes a new file ready for the write mode; blocks, on the prepare thread.
             room: bytes that must be free before a file is made; None: as many as it has.
         """
         self._file_size = file_size = env.config.mapped_file_size_commit_log

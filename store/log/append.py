@@ -270,11 +270,11 @@ class AppendBatch:
             self._make_room(size)
 
     def write(self, left_s: float | None = None) -> int:
-        """Store the batch and return the end offset of the log. One blocking write a file.
+        """Write the batch and return the end offset of the log. One blocking write a file.
 
         Args:
-            left_s: when the batch left the loop, on the monotonic clock: a commit stores it. None:
-                it is stored here.
+            left_s: when the batch left the loop, on the monotonic clock: a commit writes it. None:
+                it is written here.
 
         Raises:
             OSError: the disk refused; the caller must end all writing.

@@ -106,7 +106,7 @@ class Following:
     # What this replica says
 
     def confirm(self) -> None:
-        """Say how much of the master's log is durable here."""
+        """Say how much of the master's log is stored here."""
         session = self.session
         if session is not None and session.is_cut:
             confirm = Confirm(session.term, session.number, self._log.durable_end)

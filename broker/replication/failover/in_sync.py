@@ -2,7 +2,7 @@
 
     members      the replicas in sync, as `state` says them; any of them may lead next
     waited for   the members, and those of a change of the set whose outcome is not known yet
-    confirmed    the smallest durable end among those waited for; it never goes back
+    confirmed    the smallest end of what each of those waited for has stored; it never goes back
 
 The rules that keep an acknowledged record on every replica that may lead:
 
@@ -72,12 +72,12 @@ class InSyncReplicas:
         return self.confirmed >= self._start
 
     def own_end(self, durable_end: int) -> None:
-        """The master's own log is durable up to here."""
+        """The master's own log is stored up to here."""
         self._own_end = durable_end
         self._advance()
 
     def confirm(self, replica: str, durable_end: int, log_end: int, now_s: float) -> None:
-        """A follower holds the master's log durably up to `durable_end`, in this term.
+        """A follower has stored the master's log up to `durable_end`, in this term.
 
         Args:
             log_end: of the master's log now.

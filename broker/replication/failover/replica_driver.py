@@ -227,7 +227,7 @@ class ReplicaDriver:
         self.hear(Tick())
 
     def log_moved(self) -> None:
-        """Look at the log in the next turn: it has grown, or more of it is durable."""
+        """Look at the log in the next turn: it has grown, or more of it is stored."""
         if not self._planned:
             self._planned = True
             asyncio.get_running_loop().call_soon(self._look_at_log)

@@ -8,14 +8,15 @@ nothing:
                                       <-    Welcome (common point, lineage) or Refused
     Confirm, after its log was cut    ->
                                       <-    Part, Part, ...   from the common point on
-    Confirm, after each sync          ->
+    Confirm, as it stores more        ->
                                       <-    Beat
     Promise                           ->
                                       <-    TakeOver, in a planned switch-over
     GoodBye, when it stops            ->
 
-Times are seconds of the replica's own monotonic clock. `session` tells one connection of a follower
-from the one before.
+A `durable_end` says how far a log is stored by its flush mode: under ASYNC_FLUSH it is in the log
+file, and a power cut may take it. Times are seconds of the replica's own monotonic clock. `session`
+tells one connection of a follower from the one before.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """The follower's log is that of the master, durably, up to here."""
+    """The follower's log is that of the master, and stored, up to here."""
 
     term: int
     session: int
@@ -235,7 +236,7 @@ class SwapEnded:
 
 @dataclass(frozen=True, slots=True)
 class LogMoved:
-    """This replica's log has grown, more of it is durable by its flush mode, or old files went."""
+    """This replica's log has grown, more of it is stored, or old files went."""
 
     end: int
     durable_end: int

@@ -41,7 +41,7 @@ class ReplicaLog:
         self._election.knows_more()
 
     def moved(self, event: LogMoved) -> None:
-        """It has grown, more of it is durable, or old files went."""
+        """It has grown, more of it is stored, or old files went."""
         self._grow(event.end, event.durable_end)
         if event.begin is not None:
             self.begin = event.begin
