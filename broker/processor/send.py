@@ -3,9 +3,10 @@
 All sends that one turn of the loop reads, from all connections, are laid out in one store batch and
 written once: where 64 connections have one send each under way, a commit for each of them would
 cost as much again as the rest. The turn's end commits, or what must find the messages stored. A
-sender that waits is answered when the batch is durable under the flush mode; one that said
-WAIT=false, at once. The first messages of a topic made on demand are stored at once too, but
-acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a power cut.
+sender that waits is answered when the batch is stored, and with replicas when they have it, too;
+one that said WAIT=false, at once. The first messages of a topic made on demand are stored at once
+too, but acknowledged only when `topics.json` is on the disk, so an acknowledged topic survives a
+power cut.
 
     kernel         plain sends that follow each other, also of batches, in one call, to queues that
                    have a lane: a message was stored there since the topic was made or changed.
@@ -624,14 +625,14 @@ class SendProcessor:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what was gathered, and answer when it is durable."""
+        """Commit what was gathered, and answer when it is stored."""
         self._take_single()
         self.gathering = False
         if self._batch.is_empty and not self._answers.has_some:
             return
         turn = self._answers.take()
         commit = self._store.answer_known if self._batch.is_empty else self._store.commit
-        commit(turn.durable if turn.waits else None, turn.unwaited)
+        commit(turn.answer if turn.waits else None, turn.unwaited)
         turn.committed()
 
 

@@ -1,7 +1,8 @@
-"""Answers of sends: gathered through one turn of the loop, released when the messages are durable.
+"""Answers of sends: gathered through one turn of the loop, released when their batch is stored.
 
     unwaited    WAIT=false: answered as soon as the batch is written
-    waiting     answered when the batch is durable under the flush mode
+    waiting     answered when the batch is stored, and is where it must be: on a slave of a
+                SYNC_MASTER, under failover on all replicas in sync
     fresh       their topic was just made: answered when, besides, `topics.json` is on the disk
 
 An answer is written with its message, as if all went well. In the rare other case its frame is
@@ -118,8 +119,8 @@ class SendTurn:
         """True when a send waits for the disk."""
         return bool(self._waiting or self._fresh or self._callbacks or self._fresh_callbacks)
 
-    def durable(self, status: PutMessageStatus) -> None:
-        """Answer: the batch is durable, late, or lost."""
+    def answer(self, status: PutMessageStatus) -> None:
+        """Answer who waits: the batch is where it must be, late, or lost."""
         waiting, self._waiting = self._waiting, []
         callbacks, self._callbacks = self._callbacks, []
         why = _UNCONFIRMED if status is PutMessageStatus.UNCONFIRMED else _REFUSED
