@@ -7,7 +7,8 @@
 A life is a `BrokerController` from its opening to its stop. From following to leading it goes in
 place. A replica that leads no more, or must cut its log while it is open, ends its life as a
 broker that stops, and begins another one: so everything that was derived from the log is made from
-what the log says now. Meanwhile `ReplicaDriver` and the links to other replicas go on.
+what the log says now. Meanwhile `ReplicaDriver` and the links to other replicas stay, but while a
+store is loaded or cut the loop stands still, and they with it.
 """
 
 from __future__ import annotations

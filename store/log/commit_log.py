@@ -352,11 +352,11 @@ class CommitLog:
         self.flushed_offset = request.end_offset
         self._committed_timestamp = request.store_timestamp
 
-    def durable_end(self) -> int:
+    def synced_end(self) -> int:
         """Return where the synced part ended, as our last run noted it; -1 is unknown. Blocks."""
         return self._flushed.load()
 
-    def lower_durable_end(self, end_offset: int) -> None:
+    def lower_synced_end(self, end_offset: int) -> None:
         """Say, durably, that no more than this was synced: the rest is about to go. Blocks."""
         if self._flushed.load() > end_offset:
             self._flushed.open(end_offset)

@@ -137,7 +137,7 @@ class CutBack:
             self._files.unlink(point)
             self._files.sync_folder(point.parent)
         checkpoint.save(cut.marks)
-        self._log.lower_durable_end(cut.end_offset)
+        self._log.lower_synced_end(cut.end_offset)
         self._log.mapped_files.remove_after(cut.end_offset)
 
     def cut_log(self, cut: Cut) -> None:

@@ -131,7 +131,7 @@ class Recovery:
         if self._marks.commit_log_offset >= self._log.min_offset:
             self._point = self._marks.commit_log_offset
         if self._marks.commit_log_offset != UNKNOWN:
-            durable = max(self._marks.commit_log_offset, self._log.durable_end())
+            durable = max(self._marks.commit_log_offset, self._log.synced_end())
             self._durable = durable if durable >= self._log.min_offset else None
         report = self._run_clean() if not unclean else None
         if report is None:
