@@ -2,7 +2,7 @@
 """Messages on their way from threads to the loop thread: a burst of them wakes the loop once.
 
     put         in the caller's thread: a message that nothing but a lack of room could refuse, and
-                for which there is room, joins the burst; others take the road that waits
+                for which there is room, joins the burst; others take the way that waits
     work_off    in the loop thread: starts the sends of a burst, in their order
 
 A message that found room keeps it, although the loop thread hears of it later. So what is in flight

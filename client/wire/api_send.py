@@ -1,7 +1,7 @@
 """Typed calls for sending: 310, 320 with their answers, and 36.
 
 A send's header differs from the one before in five places only, so its frame is made from a
-template per producer group and queue. `encode_command` over the typed header is the road for the
+template per producer group and queue. `encode_command` over the typed header is the way for the
 other codecs and for the rare fields; a test holds both to the same meaning.
 
 Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/MQClientAPIImpl.java (sendMessage,
