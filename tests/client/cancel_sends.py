@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from skylarkmq.client import (
@@ -29,6 +30,8 @@ from tests.support.fake_queues import HOST, QUEUE_SPAN, Topic
 from tests.support.manual_clock import settle
 
 ORDER = Message("orders", b"cancelled", keys="k")
+LARGE = Message("orders", bytes(300_000))
+TIMED = Message("orders", b"cancelled", delay=timedelta(seconds=5))
 END = RequestCode.END_TRANSACTION
 
 
@@ -94,6 +97,12 @@ async def cancel(place: Place, producer: Producer) -> None:
     assert await producer.cancel(SendResult(SendStatus.SEND_OK, "U0", offset_msg_id, queue, 0))
 
 
+async def a_producer_of_ours(place: Place) -> Producer:
+    """Its broker is one of ours, which takes any delay."""
+    place.broker.echo_codec = True
+    return await place.producer()
+
+
 async def known_route(place: Place) -> Producer:
     producer = await place.producer()
     await place.run(producer.queues("orders"))
@@ -122,7 +131,10 @@ async def producer_works(place: Place, producer: Producer, _: Driven) -> None:
     if place.beside is not None:
         await place.run(asyncio.wait_for(place.beside, None))
     await place.run(producer.flush())
-    assert producer.in_flight_count == 0
+    flight = producer._running.pipeline.in_flight
+    assert (flight.count, flight.size) == (0, 0)
+    assert not flight.flushes
+    assert not flight.room_waiters
     await place.sends(producer)
     assert place.broker.bodies("orders").count(b"cancelled") <= 1
 
@@ -277,6 +289,9 @@ SENDS = [
     Row("Producer.__aexit__", a_producer, entered, producer_stopped),
     Row("Producer.stop", known_route, stop_in_flight, producer_stopped, 2),
     Row("Producer.send", a_producer, send, producer_works),
+    Row("Producer.send (key)", a_producer, lambda _, p: p.send(ORDER, key="k"), producer_works),
+    Row("Producer.send (large)", a_producer, lambda _, p: p.send(LARGE), producer_works),
+    Row("Producer.send (timed)", a_producer_of_ours, lambda _, p: p.send(TIMED), producer_works),
     Row(
         "Producer.send (no room)",
         a_full_producer,
@@ -286,6 +301,12 @@ SENDS = [
     ),
     Row("Producer.send_nowait", a_producer, nowait, producer_works),
     Row("Producer.send_oneway", a_producer, lambda _, p: p.send_oneway(ORDER), producer_works),
+    Row(
+        "Producer.send_oneway (timed)",
+        a_producer_of_ours,
+        lambda _, p: p.send_oneway(TIMED),
+        producer_works,
+    ),
     Row("Producer.cancel", a_waiting_message, cancel, producer_works),
     Row("Producer.send_batch", a_producer, lambda _, p: p.send_batch([ORDER]), producer_works),
     Row(

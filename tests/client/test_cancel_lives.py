@@ -10,8 +10,7 @@ from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.cancel_place import Place
 from tests.client.consumer.support import GROUP
-from tests.client.test_cancellation import cancelled_after
-from tests.support.cancelling import Cut, drive
+from tests.support.cancelling import Cut, cancelled_after, drive
 from tests.support.manual_clock import settle
 
 

@@ -1,4 +1,4 @@
-"""Starting, closing and asking, cancelled after every number of loop turns: nothing is left."""
+"""Asking brokers and name servers, cancelled after every number of loop turns: nothing is left."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.client import RemotingClient
 from skylarkmq.remoting.connection import Connection
-from tests.client.test_cancellation import cancelled_after, left_over, sweep
 from tests.client.test_nameserver import BAD, Sick
+from tests.support.cancelling import cancelled_after, left_over, sweep
 from tests.support.fake_cluster import FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async, settle
 
@@ -41,30 +41,6 @@ class Place:
         assert self.clock.pending_count == 0
         assert not self.broker.streams
         assert not self.cluster.name_server.streams
-
-
-async def test_starting_a_client() -> None:
-    async def run(turns: int) -> bool:
-        it = Place()
-        ended = await cancelled_after(turns, it.client.start())
-        await it.client.start()
-        assert await services_of(it.client).routes.refresh("orders") is not None
-        await it.end()
-        return ended
-
-    await sweep(run)
-
-
-async def test_closing_a_client() -> None:
-    async def run(turns: int) -> bool:
-        it = Place()
-        await it.client.start()
-        await services_of(it.client).peer(it.broker.address)
-        ended = await cancelled_after(turns, it.client.stop())
-        await it.end()
-        return ended
-
-    await sweep(run)
 
 
 async def test_asking_what_a_broker_is() -> None:

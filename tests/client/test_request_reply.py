@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,6 @@ from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.headers.send import decode_send_header
 from skylarkmq.protocol.properties import decode_properties
 from tests.client.support import Setting
-from tests.client.test_cancellation import cancelled_after, left_over, sweep
 from tests.support.amounts import slow
 from tests.support.fake_cluster import FakeBroker
 from tests.support.manual_clock import advance_async, settle
@@ -233,35 +231,6 @@ async def test_stopping_ends_requests(it: It) -> None:
     with pytest.raises(IllegalState, match="stopped"):
         await asking
     assert len(services_of(it.setting.client).replies) == 0
-
-
-async def test_cancelled_at_every_turn() -> None:
-    async def run(turns: int) -> bool:
-        async with Setting(group="P") as setting:
-            it = It(setting, setting.cluster.broker(topics={"rpc": 1, REPLIES: 1}))
-
-            askings: list[asyncio.Task[Reply]] = []
-
-            async def work() -> None:
-                askings.append(asyncio.create_task(it.producer.request(ASKED, 5)))
-                try:
-                    await it.producer.reply(await it.received(), "yes")
-                    await askings[0]
-                except asyncio.CancelledError:
-                    askings[0].cancel()
-                    raise
-
-            ended = await cancelled_after(turns, work())
-            await settle(8)
-            it.seen = len(it.broker.topics["rpc"].queues[0])
-            assert setting.producer.in_flight_count == 0
-            replies: Any = services_of(setting.client).replies
-            assert len(replies) == 0
-            assert await ask_and_answer(it) == b"yes"
-        assert left_over() == []
-        return ended
-
-    await sweep(run)
 
 
 async def test_a_request_that_is_too_large_holds_up_no_other() -> None:

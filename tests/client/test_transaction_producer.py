@@ -17,7 +17,6 @@ from skylarkmq.client import (
     Producer,
     RequestTimeout,
     SendStatus,
-    Transaction,
     TransactionState,
 )
 from skylarkmq.client.instance import services_of
@@ -26,7 +25,6 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import reply_topic
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.support import Setting
-from tests.client.test_cancellation import cancelled_after, left_over, sweep
 from tests.support.fake_cluster import FakeBroker
 from tests.support.manual_clock import advance_async, settle
 
@@ -231,33 +229,3 @@ async def test_a_namespace_wraps_group_and_topic() -> None:
         (stored,) = broker.topics["shop%orders"].queues[0]
         assert stored.properties["PGROUP"] == "shop%P"
         assert ends_of(broker)[0].ext_fields["producerGroup"] == "shop%P"
-
-
-async def test_cancelled_at_every_turn() -> None:
-    async def run(turns: int) -> bool:
-        async with Setting(group="P", check=never_asked) as setting:
-            broker = setting.cluster.broker(topics={"orders": 1, CLUSTER_TOPIC: 1})
-            kept: list[Transaction] = []
-
-            async def work() -> None:
-                kept.append(setting.producer.transaction(ORDER))
-                async with kept[0]:
-                    await asyncio.sleep(0)
-
-            ended = await cancelled_after(turns, work())
-            await settle(8)
-            assert setting.producer.in_flight_count == 0
-            checks = setting.producer._parts_now.transactions.checks
-            assert not checks.open
-            if kept and kept[0]._unique_id:
-                assert kept[0].state is not None
-                assert checks.knows(kept[0]._unique_id)
-            async with setting.producer.transaction(ORDER) as after:
-                pass
-            await settle(4)
-            assert verdicts_of(broker)[-1:] == [COMMIT]
-            assert after.state is TransactionState.COMMIT
-        assert left_over() == []
-        return ended
-
-    await sweep(run)

@@ -212,6 +212,6 @@ MUTANTS: Final = (
         "remoting/waiting.py",
         "if expired and task.uncancel() <= cancelling:",
         "if expired:",
-        "client/test_clock.py client/test_cancellation.py",
+        "client/test_clock.py client/test_cancel_every_call.py",
     ),
 )

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import LIMIT_S
@@ -25,6 +27,7 @@ Way = Literal["waiting", "woken", "timeout", "step"]
 STEPS_MAX = 20_000
 IDLE_TURNS = 3
 """Empty turns before the clock moves on."""
+TURNS_MAX = 120
 
 
 class Cut(NamedTuple):
@@ -155,3 +158,28 @@ async def drive(
         assert task.cancelling() == 0, "a cancellation of its own was left standing"
     seconds = 0.0 if clock is None else clock.monotonic() - began_s
     return Driven(tracked.reached, error, result, seconds, tracked.waits)
+
+
+async def cancelled_after(turns: int, work: Coroutine[Any, Any, Any]) -> bool:
+    """Run `work` for that many turns, then cancel it; True when it was done before."""
+    task = asyncio.create_task(work)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    ended = task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return ended
+
+
+async def sweep(run: Callable[[int], Coroutine[Any, Any, bool]]) -> None:
+    """Cancel one turn later each time, until the work is quicker than the cancellation."""
+    for turns in range(TURNS_MAX):
+        if await run(turns):
+            assert turns > 1, "nothing was cancelled"
+            return
+    pytest.fail("the work never ended")
+
+
+def left_over() -> list[str]:
+    """Return the names of the SDK's tasks."""
+    return [task.get_name() for task in asyncio.all_tasks() if "skylarkmq" in task.get_name()]

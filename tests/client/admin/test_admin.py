@@ -25,7 +25,7 @@ from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode
 from tests.client.admin.support import Site, site, two_brokers
-from tests.client.test_cancellation import cancelled_after
+from tests.support.cancelling import cancelled_after
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async
 from tests.support.patience import until

@@ -24,7 +24,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from tests.client.consumer.support import Group
-from tests.client.test_cancellation import left_over
+from tests.support.cancelling import left_over
 from tests.support.fake_cluster import STORE_MS
 from tests.support.fake_queues import Stored
 from tests.support.manual_clock import settle
