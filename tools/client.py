@@ -10,12 +10,21 @@ import click
 from skylarkmq.client.admin import Admin, Connection
 from skylarkmq.client.errors import BrokerError, NotFound
 from skylarkmq.tools.connection import Session, online
-from skylarkmq.tools.output import Columns, Parts, ProgressBar, Row, version_text, visible
+from skylarkmq.tools.output import (
+    Columns,
+    Parts,
+    ProgressBar,
+    Row,
+    release_text,
+    version_text,
+    visible,
+)
 from skylarkmq.tools.running import EXIT_CODES
 
 CLIENTS: Final[Columns] = {
     "CLIENT": "client_id", "ROLE": "role", "GROUP": "group", "ADDRESS": "address",
-    "LANGUAGE": "language", "VERSION": "release", "BROKERS": "brokers",
+    "LANGUAGE": "language", "VERSION": lambda row: release_text(row["release"]),
+    "BROKERS": "brokers",
 }  # fmt: skip
 QUEUES: Final[Columns] = {
     "GROUP": "group",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -11,8 +12,10 @@ import click
 from skylarkmq.client.admin import Admin, BrokerStatus, ClusterStatus, Problem, ReplicaStatus
 from skylarkmq.client.admin.status import BEHIND_MAX, DISK_MAX
 from skylarkmq.client.errors import NotSupported, RequestTimeout, RocketMQError
+from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Change, Session, changes, online
-from skylarkmq.tools.output import Columns, Output, Parts, Row, moment, visible
+from skylarkmq.tools.moments import age_text, now
+from skylarkmq.tools.output import Columns, Output, Parts, Row, release_text, visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, fail, run
 from skylarkmq.tools.watching import Watch, watched
 
@@ -22,11 +25,13 @@ SERVERS: Final[Columns] = {
     "ERROR": "error",
 }  # fmt: skip
 PROCESSES: Final[Columns] = {
-    "CLUSTER": "cluster", "BROKER": "broker", "ID": "broker_id", "ROLE": "role",
-    "ADDRESS": "address", "VERSION": "version", "LOG END": "log_end", "BEHIND": "behind",
+    "CLUSTER": "cluster", "BROKER": "broker",
+    "ROLE": lambda row: "master" if row["role"] == "master" else f"slave {row['broker_id']}",
+    "ADDRESS": "address", "VERSION": lambda row: release_text(row["version"]),
+    "LOG END": "log_end", "BEHIND": lambda row: None if row["role"] == "master" else row["behind"],
     "DISK": lambda row: None if row["disk_used"] is None else f"{row['disk_used']:.0%}",
-    "UP SINCE": moment("started_at"), "ERROR": "error",
 }  # fmt: skip
+NO_ANSWER: Final[Columns] = {"BROKER": "broker", "ADDRESS": "address", "ERROR": "error"}
 SETS: Final[Columns] = {
     "BROKER": "broker", "REPLICA": "replica", "ID": "broker_id", "STATE": "state", "TERM": "term",
     "IN SYNC": "in_sync", "CONFIRMED": "confirmed", "ETCD": "is_engine_reachable",
@@ -46,7 +51,7 @@ def cluster() -> None:
 def status(session: Session, watch: Watch) -> None:
     """Show every name server and every broker process, slaves too, as it answers now."""
 
-    def show(found: ClusterStatus, output: Output) -> None:
+    def show(found: ClusterStatus, output: Output, at: datetime) -> None:
         fields = status_json(found)
         sets = [
             {"broker": each.name, **one.failover.to_json()}
@@ -56,15 +61,29 @@ def status(session: Session, watch: Watch) -> None:
         ]
         parts: Parts = {
             "Name servers": (fields["name_servers"], SERVERS),
-            "Brokers": (fields["brokers"], PROCESSES),
+            "Brokers": (
+                fields["brokers"],
+                {**PROCESSES, "UP": lambda row: _up(row["started_at"], at)},
+            ),
+            "No answer": ([row for row in fields["brokers"] if row["error"]], NO_ANSWER),
             "Replicas that elect their master": (sets, SETS),
         }
         output.parts(fields, parts)
 
-    async def work(admin: Admin) -> None:
-        await watch.look(session, admin.cluster_status, show)
+    async def work(client: Client) -> None:
+        async with Admin(client=client, timeout=session.timeout) as admin:
+            await watch.look(
+                session,
+                admin.cluster_status,
+                lambda found, output: show(found, output, now(client)),
+            )
 
-    session.administer(work, open_ended=watch.open_ended)
+    session.run(work, open_ended=watch.open_ended)
+
+
+def _up(started_at: str | None, at: datetime) -> str | None:
+    """Return how long a broker runs, by this machine's clock."""
+    return None if started_at is None else age_text(at - datetime.fromisoformat(started_at))
 
 
 def status_json(found: ClusterStatus) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from skylarkmq.tools.running import EXIT_CODES, FAILED, fail
 
 COLUMNS: Final[Columns] = {
     "DUE": moment("due_at"), "IN": lambda row: age_text(timedelta(seconds=row["due_in_s"])),
-    "TOPIC": "topic", "BROKER": "broker",
-    "LEVEL": lambda row: row["level"] or None, "TAG": "tags",
-    "KEYS": "keys", "SIZE": "size", "MESSAGE ID": "msg_id",
+    "TOPIC": "topic", "LEVEL": lambda row: row["level"] or None, "TAG": "tags", "KEYS": "keys",
+    "MESSAGE ID": "msg_id",
 }  # fmt: skip
 LIMIT_MAX: Final = 100_000
 WAITING_MAX: Final = 1_000_000

@@ -30,6 +30,7 @@ from skylarkmq.tools.output import (
     Report,
     Row,
     moment,
+    release_text,
     version_text,
 )
 from skylarkmq.tools.running import EXIT_CODES, removed
@@ -42,7 +43,7 @@ SETTINGS: Final[Columns] = {
 }  # fmt: skip
 MEMBERS: Final[Columns] = {
     "CLIENT": "client_id", "ADDRESS": "address", "LANGUAGE": "language",
-    "VERSION": lambda row: version_text(row["version"]), "BROKERS": "brokers",
+    "VERSION": lambda row: release_text(version_text(row["version"])), "BROKERS": "brokers",
 }  # fmt: skip
 SUBSCRIPTIONS: Final[Columns] = {"TOPIC": "topic", "KIND": "kind", "EXPRESSION": "expression"}
 LAGS: Final[Columns] = {

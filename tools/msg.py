@@ -18,12 +18,13 @@ from skylarkmq.protocol.errors import RemoteProtocolError
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import Moment, instant
+from skylarkmq.tools.output import Columns, moment
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, fail
 from skylarkmq.tools.showing import LIST_COLUMNS, body_option, result_row, show_message
 
-TRACE_COLUMNS: Final = {
-    "AT": "at", "EVENT": "event", "GROUP": "group", "CLIENT": "client", "COST MS": "cost_ms",
-    "RESULT": "result",
+TRACE_COLUMNS: Final[Columns] = {
+    "AT": moment("at"), "EVENT": "event", "GROUP": "group", "CLIENT": "client",
+    "COST MS": "cost_ms", "RESULT": "result",
 }  # fmt: skip
 topic_option = click.option(
     "--topic", metavar="TOPIC", help="Where it lies; needed for the id that a producer gave."
@@ -131,8 +132,8 @@ def trace(session: Session, msg_id: str, trace_topic: str) -> None:
             events.append(_event(ended.at, "transaction ended", ended.group, None, None,
                                  ended.state))  # fmt: skip
         for given in found.deliveries:
-            events.append(_event(given.started_at, f"delivered (retry {given.retries})",
-                                 given.group, None, given.cost_ms,
+            event = f"delivered, retry {given.retries}" if given.retries else "delivered"
+            events.append(_event(given.started_at, event, given.group, None, given.cost_ms,
                                  given.outcome or "not ended"))  # fmt: skip
         session.output.rows(sorted(events, key=lambda row: row["at"] or ""), TRACE_COLUMNS)
         return 0

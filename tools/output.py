@@ -1,7 +1,7 @@
 """Results as aligned tables for humans, as JSON and YAML for programs, and the progress bar.
 
-JSON has the same keys in every release; new ones may come. Tables show times in UTC. On a terminal
-that is too narrow for a table, times and ids become shorter, or each field gets a line.
+JSON has the same keys in every release; new ones may come. Tables show times in UTC; `narrow` makes
+them fit a terminal.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 import click
 
@@ -32,7 +32,10 @@ Report = Callable[[str, int, int], None]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
 LAST_MIN: Final = 16
-_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\.\d{3}Z")
+_TIME: Final = re.compile(
+    r"^(?P<day>(?P<year>\d{4})-(?P<date>\d\d-\d\d)) (?P<clock>\d\d:\d\d:\d\d)(?P<ms>\.\d{3}|)Z$"
+)
+_CLOCK: Final = re.compile(r"^(\d\d:\d\d:\d\d)\.\d{3}Z$")
 _ID: Final = re.compile(r"[0-9A-Fa-f]{24,}")
 _ID_HEAD: Final = 4
 _ID_TAIL: Final = 8
@@ -85,12 +88,12 @@ class Output:
             self._programs([*found, self.with_unanswered({})] if self.unanswered else found)
         elif found:
             columns = columns or {key.upper(): key for key in found[0]}
-            cells = [_cells(row, columns) for row in found]
+            texts = cells(found, columns)
             if sys.stdout.isatty():
                 width = shutil.get_terminal_size().columns
-                lines = narrow([*columns], cells, width, fits=fits)
+                lines = narrow([*columns], texts, width, fits=fits)
             else:
-                lines = table([*columns], cells)
+                lines = table([*columns], texts)
             for line in lines:
                 click.echo(line)
         elif none:
@@ -106,7 +109,7 @@ class Output:
         else:
             columns = columns or {key: key for key in fields}
             width = max(map(len, columns))
-            for title, cell in zip(columns, _cells(fields, columns), strict=True):
+            for title, cell in zip(columns, *cells([fields], columns), strict=True):
                 click.echo(f"{title:<{width}}  {_cell(cell)}")
 
     def with_unanswered(self, fields: Row) -> Row:
@@ -167,8 +170,11 @@ class Output:
             click.echo(as_json(value))
 
 
-def _cells(row: Row, columns: Columns) -> list[Any]:
-    return [row.get(of) if isinstance(of, str) else of(row) for of in columns.values()]
+def cells(rows: Iterable[Row], columns: Columns) -> list[list[Any]]:
+    """Return what the columns of a table show of rows."""
+    return [
+        [row.get(of) if isinstance(of, str) else of(row) for of in columns.values()] for row in rows
+    ]
 
 
 def as_json(value: Any, *, indent: int | None = 2) -> str:
@@ -178,10 +184,10 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the lines of a table; columns of numbers are aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    texts = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
     right = [
-        all(_is_number(row[i]) for row in cells) and any(row[i] != "-" for row in cells)
+        all(_is_number(row[i]) for row in texts) and any(row[i] != "-" for row in texts)
         for i in range(len(headers))
     ]
     return [
@@ -189,7 +195,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
             text.rjust(width) if leans else text.ljust(width)
             for text, width, leans in zip(row, widths, right, strict=True)
         ).rstrip()
-        for row in [[*headers], *cells]
+        for row in [[*headers], *texts]
     ]
 
 
@@ -202,32 +208,95 @@ def narrow(
 ) -> list[str]:
     """Return the lines of a table for a terminal of this width.
 
-    Where it is too wide, times become shorter, then ids lose their middle: a day that all times
-    have is told once, above. When that is not enough, each row becomes a block of lines, one for
-    each field that is not empty.
+    Where it is too wide, these steps follow each other until it is not: columns go that are empty;
+    what all times or all rows have is told once, above; times and ids become shorter. When that is
+    not enough, each row becomes a block of lines, one for each field that is not empty.
 
     Args:
         fits: the last column may be cut, to LAST_MIN.
     """
     full = [[_cell(value) for value in row] for row in rows]
-    days = {time[1] for row in full for text in row if (time := _TIME.fullmatch(text))}
-    of_one_day = [f"times of {day}, UTC" for day in days] if len(days) == 1 else []
-    cells = full
-    for shorter in (str, partial(_short_time, with_day=not of_one_day), _short_id):
-        cells = [[shorter(text) for text in row] for row in cells]
-        lines = table(headers, cells)
-        begin = lines[0].rindex(headers[-1]) if fits else width
+    shown = _Shown([*headers], full, [])
+    steps = (_whole, _without_empty, _without_day, _without_alike, _to_seconds, _to_short_ids)
+    for step in (*steps, _without_year):
+        if step is not _without_alike or not fits:
+            shown = step(shown)
+        lines = table(shown.headers, shown.rows)
+        begin = lines[0].rindex(headers[-1]) if fits and headers[-1] in shown.headers else width
         if max(map(len, lines)) <= width or begin + LAST_MIN <= width:
-            above = of_one_day if cells != full else []
+            above = [part for line in shown.above for part in textwrap.wrap(line, width)]
             return [*above, *(_cut(line, width) for line in lines)]
     return _blocks(headers, full)
 
 
-def _short_time(text: str, *, with_day: bool) -> str:
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return text
-    return f"{found[1]} {found[2]}Z" if with_day else f"{found[2]}Z"
+class _Shown(NamedTuple):
+    """A table on its way to a narrow terminal."""
+
+    headers: list[str]
+    rows: list[list[str]]
+    above: list[str]
+    """What is told once, above it."""
+
+    def each(self, shorter: Callable[[str], str]) -> _Shown:
+        return self._replace(rows=[[shorter(text) for text in row] for row in self.rows])
+
+    def only(self, kept: Sequence[int]) -> _Shown:
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return self._replace(headers=[self.headers[i] for i in kept], rows=rows)
+
+    def times_of(self, part: str) -> set[str]:
+        """Return the years or the days of all times."""
+        found = (_TIME.fullmatch(text) for row in self.rows for text in row)
+        return {time[part] for time in found if time}
+
+    def tell(self, line: str) -> _Shown:
+        return self._replace(above=[*self.above, line])
+
+
+def _whole(shown: _Shown) -> _Shown:
+    return shown
+
+
+def _without_empty(shown: _Shown) -> _Shown:
+    columns = range(len(shown.headers))
+    return shown.only([i for i in columns if any(row[i] != "-" for row in shown.rows)] or columns)
+
+
+def _without_day(shown: _Shown) -> _Shown:
+    days = shown.times_of("day")
+    if len(days) != 1:
+        return shown
+    return shown.each(lambda text: _TIME.sub(r"\g<clock>\g<ms>Z", text)).tell(
+        f"times of {days.pop()}, UTC"
+    )
+
+
+def _without_alike(shown: _Shown) -> _Shown:
+    first = shown.rows[0]
+    differ = [i for i, text in enumerate(first) if any(row[i] != text for row in shown.rows)]
+    if not differ or len(shown.rows) == 1:
+        return shown
+    alike = (i for i in range(len(first)) if i not in differ)
+    told = ", ".join(f"{shown.headers[i]} {first[i]}" for i in alike)
+    return shown.only(differ).tell(f"of all: {told}") if told else shown
+
+
+def _to_seconds(shown: _Shown) -> _Shown:
+    short = shown.each(lambda text: _TIME.sub(r"\g<day> \g<clock>Z", text))
+    return short.each(lambda text: _CLOCK.sub(r"\1Z", text))
+
+
+def _to_short_ids(shown: _Shown) -> _Shown:
+    return shown.each(_short_id)
+
+
+def _without_year(shown: _Shown) -> _Shown:
+    years = shown.times_of("year")
+    if len(years) != 1:
+        return shown
+    return shown.each(lambda text: _TIME.sub(r"\g<date> \g<clock>Z", text)).tell(
+        f"times of {years.pop()}, UTC"
+    )
 
 
 def _short_id(text: str) -> str:
@@ -294,6 +363,11 @@ def version_text(version: int) -> str:
     release, is_release = divmod(version - FIRST_REGULAR_VERSION, 2)
     name = f"V{4 + release // 100}_{release // 10 % 10}_{release % 10}"
     return name if is_release else f"{name}_SNAPSHOT"
+
+
+def release_text(name: str | None) -> str | None:
+    """Return a release that RocketMQ names, `V4_9_8`, as people write it: `4.9.8`."""
+    return None if name is None else name.removeprefix("V").replace("_", ".", 2).replace("_", "-")
 
 
 def _cell(value: Any) -> str:

@@ -10,8 +10,11 @@ import click
 import pytest
 
 from skylarkmq.client import ConnectionFailed
+from skylarkmq.tools.cluster import PROCESSES
 from skylarkmq.tools.connection import Change, Session
-from skylarkmq.tools.output import LAST_MIN, Output, narrow
+from skylarkmq.tools.delay import COLUMNS as DELAYED
+from skylarkmq.tools.msg import TRACE_COLUMNS
+from skylarkmq.tools.output import LAST_MIN, Columns, Output, cells, narrow
 from skylarkmq.tools.running import REFUSED, fail, run
 from skylarkmq.tools.watching import Watch
 
@@ -99,16 +102,67 @@ def test_a_narrow_terminal_gets_shorter_times_and_ids_then_a_line_for_each_field
     row = ["2026-01-31 11:53:46.123Z", "broker-a/0", None, MESSAGE_ID, "hello " * 9]
     lines = narrow(headers, [row], 80, fits=True)
     assert lines[0] == "times of 2026-01-31, UTC"
-    assert lines[2].startswith("11:53:46Z  broker-a/0  -    7F000001000018B4AAC25A5B3C4D0001  hel")
+    assert lines[2].startswith("11:53:46.123Z  broker-a/0  7F000001000018B4AAC25A5B3C4D0001  hel")
     assert max(map(len, lines)) == 80
+    assert narrow(headers, [row], 74, fits=True)[2].startswith("11:53:46Z  broker-a/0  7F00000100")
     yesterday = ["2026-01-30 11:53:46.123Z", *row[1:]]
     of_two_days = narrow(headers, [row, yesterday], 80, fits=True)
-    assert of_two_days[1].startswith("2026-01-31 11:53:46Z  broker-a/0  -    7F00...3C4D0001  hel")
+    assert of_two_days[1].startswith("2026-01-31 11:53:46Z  broker-a/0  7F00...3C4D0001  hello")
     assert max(map(len, of_two_days)) == 80
+    of_one_year = narrow(headers, [row, yesterday], 64, fits=True)
+    assert of_one_year[0] == "times of 2026, UTC"
+    assert of_one_year[2].startswith("01-31 11:53:46Z  broker-a/0  7F00...3C4D0001  hello")
     blocks = narrow(headers, [row, yesterday], 30 + LAST_MIN, fits=True)
     assert blocks[:2] == ["STORED      2026-01-31 11:53:46.123Z", "QUEUE       broker-a/0"]
     assert blocks[2] == f"MESSAGE ID  {MESSAGE_ID}", "whole, and without what is empty"
     assert blocks.count("") == 1 and len(blocks) == 9
+
+
+def test_what_all_rows_have_is_told_once_where_a_table_is_too_wide() -> None:
+    headers = ["CLUSTER", "BROKER", "ERROR"]
+    rows = [["DefaultCluster", f"broker-{each}", None] for each in "ab"]
+    assert narrow(headers, rows, 40)[1] == "DefaultCluster  broker-a  -"
+    assert narrow(headers, rows, 25)[1] == "DefaultCluster  broker-a"
+    assert narrow(headers, rows, 20) == [
+        "of all: CLUSTER", "DefaultCluster", "BROKER", "broker-a", "broker-b",
+    ]  # fmt: skip
+    assert narrow(headers, rows[:1], 20) == ["CLUSTER  DefaultCluster", "BROKER   broker-a"]
+
+
+def test_the_wide_tables_of_a_real_cluster_fit_80_columns() -> None:
+    names = [f"orders-{each}" for each in ("a", "b", "c")]
+    processes = [
+        {
+            "cluster": "DefaultCluster", "broker": name, "broker_id": each, "address":
+            f"192.168.100.{each}:10911", "version": "V4_9_8", "log_end": 412_316_860_416 + each,
+            "behind": 12_000 * each, "disk_used": 0.455, "error": None,
+            "role": "slave" if each else "master",
+        }
+        for name in names
+        for each in (0, 1)
+    ]  # fmt: skip
+    days = ("2026-01-31", "2026-02-01")
+    delayed = [
+        {
+            "due_at": f"{day}T11:53:46.123+00:00", "due_in_s": 1e5, "topic": "orders-of-europe",
+            "level": 0, "tags": "paid", "keys": f"order-{each}",
+            "msg_id": MESSAGE_ID[:-1] + str(each % 10),
+        }
+        for each, day in enumerate(days, 1234567)
+    ]  # fmt: skip
+    trace = [
+        {
+            "at": f"{day}T11:53:46.123+00:00", "event": event, "group": "billing-of-europe",
+            "client": None, "cost_ms": 12, "result": "exception",
+        }
+        for day in days
+        for event in ("sent (transaction)", "delivered, retry 12")
+    ]  # fmt: skip
+    up: Columns = {**PROCESSES, "UP": lambda _: "12d03h"}
+    for columns, rows in ((up, processes), (DELAYED, delayed), (TRACE_COLUMNS, trace)):
+        lines = narrow([*columns], cells(rows, columns), 80)
+        assert max(map(len, lines)) <= 80
+        assert len(lines) <= len(rows) + 3, "no blocks"
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
