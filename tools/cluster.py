@@ -15,7 +15,7 @@ from skylarkmq.client.errors import NotSupported, RequestTimeout, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import age_text, now
-from skylarkmq.tools.output import Columns, Output, Parts, Row, release_text, visible
+from skylarkmq.tools.output import Columns, Output, Parts, Row, refusal_of, release_text, visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, fail, run
 from skylarkmq.tools.watching import Watch, watched
 
@@ -31,7 +31,7 @@ PROCESSES: Final[Columns] = {
     "LOG END": "log_end", "BEHIND": lambda row: None if row["role"] == "master" else row["behind"],
     "DISK": lambda row: None if row["disk_used"] is None else f"{row['disk_used']:.0%}",
 }  # fmt: skip
-NO_ANSWER: Final[Columns] = {"BROKER": "broker", "ADDRESS": "address", "ERROR": "error"}
+NO_ANSWER: Final[Columns] = {"OF": "subject", "ERROR": "text"}
 SETS: Final[Columns] = {
     "BROKER": "broker", "REPLICA": "replica", "ID": "broker_id", "STATE": "state", "TERM": "term",
     "IN SYNC": "in_sync", "CONFIRMED": "confirmed", "ETCD": "is_engine_reachable",
@@ -59,13 +59,18 @@ def status(session: Session, watch: Watch) -> None:
             for one in each.replicas
             if one.failover is not None
         ]
+        errors: list[dict[str, Any]] = [
+            {"subject": f"{row['broker']} ({row['role']})", "text": row["error"]}
+            for row in fields["brokers"]
+            if row["error"] is not None
+        ]
         parts: Parts = {
             "Name servers": (fields["name_servers"], SERVERS),
             "Brokers": (
                 fields["brokers"],
                 {**PROCESSES, "UP": lambda row: _up(row["started_at"], at)},
             ),
-            "No answer": ([row for row in fields["brokers"] if row["error"]], NO_ANSWER),
+            "No answer": (told_once(errors), NO_ANSWER),
             "Replicas that elect their master": (sets, SETS),
         }
         output.parts(fields, parts)
@@ -137,7 +142,10 @@ def health(
             return (Problem("name_server_unreachable", session.namesrv, str(error), cure),)
 
     def show(found: tuple[Problem, ...], output: Output) -> None:
-        output.rows([each.to_json() for each in found], PROBLEMS, none="all is well")
+        rows: list[dict[str, Any]] = [each.to_json() for each in found]
+        if output.is_table:
+            rows = told_once(rows)
+        output.rows(rows, PROBLEMS, none="all is well")
 
     def enough(found: tuple[Problem, ...]) -> bool:
         return exit_when_ready and not found
@@ -147,6 +155,17 @@ def health(
 
     asked = f"{session.namesrv} ({session.origin})"
     run(work, asked=asked, open_ended=watch.open_ended and not exit_when_ready)
+
+
+def told_once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return problems with one row for all brokers that refuse with the same words."""
+    found: dict[object, dict[str, Any]] = {}
+    for number, row in enumerate(rows):
+        refusal = refusal_of(row["text"])
+        first = found.setdefault(number if refusal == row["text"] else refusal, row)
+        if first is not row:
+            first["subject"] += f", {row['subject']}"
+    return [*found.values()]
 
 
 @cluster.command("drain", epilog=EXIT_CODES)

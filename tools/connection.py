@@ -98,6 +98,7 @@ class Session:
                     code = await work(client) or 0
                 except RocketMQError as error:
                     if not self.output.unanswered or exit_code(error) != NOT_FOUND:
+                        self.output.tell_unanswered(str(error))
                         raise
                     code = fail(error, NOT_FOUND)
                 finally:

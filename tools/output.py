@@ -118,11 +118,28 @@ class Output:
             return fields
         return {**fields, "unanswered": [each.to_json() for each in self.unanswered.values()]}
 
-    def tell_unanswered(self) -> None:
-        """Name the brokers that did not answer on standard error, each once."""
+    def tell_unanswered(self, told: str = "") -> None:
+        """Name the brokers that did not answer on standard error, each once.
+
+        Those that refused with the same words share a line; it is left out when these words are
+        `told` anyway, by the error that ends the command.
+        """
+        alike: dict[str, list[Unanswered]] = {}
         for broker, each in self.unanswered.items():
             if broker not in self._told:
-                click.echo(f"warning: without {visible(str(each))}", err=True)
+                alike.setdefault(refusal_of(str(each.error)), []).append(each)
+        self._told = dict(self.unanswered)
+        for refusal, brokers in alike.items():
+            if len(brokers) > 1:
+                names = ", ".join(f"{each.broker} ({each.address})" for each in brokers)
+                text = f"{names}, refused: {refusal}"
+            else:
+                text = str(brokers[0])
+            if refusal != refusal_of(told):
+                click.echo(f"warning: without {visible(text)}", err=True)
+
+    def told_unanswered(self) -> None:
+        """Take it that the brokers that did not answer were named."""
         self._told = dict(self.unanswered)
 
     def forget_unanswered(self) -> None:
@@ -168,6 +185,11 @@ class Output:
                 click.echo(as_json(row, indent=None))
         else:
             click.echo(as_json(value))
+
+
+def refusal_of(error: str) -> str:
+    """Return what a server answered, without the server's address; another error as it is."""
+    return error.partition(" answered ")[2] or error
 
 
 def cells(rows: Iterable[Row], columns: Columns) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 import click
@@ -13,7 +14,7 @@ from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.doctor.checks import Examination, not_looked_at
 from skylarkmq.tools.doctor.findings import ORDER, Finding
 from skylarkmq.tools.doctor.limits import limits
-from skylarkmq.tools.output import ProgressBar, Report
+from skylarkmq.tools.output import ProgressBar, Report, refusal_of
 from skylarkmq.tools.running import EXIT_CODES
 
 Look = Literal[
@@ -67,12 +68,11 @@ async def examined(
     found += [
         not_looked_at(one.broker, str(one))
         for one in session.output.unanswered.values()
-        if not any(str(one.error) in cause for cause in told)
+        if not any(refusal_of(str(one.error)) in cause for cause in told)
     ]
-    order = ORDER.index
-    return sorted(
-        _without_repeats(found), key=lambda one: (order(one.severity), one.kind, one.subject)
-    )
+    session.output.told_unanswered()
+    found = told_once(_without_repeats(found))
+    return sorted(found, key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))
 
 
 def findings_json(wanted: Collection[str], found: list[Finding]) -> dict[str, Any]:
@@ -108,6 +108,17 @@ def _without_repeats(found: list[Finding]) -> list[Finding]:
         for one in found
         if (ONE_IS_ENOUGH.get(one.kind, ""), one.subject.partition(" ")[0]) not in names
     ]
+
+
+def told_once(found: list[Finding]) -> list[Finding]:
+    """Return findings with one for all that was refused with the same words."""
+    alike: dict[object, Finding] = {}
+    for one in found:
+        refusal = refusal_of(one.cause)
+        first = alike.setdefault(one if refusal == one.cause else refusal, one)
+        if first is not one:
+            alike[refusal] = replace(first, subject=f"{first.subject}, {one.subject}")
+    return [*alike.values()]
 
 
 def _print(session: Session, wanted: tuple[str, ...], found: list[Finding]) -> None:

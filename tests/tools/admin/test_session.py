@@ -9,10 +9,14 @@ import sys
 import click
 import pytest
 
-from skylarkmq.client import ConnectionFailed
+from skylarkmq.client import BrokerError, ConnectionFailed
+from skylarkmq.client.admin import Unanswered
+from skylarkmq.tools import cluster
 from skylarkmq.tools.cluster import PROCESSES
 from skylarkmq.tools.connection import Change, Session
 from skylarkmq.tools.delay import COLUMNS as DELAYED
+from skylarkmq.tools.doctor import cli as doctor
+from skylarkmq.tools.doctor.checks import not_looked_at
 from skylarkmq.tools.msg import TRACE_COLUMNS
 from skylarkmq.tools.output import LAST_MIN, Columns, Output, cells, narrow
 from skylarkmq.tools.running import REFUSED, fail, run
@@ -175,6 +179,38 @@ def test_only_a_terminal_makes_a_table_narrow(
     monkeypatch.setenv("COLUMNS", "39")
     Output("table").rows([{"id": MESSAGE_ID, "name": "a name"}])
     assert (MESSAGE_ID in stream.getvalue()) is not is_terminal
+
+
+def refused(broker: str, remark: str = "no right") -> Unanswered:
+    address = f"{broker}:10911"
+    return Unanswered(broker, address, BrokerError(1, remark, address))
+
+
+def test_what_several_brokers_refuse_with_the_same_words_is_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Output("table", {each: refused(each) for each in "abc"})
+    output.tell_unanswered()
+    output.tell_unanswered()
+    assert capsys.readouterr().err == (
+        "warning: without a (a:10911), b (b:10911), c (c:10911), refused: SYSTEM_ERROR(1): "
+        "no right\n"
+    )
+    unlike = {"a": refused("a"), "b": refused("b", "busy")}
+    unlike["c"] = Unanswered("c", "c:1", ConnectionFailed("c:1", "gone"))
+    Output("table", unlike).tell_unanswered()
+    assert capsys.readouterr().err.count("warning: without") == 3
+    Output("table", unlike).tell_unanswered(str(unlike["a"].error))
+    assert capsys.readouterr().err.count("warning: without") == 2, "the error itself tells one"
+
+
+def test_doctor_and_cluster_status_have_one_row_for_what_was_refused_with_the_same_words() -> None:
+    refusals = [str(refused(each).error) for each in "ab"]
+    texts = [*refusals, "c:1: gone", "c:1: gone"]
+    found = [not_looked_at(subject, text) for subject, text in zip("abcd", texts, strict=True)]
+    assert [each.subject for each in doctor.told_once(found)] == ["a, b", "c", "d"]
+    rows = [{"subject": each.subject, "text": each.cause} for each in found]
+    assert [each["subject"] for each in cluster.told_once(rows)] == ["a, b", "c", "d"]
 
 
 def test_what_a_server_says_cannot_write_over_the_terminal(

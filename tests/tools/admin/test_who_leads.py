@@ -122,7 +122,7 @@ def test_the_status_of_a_set(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> N
     table = shell.ok("cluster", "status", "-o", "table").out
     assert "Replicas that elect their master\nBROKER  REPLICA" in table
     assert "set     r-1       1  master     7  r-1, r-2         90  yes" in table
-    assert "slave   10.0.0.2:10911" in table and "it did not answer in time" in table
+    assert "slave 2  10.0.0.2:10911" in table and "it did not answer in time" in table
     rows = shell.json("cluster", "status")["brokers"]
     assert [row["role"] for row in rows] == ["master", "slave"]
     assert rows[0]["failover"]["in_sync"] == ["r-1", "r-2"]
