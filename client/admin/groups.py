@@ -29,7 +29,7 @@ from skylarkmq.client.admin.results import (
     SubscriptionSummary,
 )
 from skylarkmq.client.admin.topics import TopicAdmin
-from skylarkmq.client.errors import AlreadyExists, NotFound
+from skylarkmq.client.errors import AlreadyExists, AuthError, NotFound
 from skylarkmq.client.wire.ask import read_body
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
@@ -62,6 +62,7 @@ from skylarkmq.protocol.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
 )
 from skylarkmq.protocol.headers.topic import GetConsumeStatsInBrokerHeader
 from skylarkmq.protocol.message_id import decode_offset_message_id
@@ -74,6 +75,9 @@ RELAY_TIMEOUT_S: Final = 12.0
 """A broker waits ten seconds for a member's answer."""
 MEMBERS_OR_NONE: Final = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE)}
+)
+GROUP_OR_NONE: Final = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
 )
 PRODUCERS_OR_NONE: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
 Found = dict[str, tuple[ConnectionBody, list[str]]]
@@ -318,8 +322,18 @@ class GroupAdmin(TopicAdmin):
     async def _configs(
         self, group: str, targets: Mapping[str, str]
     ) -> dict[str, SubscriptionGroupConfig | None]:
-        tables = await self._ask(self._group_table, targets)
-        return {broker: table.get(group) for broker, table in tables.items()}
+        return await self._ask(lambda _, address: self._config(group, address), targets)
+
+    async def _config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
+        try:
+            return (await self._group_table("", address)).get(group)
+        except AuthError:  # the whole table; an account may know of its own group alone
+            header = GetSubscriptionGroupConfigRequestHeader(group=group)
+            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+            answer = await self._api.call(address, code, header, accepted=GROUP_OR_NONE)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read_body(SubscriptionGroupConfig, answer, address)
 
     async def _put_group(self, wanted: Sequence[tuple[str, SubscriptionGroupConfig]]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP

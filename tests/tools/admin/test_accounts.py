@@ -13,13 +13,14 @@ from skylarkmq.testing import Account, SyncBroker, run_broker_sync
 from tests.tools.admin.support import Shell, paths
 
 ADMIN = Account("rocketmq-admin", "12345678-admin", admin=True)
+BILLING = Account("billing-service", "87654321-secret", group_rights={"billing-own": "SUB"})
 SECRET = "an open secret"
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SyncBroker]:
     """A broker with access control."""
-    with run_broker_sync(accounts=[ADMIN]) as running:
+    with run_broker_sync(accounts=[ADMIN, BILLING]) as running:
         yield running
 
 
@@ -73,6 +74,25 @@ def test_the_life_of_an_account(shell: Shell) -> None:
     shell.ok("acl", "delete", "alice-of-sales", "--yes")
     assert shell("acl", "delete", "alice-of-sales", "--yes").code == 5
     assert as_alice("topic", "list").code == 5
+
+
+@pytest.mark.parametrize("words", ["describe", "members", "lag"])
+def test_a_group_is_shown_to_an_account_that_may_use_this_group_alone(
+    shell: Shell, tmp_path: Path, words: str
+) -> None:
+    account = {
+        "SKYLARKMQ_ACCESS_KEY": BILLING.access_key, "SKYLARKMQ_SECRET_KEY": BILLING.secret_key,
+    }  # fmt: skip
+    billing = Shell(tmp_path, variables={**shell.variables, **account})
+    shell("group", "delete", "billing-own", "--yes")
+    said = billing("group", words, "billing-own")
+    assert said.code == 3 and "there is no group billing-own" in said.err
+    shell.ok("group", "create", "billing-own")
+    assert billing.json("group", words, "billing-own")["group"] == "billing-own"
+    said = billing("group", words, "audit")
+    assert said.code == 5 and "account billing-service lacks SUB" in said.err
+    assert "warning" not in said.err, "it is told once"
+    assert billing("group", "list").code == 5
 
 
 def test_the_white_list(shell: Shell) -> None:
