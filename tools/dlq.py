@@ -21,13 +21,14 @@ from typing import Any, Final, TextIO
 
 import click
 
-from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget
-from skylarkmq.client.errors import BrokerError, NotFound, RocketMQError
+from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget, base
+from skylarkmq.client.errors import AuthError, BrokerError, NotFound, RocketMQError, RouteNotFound
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.message_json import BodyForm
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.common.clock import Clock
-from skylarkmq.tools.connection import Change, Session, changes, online
+from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
+from skylarkmq.tools.connection import ASKED_AT_ONCE, Change, Session, changes, online
 from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
@@ -44,6 +45,9 @@ LIST_COLUMNS: Final[Columns] = {
     "OFFSET ID": "offset_msg_id",
     "BODY": brief,
 }
+GROUP_COLUMNS: Final[Columns] = {
+    "GROUP": "group", "LETTERS": "letters", "LAST GIVEN UP": moment("last_given_up_at"),
+}  # fmt: skip
 OUTCOME_COLUMNS: Final[Columns] = {
     "STATUS": "status", "OFFSET ID": "offset_msg_id", "TARGET": "target", "ERROR": "error",
 }  # fmt: skip
@@ -63,30 +67,77 @@ def dlq() -> None:
 
 
 @dlq.command("list", epilog=EXIT_CODES)
-@click.argument("group")
+@click.argument("group", required=False)
 @since_option
 @until_option
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
 @body_option
 @online
 def list_letters(
-    session: Session, group: str, since: Time, until: Time, limit: int, form: BodyForm
+    session: Session, group: str | None, since: Time, until: Time, limit: int, form: BodyForm
 ) -> None:
-    """List the dead letters of GROUP, queue after queue, the oldest of each first."""
+    """List the dead letters of GROUP, queue after queue, the oldest of each first.
+
+    Without GROUP: the groups that have dead letters, the one with most first.
+    """
+    if group is None and (since is not None or until is not None):
+        raise click.UsageError("--since and --until need a GROUP")
 
     async def work(client: Client) -> None:
         async with session.looking(client) as admin:
-            rows: list[dict[str, Any]] = []
-            async for letter in letters_of(client, admin, group, since, until):
-                rows.append(letter.to_json(form))
-                if len(rows) == limit:
-                    break
-            if not rows:
-                await require_group(admin, group)
-        none = f"{group} has no dead letters"
-        session.output.rows(rows, LIST_COLUMNS, none=none, fits=True)
+            if group is None:
+                rows = (await _groups(admin))[:limit]
+            else:
+                rows = await _rows(client, admin, group)
+        if group is None:
+            session.output.rows(rows, GROUP_COLUMNS, none="no group has dead letters")
+        else:
+            none = f"{group} has no dead letters"
+            session.output.rows(rows, LIST_COLUMNS, none=none, fits=True)
+
+    async def _rows(client: Client, admin: Admin, group: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        async for letter in letters_of(client, admin, group, since, until):
+            rows.append(letter.to_json(form))
+            if len(rows) == limit:
+                break
+        if not rows:
+            await require_group(admin, group)
+        return rows
 
     session.run(work)
+
+
+async def _groups(admin: Admin) -> list[dict[str, Any]]:
+    """Return the groups with dead letters, as far as the account may look."""
+    topics = [
+        name
+        for name in await admin.list_topics(groups=True)
+        if name.startswith(DLQ_GROUP_TOPIC_PREFIX)
+    ]
+    refused: list[AuthError] = []
+
+    async def look(topic: str) -> dict[str, Any] | None:
+        try:
+            found = await admin.describe_topic(topic)
+        except RouteNotFound:  # deleted meanwhile
+            return None
+        except AuthError as error:
+            refused.append(error)
+            return None
+        times = [each.last_stored_at for each in found.queues if each.last_stored_at is not None]
+        return {
+            "group": topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),
+            "letters": found.message_count,
+            "last_given_up_at": max(times).isoformat(timespec="milliseconds") if times else None,
+        }
+
+    found = [row for row in await base.each(look, topics, ASKED_AT_ONCE) if row is not None]
+    if refused and len(refused) == len(topics):
+        raise refused[0]
+    return sorted(
+        (row for row in found if row["letters"]), key=lambda row: (-row["letters"], row["group"])
+    )
 
 
 @dlq.command(epilog=EXIT_CODES)

@@ -1,0 +1,43 @@
+"""`dlq list` without a group: which groups have dead letters."""
+
+from __future__ import annotations
+
+from skylarkmq.testing import Account, SyncBroker, run_broker_sync
+from skylarkmq.tools.running import REFUSED, USAGE
+from tests.tools.live.conftest import give_up
+from tests.tools.live.shell import Shell
+
+ADMIN = Account("the-admin", "secret-enough", admin=True)
+OWN = Account(
+    "own-letters", "secret-enough", default_topic_right="SUB", group_rights={"own": "SUB"}
+)
+NONE = Account("no-letters", "secret-enough")
+
+
+def test_the_groups_with_dead_letters_are_listed(shell: Shell, broker: SyncBroker) -> None:
+    assert shell("dlq", "list").json == []
+    assert "no group has dead letters" in shell("dlq", "list", "-o", "table").err
+    give_up(broker, "few", 1)
+    give_up(broker, "many", 3)
+    many, few = shell("dlq", "list").json
+    assert (many["group"], many["letters"]) == ("many", 3)
+    assert (few["group"], few["letters"]) == ("few", 1)
+    assert few["last_given_up_at"] == shell("dlq", "list", "few").json[0]["stored_at"]
+    assert shell("dlq", "list", "--limit", "1").json == [many]
+    assert shell("dlq", "list", "-o", "table").out.startswith("GROUP  LETTERS  LAST GIVEN UP\nmany")
+    shell("dlq", "list", "--since", "10m", code=USAGE)
+
+
+def test_an_account_sees_the_groups_that_it_may_use(shell: Shell) -> None:
+    with run_broker_sync(accounts=[ADMIN, OWN, NONE]) as guarded:
+        account = ("--namesrv", guarded.namesrv_addr, "--secret-key", "secret-enough")
+        words = ("dlq", "list", *account)
+        for group in ("own", "other"):
+            topic = f"%DLQ%{group}"
+            shell("topic", "create", topic, *account, "--access-key", "the-admin")
+            shell("send", topic, "given up", *account, "--access-key", "the-admin")
+        everything = shell(*words, "--access-key", "the-admin").json
+        assert [row["group"] for row in everything] == ["other", "own"]
+        assert "lacks SUB" in shell(*words, "--access-key", "no-letters", code=REFUSED).err
+        said = shell.any(*words, "--access-key", "own-letters")
+        assert [row.get("group") for row in said.json] == ["own", None], said
