@@ -8,9 +8,10 @@ One JSON object a line for each request that changes something by an administrat
 one that access control refused. `who` is the access key, empty without access control and for peers
 of a white list. What is refused has its `remark`. No secret and no message is in it.
 
-The lines go to `auditLogPath`, else to the log, as messages of the logger `skylarkmq.audit`. A file
-may be renamed at any time: the next line makes a new one. There are at most BURST lines at once and
-PER_S a second over long; a line says with `leftOut` how many are missing before it.
+The lines go to `auditLogPath`, else to the log, as messages of the logger `skylarkmq.audit`; a log
+in JSON has these keys among its own. A file may be renamed at any time: the next line makes a new
+one. There are at most BURST lines at once and PER_S a second over long; a line says with `leftOut`
+how many are missing before it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 
 from skylarkmq.broker.access.accounts import Account
 from skylarkmq.broker.access.rights import Row
+from skylarkmq.broker.base.logs import FIELDS
 from skylarkmq.broker.base.token_bucket import TokenBucket
 from skylarkmq.broker.config.properties_file import PropertiesError, read_properties
 from skylarkmq.broker.net.connection import Connection
@@ -112,13 +114,15 @@ class Audit:
         left_out = self._bucket.left_out() + self._lost_count
         if left_out:
             line["leftOut"], self._lost_count = left_out, 0
-        self._write(msgspec.json.encode(line), 1 + left_out)
+        self._write(line, 1 + left_out)
 
-    def _write(self, line: bytes, stands_for: int) -> None:
+    def _write(self, fields: dict[str, Any], stands_for: int) -> None:
         """Write a line that stands for itself, and for those that it counts as left out."""
         path, files, worker = self._path, self._files, self._worker
+        line = msgspec.json.encode(fields)
         if path is None or files is None or worker is None:
-            audit_log.info("%s", line.decode())
+            # A log in JSON has the fields themselves, and not their JSON as a text.
+            audit_log.info("%s", line.decode(), extra={FIELDS: {**fields, "msg": fields["name"]}})
             return
 
         def append() -> None:

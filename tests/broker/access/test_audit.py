@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.broker.access.audit import BURST, Audit
 from skylarkmq.broker.access.rights import BROKER
+from skylarkmq.broker.base.logs import JsonFormatter
 from skylarkmq.common.files import DiskFiles
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.signature import sign_request
@@ -94,6 +95,10 @@ async def test_without_a_file_the_log_has_the_lines(
             await client.close()
     (record,) = [each for each in caplog.records if each.name == "skylarkmq.audit"]
     assert json.loads(record.getMessage())["resource"]["topic"] == "orders"
+    line = json.loads(JsonFormatter("broker-a").format(record))
+    assert line["resource"]["topic"] == "orders", "one object, and no JSON as a text in it"
+    assert (line["msg"], line["name"], line["code"]) == (*["UPDATE_AND_CREATE_TOPIC"] * 2, 17)
+    assert line.keys() >= {"ts", "level", "logger", "broker", "server", "who", "from", "result"}
 
 
 def test_the_rate_is_bounded_and_what_is_missing_is_counted(tmp_path: Path) -> None:
