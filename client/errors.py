@@ -64,6 +64,8 @@ The second one is such an answer except to a send, which is stored then."""
 
 NOT_STARTED: Final = "not started: call start() first, or use it as a context manager"
 ACL_REMARK_MARK: Final = "AclException"
+DELAY_REMARK_MARK: Final = "bigger than the max delay"
+DELAY_HINT: Final = "Give it a shorter delay, or the broker a higher timerMaxDelaySec"
 AUTH_HINT: Final = (
     "Check Client(credentials=Credentials(access_key, secret_key)), in Spark the options accessKey "
     "and secretKey, and the account's permissions in the broker's plain_acl.yml"
@@ -241,8 +243,7 @@ HINTS: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "See the permission of the topic, the group and the broker",
     ResponseCode.MESSAGE_ILLEGAL: (
         "Either it is too large: the body has over the broker's maxMessageSize, or the properties "
-        "over 32,767 bytes; or what it asks for is not allowed, as a time of delivery beyond the "
-        "broker's limit. Broker and remark say which"
+        "over 32,767 bytes; or what it asks for is not allowed. Broker and remark say which"
     ),
     ResponseCode.SERVICE_NOT_AVAILABLE: "If the broker does not say why, its log does",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
@@ -254,8 +255,8 @@ def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError
     text = remark or ""
     if code == ResponseCode.SYSTEM_ERROR and ACL_REMARK_MARK in text:
         return AuthError(code, text, broker_addr)
-    kind = BROKER_ERRORS.get(code, BrokerError)
-    return kind(code, text, broker_addr, hint=HINTS.get(code, ""))
+    hint = DELAY_HINT if DELAY_REMARK_MARK in text else HINTS.get(code, "")
+    return BROKER_ERRORS.get(code, BrokerError)(code, text, broker_addr, hint=hint)
 
 
 def _code_name(code: int) -> str:

@@ -231,8 +231,10 @@ def _validate_name(
             f"it has {len(name)} and starts with {name[:MAX_ECHO_SIZE]!a}"
         )
     if pattern.fullmatch(name) is None:
+        bad = _NAME.sub("", name)[:1]
         return (
-            f"the specified {kind} {name[:MAX_ECHO_SIZE]!a} contains illegal characters, "
-            "allowing only %|a-zA-Z0-9_-"
+            f"the specified {kind} {name[:MAX_ECHO_SIZE]!a} contains illegal characters, such as "
+            f"{bad!a}: allowed are the letters a to z and A to Z, digits, hyphen (-), underscore "
+            "(_), percent (%) and bar (|)"
         )
     return None

@@ -166,9 +166,8 @@ class SendMessages:
         try:
             timed = self._timer_rules.redirect(inner)
         except TimerRefusedError as error:
-            if error.is_illegal:
-                raise _illegal(str(error)) from error
-            raise RemoteProtocolError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            code = ResponseCode.MESSAGE_ILLEGAL if error.is_illegal else ResponseCode.SYSTEM_ERROR
+            raise RemoteProtocolError(code, str(error)) from error
         if timed is not inner:  # it shows whether its sender waited, as a delayed one does
             wait = _WAIT + (b"true" if inner.wait_store_ok else b"false")
             timed.properties = join_properties(timed.properties, wait)

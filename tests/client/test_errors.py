@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from datetime import timedelta
@@ -136,6 +137,24 @@ def test_code_13_says_both_of_its_meanings() -> None:
     hint = broker_error(13, "maybe msg body or properties length not matched", "b:1").hint
     assert "maxMessageSize" in hint
     assert "what it asks for is not allowed" in hint
+
+
+def test_a_delay_beyond_the_limit_names_that_limit_alone() -> None:
+    async def too_late() -> MessageIllegal:
+        async with (
+            testing.run_broker() as broker,
+            Producer(namesrv_addr=broker.namesrv_addr) as producer,
+        ):
+            with pytest.raises(MessageIllegal) as caught:
+                await producer.send(Message("T", b"x", delay=timedelta(days=400)))
+        return caught.value
+
+    error = asyncio.run(too_late())
+    assert str(error) == (
+        f"{error.broker_addr} answered MESSAGE_ILLEGAL(13): timer message illegal, the delay time "
+        "should not be bigger than the max delay 259200000ms (timerMaxDelaySec). Give it a shorter "
+        "delay, or the broker a higher timerMaxDelaySec"
+    )
 
 
 def test_a_broker_in_this_process_needs_posix(monkeypatch: pytest.MonkeyPatch) -> None:

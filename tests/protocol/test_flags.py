@@ -80,6 +80,14 @@ def test_a_plus_parts_group_and_topic_of_retries_and_nothing_else() -> None:
     assert validate_group("%RETRY%g+t") is not None
 
 
+def test_the_reason_names_the_letter_and_what_is_allowed_in_words() -> None:
+    assert validate_topic("or.ders/eu") == (
+        "the specified topic 'or.ders/eu' contains illegal characters, such as '.': allowed are "
+        "the letters a to z and A to Z, digits, hyphen (-), underscore (_), percent (%) and bar (|)"
+    )
+    assert "such as '\\xfc'" in (validate_group("\xfcber") or "")
+
+
 def test_every_ascii_character_alone() -> None:
     allowed = {chr(code) for code in range(256) if validate_topic(chr(code)) is None}
     assert "".join(sorted(allowed)) == (
