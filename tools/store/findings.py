@@ -1,7 +1,8 @@
 """What a look at a stopped store finds: each with its place, its cause and its cure.
 
 Severities: `error` is lost or damaged data, or what keeps a broker from starting; `warning` is
-what a broker repairs by itself or works around; `info` is worth knowing and no fault. `kind` is a
+what a broker repairs by itself or works around; `info` is worth knowing and no fault, as what every
+stop that was not clean leaves, which the next start repairs. `kind` is a
 stable word for programs, `cause` and `cure` are for humans and may be reworded.
 """
 
@@ -11,7 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+UNCLEAN: Final = "store.unclean"
 
 
 class Severity(Enum):
@@ -87,6 +90,8 @@ class Findings:
                 "no errors: a broker can start on this store. Warnings are what it repairs by "
                 "itself, or works around; after its clean stop verify tells what is left of them"
             )
+        if UNCLEAN in self.kinds:
+            return "the store is sound: the next start recovers it, as after a crash"
         return "the store is sound"
 
     @property

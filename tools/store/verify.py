@@ -26,7 +26,7 @@ from skylarkmq.store.stopped.reader import (
 )
 from skylarkmq.store.stopped.walk import Place, PlaceKind, walk
 from skylarkmq.tools.output import table
-from skylarkmq.tools.store.findings import Findings
+from skylarkmq.tools.store.findings import UNCLEAN, Findings
 from skylarkmq.tools.store.tables import BACKUP, TABLES, read_table, readable
 from skylarkmq.tools.store.verify_derived import IndexCheck, QueueCheck
 
@@ -128,7 +128,7 @@ class Verification:
 
     def _check_end(self, place: Place) -> None:
         if place.record.status is not RecordStatus.UNWRITTEN:
-            told = self.findings.warning if self._store.is_unclean else self.findings.error
+            told = self.findings.info if self._store.is_unclean else self.findings.error
             told(
                 "log.tail",
                 place.file.path,
@@ -144,7 +144,8 @@ class Verification:
         for file, begin in ((place.file, place.position), *((file, 0) for file in later)):
             at = self._store.first_written(file.path, begin)
             if at is not None:
-                self.findings.warning(
+                told = self.findings.info if self._store.is_unclean else self.findings.warning
+                told(
                     "log.leftover",
                     file.path,
                     at,
@@ -239,11 +240,11 @@ _GROUP_SEPARATOR: Final = "@"
 def check_files(store: StoppedStore, findings: Findings) -> None:
     """Look at everything that needs no walk over the log."""
     if store.is_unclean:
-        findings.warning(
-            "store.unclean",
+        findings.info(
+            UNCLEAN,
             store.paths.abort,
             0,
-            "the store was not stopped cleanly, or it failed",
+            "the store was not stopped cleanly: it failed, or was copied while a broker ran on it",
             "the next start of a broker recovers it",
         )
     for name in store.names(store.paths.root):

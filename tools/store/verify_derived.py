@@ -230,7 +230,7 @@ class QueueCheck:
             severity = Severity.WARNING
             cure += " (or name the broker's messageDelayLevel: --delay-levels)"
         elif self._store.is_unclean and at_end:
-            severity, cure = Severity.WARNING, "the next start repairs it"
+            severity, cure = Severity.INFO, "the next start repairs it"
         self._findings.add(severity, fault.kind, path, position, f"{units}: {fault.why}", cure)
 
     def _place(self, queue: _Queue, queue_offset: int) -> tuple[Path, int]:
@@ -335,7 +335,8 @@ class IndexCheck:
         assert self._missing is not None
         first, last, count = self._missing
         self._missing = None
-        self._findings.warning(
+        is_usual = at_end and self._store.is_unclean
+        (self._findings.info if is_usual else self._findings.warning)(
             "index.missing-keys",
             self._last_path,
             self._last_position,

@@ -190,6 +190,8 @@ async def test_a_copy_of_a_running_store_is_restored_and_verified(
             await going
             assert made["running"] is not None and len(sent) > len(before)
     backups.Restore(tmp_path / "b", tmp_path / "new").run()
+    as_it_must_be = run("verify", tmp_path / "new")
+    assert as_it_must_be.exit_code == 0, as_it_must_be.output
     new = run_broker(store=tmp_path / "new", settings=settings)
     async with new as again, again.client() as client:
         found = await read_all(client, "orders")

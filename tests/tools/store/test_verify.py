@@ -205,7 +205,7 @@ def test_a_missing_log_file(sample: Sample) -> None:
     assert ("log.gap", str(sample.log(1)), 0) in found
 
 
-def test_a_torn_tail_is_a_warning_after_an_unclean_stop_and_else_an_error(sample: Sample) -> None:
+def test_a_torn_tail_is_usual_after_an_unclean_stop_and_else_an_error(sample: Sample) -> None:
     path, position = sample.place(sample.messages[-1])
     flip(path, position + 88)
     found = findings(sample)
@@ -214,11 +214,19 @@ def test_a_torn_tail_is_a_warning_after_an_unclean_stop_and_else_an_error(sample
     assert {"checkpoint.offset", "checkpoint.time"} <= {one["kind"] for one in found}
     (sample.root / "abort").touch()
     (tail,) = [one for one in findings(sample) if one["kind"] == "log.tail"]
-    assert (tail["severity"], tail["position"]) == ("warning", position)
+    assert (tail["severity"], tail["position"]) == ("info", position)
+
+
+def test_what_an_unclean_stop_leaves_is_no_finding_to_end_with_1(sample: Sample) -> None:
+    (sample.root / "abort").touch()
+    result = run("verify", sample.root)
+    assert result.exit_code == 0
+    assert "info    store.unclean" in result.stdout
+    assert "the store is sound: the next start recovers it, as after a crash" in result.stdout
 
 
 def test_warnings_alone_are_no_reason_not_to_start(sample: Sample) -> None:
-    (sample.root / "abort").touch()
+    overwrite(sample.root / "skylarkmq" / "profile", 14, b"\xff")
     result = run("verify", sample.root)
     assert result.exit_code == 1
     assert "no errors: a broker can start on this store" in result.stdout
