@@ -5,7 +5,8 @@ left: the next start recovers it from its log. That holds because of the order:
 
     1. marks, tables, consumer offsets, our own files     what they speak of is in the log already
     2. consume queues, their extensions, the key index    as far behind the log as after a crash
-    3. the log, from its oldest file on                   the end of what is restored
+    3. the log, from its oldest file on, up to where      the end of what is restored
+       it ended when 1. and 2. were done
     4. topics and groups once more                        those that were made meanwhile
 
 So a restored consumer offset is at most some messages too low, and never beyond the log: messages
@@ -104,8 +105,9 @@ class Backup:
             for path in _files_below(folder):
                 self._copy(path, path.relative_to(paths.root))
         log_files = sorted(each for each in _files_below(paths.commit_log) if _is_numbered(each))
+        ends = _written_ends(log_files)
         for path in log_files:
-            self._copy(path, Path(_LOG, path.name))
+            self._copy(path, Path(_LOG, path.name), ends.get(path))
         for name in _LAST:
             path = paths.config / name
             self._copy(path, path.relative_to(paths.root))
@@ -164,8 +166,8 @@ class Backup:
                 continue  # such a folder is the store of another broker
             yield from (each for each in _files_below(top) if each not in others)
 
-    def _copy(self, path: Path, name: Path) -> None:
-        """Copy a file; one that is gone has expired, or its table was never written."""
+    def _copy(self, path: Path, name: Path, end: int | None = None) -> None:
+        """Copy a file up to `end`; one that is gone has expired, or was never written."""
         target = self._target / _FILES / name
         try:
             status = path.stat()
@@ -184,7 +186,7 @@ class Backup:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                digest = copy_file(path, target, status.st_size, self._told)
+                digest = copy_file(path, target, status.st_size, self._told, end)
                 self._kept.discard(str(name))
                 self._files[str(name)] = Copied(status.st_size, status.st_mtime_ns, digest)
 
@@ -302,8 +304,32 @@ def restore_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def copy_file(source: Path, target: Path, size: int, told: Callable[[int], None]) -> str:
-    """Copy the first `size` bytes of a file, zeros as a hole, durably; return their SHA-256."""
+def _written_ends(log_files: list[Path]) -> dict[Path, int]:
+    """Return where the last log files end that have something in them; the others are full.
+
+    A copy ends there: a broker that writes faster than it is copied would leave a gap in it, of
+    what came behind the copy's place and before the broker's.
+    """
+    ends: dict[Path, int] = {}
+    for path in reversed(log_files):
+        with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+            ends[path] = 0
+            for position in range((file.seek(0, os.SEEK_END) - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
+                chunk = os.pread(file.fileno(), _CHUNK, position)
+                if chunk != _ZEROS[: len(chunk)]:
+                    ends[path] = position + len(chunk.rstrip(b"\0"))
+                    return ends
+    return ends
+
+
+def copy_file(
+    source: Path, target: Path, size: int, told: Callable[[int], None], end: int | None = None
+) -> str:
+    """Copy the first `size` bytes of a file, zeros as a hole, durably; return their SHA-256.
+
+    Args:
+        end: what is behind it counts as zeros.
+    """
     digest = hashlib.sha256()
     with source.open("rb", buffering=0) as from_file, target.open("wb", buffering=0) as to_file:
         position = 0
@@ -311,6 +337,8 @@ def copy_file(source: Path, target: Path, size: int, told: Callable[[int], None]
             chunk = from_file.read(min(_CHUNK, size - position))
             if not chunk:
                 raise StoreError(f"{source} became shorter while it was copied: try again")
+            if end is not None and position + len(chunk) > end:
+                chunk = chunk[: max(0, end - position)].ljust(len(chunk), b"\0")
             digest.update(chunk)
             if chunk != _ZEROS[: len(chunk)]:
                 write_whole(os.pwrite, to_file.fileno(), chunk, position, target)

@@ -15,7 +15,7 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.testing import run_broker
 from skylarkmq.tools.store import backup as backups
-from tests.tools.store.support import Sample, flip, run, run_json
+from tests.tools.store.support import Sample, flip, overwrite, run, run_json
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -199,6 +199,24 @@ async def test_a_copy_of_a_running_store_is_restored_and_verified(
     verified = json.loads(run("verify", tmp_path / "new", "--json").output)
     assert verified["errors"] == 0
     assert verified["kinds"].keys() <= {"index.missing-keys"}, "a start adds them"
+
+
+def test_a_broker_that_writes_faster_than_it_is_copied_leaves_no_gap(tmp_path: Path) -> None:
+    chunk, root = 1 << 20, tmp_path / "store"
+    path = root / "commitlog" / f"{0:020}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes((b"A" * (chunk * 3 // 2)).ljust(4 * chunk, b"\0"))
+    copied: list[int] = []
+
+    def overtake(_: str, done: int, __: int) -> None:
+        copied.append(done)
+        if done == 2 * chunk:
+            overwrite(path, chunk * 3 // 2, b"B" * 2 * chunk)
+
+    backups.Backup(StorePaths(root), tmp_path / "b", lambda: 1, overtake).run()
+    assert 2 * chunk in copied
+    found = (tmp_path / "b" / "store" / "commitlog" / path.name).read_bytes()
+    assert found == (b"A" * (chunk * 3 // 2)).ljust(4 * chunk, b"\0")
 
 
 async def send_until(is_over: asyncio.Event, send: Any) -> None:
