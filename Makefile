@@ -169,12 +169,16 @@ boards: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info kernel/compiled.c kernel/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+INSTALLS := Installing into $(VENV), and compiling where a C compiler is: once, up to some minutes ...
+
 # A stamp for each set of packages; newer settings, or a newer kernel, install again.
 $(VENV)/.core: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/python
+	@echo '$(INSTALLS)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.%: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/python
+	@echo '$(INSTALLS)'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
