@@ -126,6 +126,9 @@ def health(
 ) -> None:
     """Say what is wrong with the cluster, each with its cure. Exit code 1 when something is.
 
+    A quick look at name servers and brokers, for scripts. `doctor` looks at topics, groups, clocks
+    and this machine, too; `skylarkmq health` asks one broker whether it is ready.
+
     With --exit-when-ready it waits for a cluster that starts: it ends with 0 once all is well, and
     with 1 after --times looks. A cluster without brokers is not ready.
     """

@@ -31,10 +31,10 @@ CONNECT_LIMIT_S: Final = 1.0
     "repeatable.",
 )  # fmt: skip
 def health(address: str, others: tuple[str, ...]) -> None:
-    """Say whether a broker is ready for clients, and if not, why.
+    """Say whether one broker is ready for clients, and if not, why: for probes.
 
-    Asks its metrics page, with TLS where the broker wants it. Exit codes: 0 ready, 1 not ready, 4
-    unreachable.
+    Asks its metrics page, with TLS where the broker wants it. `cluster health` asks all servers of
+    a cluster, `doctor` looks for causes. Exit codes: 0 ready, 1 not ready, 4 unreachable.
     """
     places = {other: host_and_port(other, "--or") for other in others}
     host, port = host_and_port(address, "--address")

@@ -38,6 +38,8 @@ ONE_IS_ENOUGH: Final = {
 def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], skew: float) -> None:
     """Look for what is wrong with a cluster, as clients on this machine see it.
 
+    All that `cluster health` finds, and what takes longer. `skylarkmq health` asks one broker.
+
     Wrong advertised addresses, clocks, full and slow disks, low limits, slaves that do not answer,
     members of a group that subscribe differently, lag that nobody works on, registrations that are
     missing, topics that differ between brokers. Each finding has its cause and its cure. Nothing is
