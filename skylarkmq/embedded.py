@@ -28,6 +28,7 @@ from skylarkmq.broker.base.process import connections_possible, loop_factory
 from skylarkmq.broker.config.config_file import PROFILES, Sources, load_broker_config
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
 from skylarkmq.loop_thread import LoopThread
@@ -48,6 +49,12 @@ _DEFAULTS: Final[Settings] = {
     "brokerFastFailureEnable": False,
     "storeFailureExit": False,  # the process is the application's
 }
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "storePathRootDir": "the folder is the first argument",
+    "brokers": "an embedded broker is one; `skylarkmq serve --brokers` runs several",
+    "controllerEndpoints": "replicas that elect their master are servers: use `skylarkmq serve`",
+}
+"""Keys that say what this process has otherwise, or cannot have."""
 
 
 class Broker:
@@ -79,6 +86,9 @@ class Broker:
         """
         self.folder = Path(folder).absolute()
         self.namesrv_addr = ""
+        for key, value in (settings or {}).items():
+            if key in _ELSEWHERE:
+                raise ConfigError(key, value, _ELSEWHERE[key])
         keys = {**_DEFAULTS, "namesrvListenPort": port, **(settings or {})}
         config = configuration(self.folder, keys)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # it is the application's to raise

@@ -81,6 +81,21 @@ def test_a_wrong_setting_names_the_right_one(tmp_path: Path) -> None:
         Broker(tmp_path, settings={"flushDiskTyp": "SYNC_FLUSH"})
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "cure"),
+    [
+        ("storePathRootDir", "other", "the folder is the first argument"),
+        ("brokers", 2, "skylarkmq serve --brokers"),
+        ("controllerEndpoints", "http://127.0.0.1:2379", "skylarkmq serve"),
+    ],
+)
+def test_what_cannot_be_here_is_refused_with_its_place(
+    tmp_path: Path, key: str, value: str | int, cure: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}={value}: .*{cure}"):
+        Broker(tmp_path, settings={key: value, "brokerId": 1})
+
+
 class Application(Exception):
     """An error of the application's own."""
 
