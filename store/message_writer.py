@@ -154,10 +154,11 @@ class Replicas(Protocol):
 
 
 PutDone = Callable[[list[PutMessageResult]], None]
-OnPublished = Callable[[bytearray, int], None]  # (entries of the key index, end offset)
+# (entries of the key index, None: they are to be read from the log; end offset)
+OnPublished = Callable[[bytearray | None, int], None]
 
 
-def _ignore(_: bytearray, _end_offset: int) -> None:
+def _ignore(_: bytearray | None, _end_offset: int) -> None:
     """Do nothing: the hook before one is set."""
 
 
@@ -577,7 +578,7 @@ class MessageWriter:
         """
         try:
             self._queues.publish(units)
-            self.on_published(units.entries, end_offset)
+            self.on_published(None if units.lacks_entries else units.entries, end_offset)
         except Exception as error:
             log.exception("messages up to offset %d of the log cannot be shown", end_offset)
             self._fail(error)

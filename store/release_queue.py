@@ -28,7 +28,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from skylarkmq.common.clock import Clock, TimerHandle
 from skylarkmq.store.results import Committed, PutMessageStatus
@@ -36,6 +36,8 @@ from skylarkmq.store.stats import StoreStats
 from skylarkmq.store.units import Units
 
 log = logging.getLogger(__name__)
+ENTRIES_MAX: Final = 16 << 20
+"""Bytes of index entries that wait: a record's may be ten times what it takes in the log."""
 # (units, end offset of their batch) -> False when the store has failed over it
 Publish = Callable[[Units, int], bool]
 Arrived = Callable[[list[Units]], None]  # (the units of some batches)
@@ -131,6 +133,7 @@ class ReleaseQueue:
         self._publish = publish
         self._arrived = arrived
         self._held: deque[tuple[int, Units]] = deque()  # (end offset, units) to be shown
+        self._entries_size = 0  # bytes of their index entries
         self._unwritten = _Line(clock, timeout_s)
         self._unstored = _Line(clock, timeout_s)  # for the point behind it, too
         self._unconfirmed = _Line(clock, timeout_s)
@@ -165,6 +168,9 @@ class ReleaseQueue:
 
     def hold(self, end_offset: int, units: Units) -> None:
         """Take the units of the newest batch, which ends at `end_offset`; `advance` shows them."""
+        if self._entries_size + len(units.entries) > ENTRIES_MAX:
+            units.drop_entries()
+        self._entries_size += len(units.entries)
         self._held.append((end_offset, units))
 
     def wait(self, point: Point, end_offset: int, done: Committed, messages: int = 0) -> None:
@@ -224,6 +230,7 @@ class ReleaseQueue:
         self._failed = True
         waiters = self._unconfirmed.take() + self._unstored.take() + self._unwritten.take()
         self._held.clear()
+        self._entries_size = 0
         for waiter in waiters:
             waiter.tell(self._outcome(waiter))
 
@@ -236,7 +243,7 @@ class ReleaseQueue:
     def show_rest(self) -> None:
         """Show what is held and tell nobody: the store ends, and all of it is durable."""
         while self._held and self._publish(self._held[0][1], self._held[0][0]):
-            self._held.popleft()
+            self._let_first_go()
 
     def _go_on(self) -> None:
         """Release until there is nothing more to be released.
@@ -281,9 +288,13 @@ class ReleaseQueue:
             if not self._publish(units, end_offset):
                 self.fail()  # if the store had not failed already, this is done
                 break
-            self._held.popleft()
+            self._let_first_go()
             self._shown_offset = end_offset
             shown.append(units)
         if shown:
             self._arrived(shown)
         return bool(shown)
+
+    def _let_first_go(self) -> None:
+        _, units = self._held.popleft()
+        self._entries_size -= len(units.entries)

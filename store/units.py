@@ -18,15 +18,17 @@ class Units:
     Attributes:
         runs: by queue, the number of the first unit, and the units one after the other.
         entries: of the key index, in log order, as `index/keys.py` lays them out.
+        lacks_entries: they were too many to wait here; the index reads the log instead.
         count: records, even those that add nothing.
         store_timestamp: of the first record, ms.
     """
 
-    __slots__ = ("count", "entries", "runs", "store_timestamp")
+    __slots__ = ("count", "entries", "lacks_entries", "runs", "store_timestamp")
 
     def __init__(self, store_timestamp: int = 0) -> None:
         self.runs: dict[ConsumeQueue, tuple[int, bytearray]] = {}
         self.entries = bytearray()
+        self.lacks_entries = False
         self.count = 0
         self.store_timestamp = store_timestamp
 
@@ -59,3 +61,8 @@ class Units:
         """Add the entries of the next records, which were stored at the same time."""
         add_entries(self.entries, keyed, store_timestamp)
         self.count += len(keyed)
+
+    def drop_entries(self) -> None:
+        """Let the index read the log instead."""
+        self.entries = bytearray()
+        self.lacks_entries = True

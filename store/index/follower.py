@@ -112,16 +112,20 @@ class IndexFollower:
             "not in it yet, ask again later"
         )
 
-    def take(self, entries: bytearray, end_offset: int) -> None:
-        """Take the entries of records that were published after all earlier ones."""
+    def take(self, entries: bytearray | None, end_offset: int) -> None:
+        """Take the entries of records that were published after all earlier ones.
+
+        Args:
+            entries: None: too many, to be read from the log.
+        """
         if end_offset <= self.published_offset:
             return
         self.published_offset = end_offset
         if not self._live and self._join_offset < 0:
             return
         waiting = self._waiting
-        waiting += entries
-        if len(waiting) > WAITING_SIZE_MAX:
+        waiting += entries or b""
+        if entries is None or len(waiting) > WAITING_SIZE_MAX:
             self._fall_behind("too much was published meanwhile")
             self._go_on()
         elif self._live and self._running and not self._jobs:  # else `build_rest` takes it

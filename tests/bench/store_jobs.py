@@ -229,7 +229,7 @@ async def index(bench: Bench) -> dict[str, Any]:
     taken_s = 0.0
     take = store.writer.on_published
 
-    def timed(entries: bytearray, end_offset: int) -> None:
+    def timed(entries: bytearray | None, end_offset: int) -> None:
         nonlocal taken_s
         started = time.thread_time()
         take(entries, end_offset)

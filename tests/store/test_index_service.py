@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skylarkmq.store import release_queue
 from skylarkmq.store.errors import StoreProfileError
 from skylarkmq.store.index.keys import ENTRY_SIZE
 from skylarkmq.store.message_store import StoreState
@@ -164,6 +165,30 @@ def test_jobs_end_between_records_whatever_keys_these_have(monkeypatch: pytest.M
     assert rig.store.stats.index_records_read == 0
     assert [len(rig.find(f"U{number}").offsets) for number in range(20)] == [1] * 20
     assert len(rig.find("e").offsets) == 13
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_keys_that_wait_for_the_disk_are_bounded_and_all_found_later(
+    monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    most = 100 * ENTRY_SIZE
+    monkeypatch.setattr(release_queue, "ENTRIES_MAX", most)
+    rig = started(flush_disk_type="SYNC_FLUSH")
+    rig.put(properties=properties("first"))
+    rig.settle()
+    for number in range(20):
+        rig.put(properties=properties(f"U{number}", "a " * 40))
+    held = rig.store.writer._queue._held
+    assert sum(len(units.entries) for _, units in held) == 82 * ENTRY_SIZE
+    if ends_first:
+        rig.stop()
+        rig = rig.again()
+        rig.start()
+    rig.settle()
+    assert rig.store.index.behind_bytes == 0
+    assert not rig.store.writer._queue._entries_size
+    rig.check_files()
+    assert len(rig.find("U19").offsets) == len(rig.find("first").offsets) == 1
 
 
 def test_queries_while_behind_answer_with_what_there_is() -> None:
