@@ -155,6 +155,7 @@ async def test_a_message_is_found_and_a_dead_letter_sent_again(
         await page.get_by_role("link", name=group).click()
         await page.locator("input[name=letter]").first.check()
         await page.get_by_role("button", name="Resend the chosen ones").click()
+        await page.get_by_role("button", name="Yes, do it").click()
         await seen.sees("1 sent again")
         async with Consumer(topic, client=seen.client, group=group, ack="manual") as member:
             bodies = {(await member.getone(LIMIT_S)).body for _ in range(ORDERS - 1)}
@@ -169,6 +170,7 @@ async def test_a_topic_is_made_watched_and_deleted(server: Broker, topic: str) -
         await page.get_by_label("Name").fill(topic)
         await page.get_by_label("Queues").fill("1")
         await page.get_by_role("button", name="Create").click()
+        await page.get_by_role("button", name="Yes, do it").click()
         await seen.sees("Created.")
         await page.locator("main").get_by_role("link", name="Live tail").click()
         await page.locator("#tail-state", has_text="live").wait_for()
@@ -177,7 +179,7 @@ async def test_a_topic_is_made_watched_and_deleted(server: Broker, topic: str) -
         await seen.sees("seen as it came")
         await seen.open(f"/topics/{topic}/delete")
         await page.get_by_label("Write its name to confirm").fill(topic)
-        await page.get_by_role("button", name="Delete it").click()
+        await page.get_by_role("button", name="Yes, do it").click()
         await seen.sees("Deleted.")
 
 

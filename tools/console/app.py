@@ -21,6 +21,7 @@ from skylarkmq.client.clock import SystemClock
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console import visit as visiting
 from skylarkmq.tools.console.access import Accesses, forget_in_time
+from skylarkmq.tools.console.change import Planner, changing
 from skylarkmq.tools.console.guard import Guard
 from skylarkmq.tools.console.pages import (
     account,
@@ -42,10 +43,7 @@ READS: Final[tuple[tuple[str, Work], ...]] = (
     ("/", overview.overview),
     ("/search", overview.search),
     ("/topics", topics.topics),
-    ("/topics/new", topics.new_topic),
     ("/topics/{topic}", topics.topic),
-    ("/topics/{topic}/edit", topics.edit_topic),
-    ("/topics/{topic}/delete", topics.ask_delete),
     ("/groups", groups.groups),
     ("/groups/{group}", groups.group),
     ("/groups/{group}/reset", groups.reset),
@@ -59,13 +57,18 @@ READS: Final[tuple[tuple[str, Work], ...]] = (
     ("/pending", pending.pending),
     ("/tail", tail.tail),
 )
-CHANGES: Final[tuple[tuple[str, Work], ...]] = (
-    ("/topics", topics.create_topic),
-    ("/topics/{topic}", topics.update_topic),
-    ("/topics/{topic}/delete", topics.delete_topic),
-    ("/groups/{group}/reset", groups.do_reset),
-    ("/dead-letters/{group}/resend", dead_letters.resend),
+CHANGES: Final[tuple[tuple[str, Work | None, Planner], ...]] = (
+    ("/topics/new", topics.new_topic, topics.create_topic),
+    ("/topics/{topic}/edit", topics.edit_topic, topics.update_topic),
+    ("/topics/{topic}/delete", None, topics.delete_topic),
+    ("/groups/new", groups.new_group, groups.create_group),
+    ("/groups/{group}/edit", groups.edit_group, groups.update_group),
+    ("/groups/{group}/delete", None, groups.delete_group),
+    ("/groups/{group}/reset", groups.reset, groups.do_reset),
+    ("/dead-letters/{group}/resend", None, dead_letters.resend),
 )
+"""Paths with the page of their form, or None where the question is the first page; with `--write`
+alone."""
 
 
 def make_app(settings: Settings, make_clock: Callable[[], Clock] | None = None) -> Starlette:
@@ -91,18 +94,23 @@ def make_app(settings: Settings, make_clock: Callable[[], Clock] | None = None) 
             await accesses.stop()
 
     return Starlette(
-        routes=_routes(),
+        routes=_routes(settings),
         lifespan=life,
         middleware=[Middleware(Guard, settings=settings)],
         exception_handlers={404: _no_page, 405: _no_page},
     )
 
 
-def _routes() -> list[BaseRoute]:
+def _routes(settings: Settings) -> list[BaseRoute]:
     static = StaticFiles(packages=[("skylarkmq.tools.console", "static")])
+    changes: list[BaseRoute] = []
+    for path, form, planner in CHANGES if settings.is_writing else ():
+        work = changing(planner)
+        changes.append(Route(path, handled(form or work), methods=["GET"]))
+        changes.append(Route(path, handled(work, is_change=True), methods=["POST"]))
     return [
+        *changes,  # first, as `new` is no topic
         *(Route(path, handled(work), methods=["GET"]) for path, work in READS),
-        *(Route(path, handled(work, is_change=True), methods=["POST"]) for path, work in CHANGES),
         Route("/tail/events", handled(tail.Tails().stream), methods=["GET"]),
         Route("/login", handled(account.login, is_public=True), methods=["GET"]),
         Route("/login", handled(account.do_login, is_public=True), methods=["POST"]),

@@ -94,6 +94,7 @@ def console(
         names=frozenset(name.lower() for name in names),
     )
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("skylarkmq.audit").setLevel(logging.INFO)
     sys.exit(asyncio.run(_serve(settings, port, until_stdin_ends)))
 
 

@@ -7,6 +7,7 @@ started knows nothing of the time before, and one that was stopped forgets.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 POINTS_MAX: Final = 240
 SERIES_MAX: Final = 1_000
 """Groups and brokers together; of more, the ones looked at longest ago are forgotten."""
+SIZES_LOOKS: Final = 40
 ASKED_AT_ONCE: Final = 4
 """Half of what a page asks for: nobody waits for a look."""
 
@@ -40,12 +42,11 @@ class History:
 
     def __init__(self) -> None:
         self._series: OrderedDict[tuple[str, str], deque[Sample]] = OrderedDict()
-        self.first_ms = 0
-        """When the first look was; 0 before it."""
+        self.sizes: dict[str, float] = {}
+        """Average bytes of a message by topic, of those asked for within SIZES_LOOKS looks."""
 
     def add(self, kind: str, name: str, sample: Sample) -> None:
         """Note a look."""
-        self.first_ms = self.first_ms or sample.at_ms
         series = self._series.setdefault((kind, name), deque(maxlen=POINTS_MAX))
         series.append(sample)
         self._series.move_to_end((kind, name))
@@ -94,7 +95,9 @@ async def look(admin: Admin, history: History, clock: Clock) -> None:
 
 async def keep_looking(admin: Admin, history: History, clock: Clock, pause_s: float) -> None:
     """Look again and again; the root of a task. A cluster that is away leaves a gap."""
-    while True:
+    for count in itertools.count():
+        if count % SIZES_LOOKS == 0:
+            history.sizes.clear()
         try:
             await look(admin, history, clock)
         except RocketMQError as error:

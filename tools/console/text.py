@@ -86,7 +86,7 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def address(path: str, **values: object) -> str:
+def address(path: str, /, **values: object) -> str:
     """Return a path with a query; what is None or empty is left out."""
     kept = {name: str(value) for name, value in values.items() if value not in (None, "")}
     return f"{path}?{urlencode(kept)}" if kept else path

@@ -49,6 +49,9 @@ DONE: Final = {
     "updated": "The change is in force.",
     "deleted": "Deleted.",
     "reset": "The group has been moved. Members take it over within some seconds.",
+    "sent": "The message is stored.",
+    "unconfirmed": "The message is stored, but the disk or a replica did not confirm it in time.",
+    "cancelled": "The message was taken back.",
     "welcome": "You are logged in.",
     "bye": "You are logged out.",
 }
@@ -115,6 +118,8 @@ class Visit:
         self.is_new = session is None
         self.session = session or console.sessions.new()
         self.unanswered: dict[str, Unanswered] = {}
+        self.outcome = "done"
+        """Of a change, for the audit log."""
         self._form: dict[str, list[str]] | None = None
 
     # Who asks
@@ -141,18 +146,16 @@ class Visit:
 
         One that only looks does without brokers that do not answer; the page names them.
         """
-        if self.request.method != "GET":
+        if self.is_post:
             return await self.access.admin()
         return await self.access.looking(self.unanswered)
 
-    def require_write(self) -> None:
-        """Refuse a change of a console that only reads."""
-        if not self.settings.is_writing:
-            raise NotAllowed(
-                "This console only reads.", "Start it with --write to change things from here."
-            )
-
     # What was asked
+
+    @property
+    def is_post(self) -> bool:
+        """Whether a form was sent."""
+        return self.request.method == "POST"
 
     def path(self, name: str) -> str:
         """Return a part of the path."""
@@ -190,9 +193,22 @@ class Visit:
             self._form = fields
         return self._form
 
+    async def fields(self) -> dict[str, list[str]]:
+        """Return the fields of the form; before it is sent, those of the query."""
+        if self.is_post:
+            return await self.form()
+        query = self.request.query_params
+        return {name: query.getlist(name) for name in query}
+
     async def field(self, name: str, default: str = "") -> str:
-        """Return one field of the form, without blanks around it."""
-        return (await self.form()).get(name, [default])[0].strip()
+        """Return one of `fields`, without blanks around it."""
+        return (await self.fields()).get(name, [default])[0].strip()
+
+    def here(self, **changes: object) -> str:
+        """Return the address of this page with other values in its query."""
+        query = self.request.query_params.items()
+        kept = {name: value for name, value in query if name != "done"}
+        return text.address(self.request.url.path, **{**kept, **changes})
 
     # Answers
 
@@ -208,6 +224,7 @@ class Visit:
             "token": console.sessions.token(self.session),
             "theme": theme if theme in THEMES else "",
             "path": request.url.path,
+            "here": self.here,
             "unanswered": [*self.unanswered.values()],
             "done": DONE.get(self.asked("done"), ""),
             "version": console.version,
@@ -269,7 +286,7 @@ def handled(work: Work, *, is_public: bool = False, is_change: bool = False) -> 
 
     Args:
         is_public: also for who is not logged in.
-        is_change: refused by a console that only reads, and without the session's token.
+        is_change: refused without the session's token.
     """
 
     async def answer(request: Request) -> Response:
@@ -281,7 +298,6 @@ def handled(work: Work, *, is_public: bool = False, is_change: bool = False) -> 
                 return _to_login(visit)
             if is_change:
                 await visit.form()
-                visit.require_write()
             return await work(visit)
         except LoginWanted:
             return _to_login(visit)
@@ -298,7 +314,7 @@ def handled(work: Work, *, is_public: bool = False, is_change: bool = False) -> 
 
 
 def _to_login(visit: Visit) -> Response:
-    if visit.request.method != "GET":
+    if visit.is_post:
         return visit.failure(LoginWanted())
     target = visit.request.url.path
     if visit.request.url.query:

@@ -47,6 +47,21 @@ class Browser:
         assert token is not None
         return await self.post(path, {"token": token[1], **fields}, **headers)
 
+    async def change(
+        self, path: str, fields: Mapping[str, Any], *, seen: str = "/login", typed: str = ""
+    ) -> httpx2.Response:
+        """Send a form, and confirm what the page asks then."""
+        asked = await self.send(path, fields, seen=seen)
+        return await self.confirm(asked, typed)
+
+    async def confirm(self, asked: httpx2.Response, typed: str = "") -> httpx2.Response:
+        """Say yes on the page that asks."""
+        assert "Nothing has changed yet" in asked.text, words(asked.text)
+        hidden: dict[str, list[str]] = {}
+        for name, value in re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', asked.text):
+            hidden.setdefault(name, []).append(unescape(value))
+        return await self.post(asked.url.path, {**hidden, "typed": typed})
+
     async def post(self, path: str, fields: Mapping[str, Any], **headers: str) -> httpx2.Response:
         """Send a form as it is."""
         headers = {"Origin": self.address.rstrip("/"), **headers}

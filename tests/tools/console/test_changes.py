@@ -1,12 +1,17 @@
-"""What changes something: with --write alone, once, from a form of this session."""
+"""What changes something: with --write alone, asked for, noted, from a form of this session."""
 
 from __future__ import annotations
 
+import json
 import re
 
-from skylarkmq.client import Admin, Message, Producer
+import pytest
+
+from skylarkmq.client import Admin, Client, Credentials, Message, Producer
 from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.testing import run_broker
+from skylarkmq.tools.console.app import CHANGES, make_app
+from skylarkmq.tools.console.settings import Settings
 from tests.tools.console.conftest import DEAD, filled
 from tests.tools.console.support import of, words
 
@@ -15,25 +20,67 @@ PLACE = re.compile(r'name="letter" value="([^"]+)"')
 
 async def test_a_topic_is_made_changed_and_deleted() -> None:
     async with run_broker() as broker, of(broker, is_writing=True) as browser:
-        fields = {"topic": "T", "queues": "2", "perm": "rw"}
-        answer = await browser.send("/topics", fields, seen="/topics/new")
+        seen, fields = "/topics/new", {"topic": "T", "queues": "2", "perm": "rw"}
+        answer = await browser.change(seen, fields, seen=seen)
         assert answer.url.path == "/topics/T" and "Created." in words(answer.text)
-        answer = await browser.send("/topics", fields, seen="/topics/new")
+        answer = await browser.change(seen, fields, seen=seen)
         assert answer.status_code == 409 and "It exists already" in words(answer.text)
-        answer = await browser.send("/topics", {**fields, "queues": "0"}, seen="/topics/new")
+        answer = await browser.send(seen, {**fields, "queues": "0"}, seen=seen)
         assert answer.status_code == 400 and "from 1 to 1024" in words(answer.text)
 
-        fields = {"queues": "3", "read_queues": "5", "perm": "r"}
-        answer = await browser.send("/topics/T", fields, seen="/topics/T/edit")
+        seen, fields = "/topics/T/edit", {"queues": "3", "read_queues": "5", "perm": "r"}
+        asked = await browser.send(seen, fields, seen=seen)
+        assert "broker-a has 2 write queues, 2 read queues, read and write now." in asked.text
+        answer = await browser.confirm(asked)
         assert "The change is in force." in words(answer.text)
         assert re.search(r"broker-a [\d.:]+ 3 5 r no", words(answer.text)), words(answer.text)
 
-        seen = "/topics/T/delete"
-        answer = await browser.send(seen, {"name": "t"}, seen=seen)
+        asked = await browser.get("/topics/T/delete")
+        assert "Delete the topic T with its 0 messages from broker-a" in words(asked.text)
+        answer = await browser.confirm(asked, "t")
         assert answer.status_code == 400 and "has to be written as it is" in words(answer.text)
-        answer = await browser.send(seen, {"name": "T"}, seen=seen)
+        answer = await browser.confirm(asked, "T")
         assert answer.url.path == "/topics" and "Deleted." in words(answer.text)
         assert (await browser.get("/topics/T")).status_code == 404
+
+
+async def test_a_group_is_made_changed_and_deleted() -> None:
+    async with run_broker() as broker, of(broker, is_writing=True) as browser:
+        seen = "/groups/new"
+        fields = {"group": "G", "max_retries": "3", "retry_queues": "1", "consume_enabled": "yes"}
+        answer = await browser.change(seen, fields, seen=seen)
+        assert answer.url.path == "/groups/G" and "Created." in words(answer.text)
+        assert "broker-a allowed forbidden 3 1" in words(answer.text)
+        answer = await browser.change(seen, fields, seen=seen)
+        assert answer.status_code == 409
+        seen = "/groups/G/edit"
+        del fields["consume_enabled"]
+        asked = await browser.send(seen, {**fields, "max_retries": "4"}, seen=seen)
+        assert "broker-a has max retries 3, retry queues 1, consume enabled yes" in asked.text
+        answer = await browser.confirm(asked)
+        assert "broker-a forbidden forbidden 4 1" in words(answer.text)
+        answer = await browser.confirm(await browser.get("/groups/G/delete"), "G")
+        assert answer.url.path == "/groups" and "Deleted." in words(answer.text)
+        assert (await browser.get("/groups/G")).status_code == 404
+
+
+async def test_each_change_is_noted_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "skylarkmq.audit")
+    async with run_broker() as broker, of(broker, is_writing=True) as browser:
+        seen, fields = "/topics/new", {"topic": "T", "queues": "2", "perm": "rw"}
+        asked = await browser.send(seen, fields, seen=seen)
+
+        def rows() -> list[dict[str, str]]:
+            records = [each for each in caplog.records if each.name == "skylarkmq.audit"]
+            return [json.loads(each.args[0]) for each in records if '"what"' in str(each.args)]  # type: ignore[index,arg-type]
+
+        assert rows() == []  # nothing has been done
+        await browser.confirm(asked)
+        await browser.confirm(asked)
+        first, second = rows()
+    assert (first["action"], first["resource"], first["result"]) == ("topic.create", "T", "done")
+    assert (first["who"], first["from"]) == ("", "127.0.0.1")
+    assert "topic T exists on broker-a" in second["result"]
 
 
 async def test_a_group_is_moved_after_a_preview() -> None:
@@ -42,7 +89,7 @@ async def test_a_group_is_moved_after_a_preview() -> None:
         preview = await browser.page(f"{path}?topic=orders&to=end")
         assert "4 messages are skipped. Nothing has changed yet." in words(preview)
         assert await broker.lag("billing") == 4
-        fields = {"topic": "orders", "to": "end", "time": "", "offset": ""}
+        fields = {"topic": "orders", "to": "end", "time": "", "offset": "", "sure": "yes"}
         answer = await browser.send(path, fields, seen=f"{path}?topic=orders&to=end")
         assert answer.url.path == "/groups/billing"
         assert "The group has been moved." in words(answer.text)
@@ -59,38 +106,41 @@ async def test_dead_letters_are_sent_again() -> None:
         seen = "/dead-letters/billing"
         places = PLACE.findall(await browser.page(seen))
         assert len(places) == DEAD
-        fields = {"to": "group", "which": "chosen"}
-        answer = await browser.send(f"{seen}/resend", {**fields, "letter": places[:1]}, seen=seen)
+        again, fields = f"{seen}/resend", {"to": "group", "which": "chosen"}
+        answer = await browser.change(again, {**fields, "letter": places[:1]}, seen=seen)
         assert "1 sent again" in words(answer.text)
         assert len(await broker.messages("%RETRY%billing")) == 1
         before = len(await broker.messages("orders"))
-        fields = {"to": "topic", "which": "all"}
-        answer = await browser.send(f"{seen}/resend", fields, seen=seen)
+        answer = await browser.change(again, {"to": "topic", "which": "all"}, seen=seen)
         assert f"{DEAD} sent again" in words(answer.text)
         assert len(await broker.messages("orders")) == before + DEAD
-        for wrong in ({"letter": "broker-a/0/99"}, {"letter": "x"}, {}, {"to": "all"}):
-            answer = await browser.send(f"{seen}/resend", wrong, seen=seen)
+        for gone in ("broker-a/0/99", "x"):
+            answer = await browser.change(again, {"letter": gone}, seen=seen)
+            assert answer.status_code == 400, gone
+        for wrong in ({}, {"to": "all"}):
+            answer = await browser.send(again, wrong, seen=seen)
             assert answer.status_code == 400, wrong
 
 
-async def test_a_console_that_only_reads_changes_nothing() -> None:
+async def test_a_console_that_only_reads_has_no_way_to_change() -> None:
+    def connect(_: Credentials | None) -> Client:
+        raise AssertionError
+
+    app = make_app(Settings("ns:9876", connect))
+    posts = [each for each in app.routes if "POST" in (getattr(each, "methods", None) or ())]
+    assert {getattr(each, "path", "") for each in posts} == {"/login", "/logout"}
     async with filled() as broker, of(broker) as browser:
-        for path in ("/topics/new", "/topics/orders/edit", "/topics/orders/delete"):
-            answer = await browser.get(path)
-            assert answer.status_code == 403 and "Start it with --write" in words(answer.text)
-        for path, fields in (
-            ("/topics", {"topic": "T", "queues": "1"}),
-            ("/topics/orders", {"queues": "1", "read_queues": "1"}),
-            ("/topics/orders/delete", {"name": "orders"}),
-            ("/groups/billing/reset", {"topic": "orders", "to": "end"}),
-            ("/dead-letters/billing/resend", {"which": "all"}),
-        ):
-            answer = await browser.send(path, fields)
-            assert answer.status_code == 403 and "only reads" in words(answer.text), path
+        for path, _, _ in CHANGES:
+            path = re.sub(r"\{\w+\}", "billing", path)
+            answer = await browser.send(path, {"sure": "yes"})
+            assert answer.status_code == 404 and "no such page" in words(answer.text), path
+        for path in ("/topics/orders/edit", "/topics/orders/delete", "/groups/billing/edit"):
+            assert (await browser.get(path)).status_code == 404
         assert await broker.lag("billing") == 4
-        assert len(await broker.messages("orders")) == 12
         preview = await browser.page("/groups/billing/reset?topic=orders&to=end")
         assert "Nothing has changed yet" in words(preview) and "Move the group" not in preview
+        for path in ("/topics", "/topics/orders", "/groups", "/groups/billing", "/pending"):
+            assert 'method="post"' not in await browser.page(path), path
 
 
 async def test_a_form_of_somebody_else_changes_nothing() -> None:
@@ -102,7 +152,7 @@ async def test_a_form_of_somebody_else_changes_nothing() -> None:
         Admin(client=client) as admin,
     ):
         await producer.send(Message("T", "kept"))
-        fields = {"name": "T"}
+        fields = {"typed": "T", "sure": "yes"}
         path = "/topics/T/delete"
         answer = await browser.post(path, fields)
         assert answer.status_code == 403 and "not of your session" in words(answer.text)
@@ -119,7 +169,7 @@ async def test_a_form_of_somebody_else_changes_nothing() -> None:
         assert (await admin.describe_topic("T")).message_count == 1
         answer = await browser.post(path, {"token": token[1], "x": "y" * 300_000})
         assert answer.status_code == 413
-        await browser.send(path, fields)
+        await browser.send(path, fields, seen=path)
         try:
             await admin.describe_topic("T")
         except RouteNotFound:

@@ -76,7 +76,7 @@ async def test_accounts_log_in_and_out() -> None:
         answer = await browser.get("/topics?kind=system")
         assert answer.url.path == "/login" and "next=%2Ftopics" in str(answer.url)
         assert (await browser.get("/tail/events?topic=T")).url.path == "/login"
-        refused = await browser.send("/topics", {"topic": "T", "queues": "1", "perm": "rw"})
+        refused = await browser.send("/topics/new", {"topic": "T", "queues": "1", "perm": "rw"})
         assert refused.url.path == "/login" or refused.status_code == 401
 
         assert "What to do" not in await log_in(browser, "operator", "wrong secret")
@@ -86,7 +86,7 @@ async def test_accounts_log_in_and_out() -> None:
         assert text.startswith("/topics?kind=system Topics"), text
         assert old != dict(browser.client.cookies)  # a new name for the session
         fields = {"topic": "T", "queues": "1", "perm": "rw"}
-        answer = await browser.send("/topics", fields, seen="/topics/new")
+        answer = await browser.change("/topics/new", fields, seen="/topics/new")
         assert "Created." in words(answer.text) and ">operator<" in answer.text
 
         answer = await browser.send("/logout", {}, seen="/")

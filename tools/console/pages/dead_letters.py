@@ -16,8 +16,9 @@ from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.bodies import preview
+from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.pages.messages import Found, latest
-from skylarkmq.tools.console.text import BadInput
+from skylarkmq.tools.console.text import BadInput, segment
 from skylarkmq.tools.console.visit import Visit
 
 SHOWN_MAX: Final = 100
@@ -75,20 +76,34 @@ async def letters_of(visit: Visit) -> Response:
     )
 
 
-async def resend(visit: Visit) -> Response:
+async def resend(visit: Visit) -> Plan:
     """Send the letters that were chosen again, or all of them."""
-    group, admin = visit.path("group"), await visit.admin()
+    group = visit.path("group")
     to = TARGETS.get(await visit.field("to", "group"))
     if to is None:
         raise BadInput("Letters go to the group or to the topic.")
-    if await visit.field("which") == "all":
-        outcomes, is_cut = await _resend_all(admin, group, to)
-    else:
-        names = (await visit.form()).get("letter", [])
-        if not names:
-            raise BadInput("No letter was chosen.")
-        outcomes, is_cut = [await _resend_one(admin, group, to, name) for name in names], False
-    return visit.page("resent.html", group=group, to=to, outcomes=outcomes, is_cut=is_cut)
+    is_all = await visit.field("which") == "all"
+    names = (await visit.fields()).get("letter", [])
+    if not is_all and not names:
+        raise BadInput("No letter was chosen.")
+
+    async def do() -> Response:
+        admin = await visit.admin()
+        if is_all:
+            outcomes, is_cut = await _resend_all(admin, group, to)
+        else:
+            outcomes, is_cut = [await _resend_one(admin, group, to, name) for name in names], False
+        sent = sum(one.status == "sent" for one in outcomes)
+        visit.outcome = f"{sent} of {len(outcomes)} sent"
+        return visit.page("resent.html", group=group, to=to, outcomes=outcomes, is_cut=is_cut)
+
+    count = f"all dead letters (at most {RESENT_MAX:,})" if is_all else f"{len(names)} dead letters"
+    where = "to this group alone" if to == "group" else "to the topics they were sent to first"
+    what = f"Send {count} of {group} again, {where}"
+    note = "The letters stay here until they expire: sent twice, they are consumed twice."
+    return Plan(
+        "dead_letters.resend", group, what, do, f"/dead-letters/{segment(group)}", (note,)
+    )  # fmt: skip
 
 
 async def _resend_all(

@@ -1,4 +1,4 @@
-"""Consumer groups: lag over time, members, what a member does, and moving a group."""
+"""Consumer groups: lag over time, members, what a member does; moving one, and its settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.base import each
-from skylarkmq.client.admin.results import GroupProgress, QueueProgress
+from skylarkmq.client.admin.results import GroupProgress, GroupSettings, QueueProgress
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import ASKED_AT_ONCE
+from skylarkmq.tools.console.change import Plan
+from skylarkmq.tools.console.sorting import ordered
 from skylarkmq.tools.console.text import BadInput, parse_number, parse_time, segment
 from skylarkmq.tools.console.visit import Visit
 
 ROWS_MAX: Final = 500
 OFFSET_MAX: Final = (1 << 63) - 1
+COUNT_MAX: Final = 10_000
+SWITCHES: Final = ("consume_enabled", "broadcast_enabled", "orderly")
+NEW: Final = GroupSettings("")
 PLACES: Final = {
     "end": "the end: skip what waits",
     "begin": "the beginning: all that is stored",
@@ -46,10 +51,10 @@ async def groups(visit: Visit) -> Response:
     admin, wanted = await visit.admin(), visit.asked("q").casefold()
     names = [name for name in await admin.list_groups() if wanted in name.casefold()]
     rows = await each(partial(_row, admin), names[:ROWS_MAX], ASKED_AT_ONCE)
-    rows.sort(key=lambda one: (-(one.lag or 0), one.name))
+    sort = visit.asked("sort", "-lag")
     return visit.page(
-        "groups.html", rows=rows, left=len(names) - len(rows), history=visit.access.history,
-        q=visit.asked("q"),
+        "groups.html", rows=ordered(rows, sort), sort=sort, left=len(names) - len(rows),
+        history=visit.access.history, q=visit.asked("q"),
     )  # fmt: skip
 
 
@@ -116,14 +121,22 @@ async def reset(visit: Visit) -> Response:
     )
 
 
-async def do_reset(visit: Visit) -> Response:
+async def do_reset(visit: Visit) -> Plan:
     """Move the group."""
-    name, admin = visit.path("group"), await visit.admin()
+    name = visit.path("group")
     wanted = {key: await visit.field(key) for key in ("topic", "to", "time", "offset")}
-    if not wanted["topic"]:
+    topic, place = wanted["topic"], place_of(wanted)
+    if not topic:
         raise BadInput("A topic is wanted: a group stands somewhere in each of its topics.")
-    await admin.reset_offset(name, wanted["topic"], **place_of(wanted))
-    return visit.go(f"/groups/{segment(name)}", done="reset")
+
+    async def do() -> Response:
+        await (await visit.admin()).reset_offset(name, topic, **place)
+        return visit.go(f"/groups/{segment(name)}", done="reset")
+
+    to = ", ".join(f"{key} {value}" for key, value in place.items())
+    back = f"/groups/{segment(name)}"
+    what = f"Move the group {name} in {topic}: {to}"
+    return Plan("group.reset", name, what, do, back, danger=True)
 
 
 def place_of(wanted: dict[str, str]) -> dict[str, Any]:
@@ -143,3 +156,91 @@ def place_of(wanted: dict[str, str]) -> dict[str, Any]:
     if to == "offset":
         return {"offset": parse_number(wanted["offset"], "The offset", 0, OFFSET_MAX)}
     raise BadInput(f"A place is one of {', '.join(PLACES)}, not {to[:20]!r}")
+
+
+# Making, changing and deleting one
+
+
+async def new_group(visit: Visit) -> Response:
+    """Show the form of a new group."""
+    clusters = sorted((await (await visit.admin()).cluster()).clusters)
+    return visit.page("group_edit.html", group=None, clusters=clusters, before=NEW)
+
+
+async def edit_group(visit: Visit) -> Response:
+    """Show the form that changes a group."""
+    name = visit.path("group")
+    found = await (await visit.admin()).describe_group(name)
+    return visit.page("group_edit.html", group=name, clusters=[], before=found.settings[0])
+
+
+async def create_group(visit: Visit) -> Plan:
+    """Make a group."""
+    name, wanted = await visit.field("group"), await _settings(visit)
+    cluster = await visit.field("cluster")
+    if not name:
+        raise BadInput("A group needs a name.")
+
+    async def do() -> Response:
+        admin = await visit.admin()
+        await admin.create_group(name, cluster=cluster or None, **wanted)
+        return visit.go(f"/groups/{segment(name)}", done="created")
+
+    return Plan(
+        "group.create", name, f"Create the group {name} with {_told(wanted)}", do, "/groups"
+    )
+
+
+async def update_group(visit: Visit) -> Plan:
+    """Change a group on all brokers that have it."""
+    name, wanted, admin = visit.path("group"), await _settings(visit), await visit.admin()
+    notes = [
+        f"{one.broker} has {_told({key: getattr(one, key) for key in wanted})} now."
+        for one in (await admin.describe_group(name)).settings
+    ]
+    back = f"/groups/{segment(name)}"
+
+    async def do() -> Response:
+        await admin.update_group(name, **wanted)
+        return visit.go(back, done="updated")
+
+    return Plan(
+        "group.update", name, f"Give the group {name} {_told(wanted)}", do, back, tuple(notes)
+    )  # fmt: skip
+
+
+async def delete_group(visit: Visit) -> Plan:
+    """Delete a group with its offsets, whose name is to be written once more."""
+    name, admin = visit.path("group"), await visit.admin()
+    found = await admin.describe_group(name)
+    notes = [
+        "Where it stands is forgotten. This cannot be undone.",
+        "Its retries and dead letters stay; they are topics of their own.",
+    ]
+    if count := len(found.members.members):
+        notes.append(f"{count} members are connected: their next heartbeat brings the group back.")
+
+    async def do() -> Response:
+        await admin.delete_group(name)
+        return visit.go("/groups", done="deleted")
+
+    brokers = ", ".join(one.broker for one in found.settings)
+    what, back = f"Delete the group {name} from {brokers}", f"/groups/{segment(name)}"
+    return Plan("group.delete", name, what, do, back, tuple(notes), typed=name, danger=True)
+
+
+async def _settings(visit: Visit) -> dict[str, Any]:
+    """Return the settings of the form, as `create_group` takes them."""
+    numbers = {
+        "max_retries": parse_number(await visit.field("max_retries"), "Retries", 0, COUNT_MAX),
+        "retry_queues": parse_number(await visit.field("retry_queues"), "Retry queues", 0, 1024),
+    }
+    return {**numbers, **{name: bool(await visit.field(name)) for name in SWITCHES}}
+
+
+def _told(settings: dict[str, Any]) -> str:
+    words = {True: "yes", False: "no"}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {words[value] if isinstance(value, bool) else value}"
+        for name, value in settings.items()
+    )
