@@ -17,6 +17,7 @@ from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import AuthError, BrokerError, IllegalState, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.common.clock import Clock
+from skylarkmq.tools.console.checks import Checks
 from skylarkmq.tools.console.history import History, keep_looking, sleep
 from skylarkmq.tools.console.sessions import Sessions
 from skylarkmq.tools.console.settings import Settings
@@ -33,12 +34,13 @@ class Access:
 
     def __init__(self, settings: Settings, credentials: Credentials | None, clock: Clock) -> None:
         self.history = History()
+        self.checks = Checks()
         self.clock = clock
         self.client: Client = settings.connect(credentials)
         self._settings = settings
         self._admin = Admin(client=self.client, timeout=settings.timeout)
         self._starting = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
 
     async def admin(self) -> Admin:
         """Return its administrator, connected.
@@ -47,10 +49,15 @@ class Access:
             ConnectionFailed: no name server can be reached.
         """
         async with self._starting:
-            if self._looking is None:
+            if not self._looking:
                 await self._admin.start()
-                work = keep_looking(self._admin, self.history, self.clock, self._settings.sample_s)
-                self._looking = asyncio.create_task(work, name="skylarkmq-console-history")
+                pause_s = self._settings.sample_s
+                looks = keep_looking(self._admin, self.history, self.clock, pause_s)
+                checks = self.checks.keep(self.client, self._settings, self.clock)
+                self._looking = [
+                    asyncio.create_task(looks, name="skylarkmq-console-history"),
+                    asyncio.create_task(checks, name="skylarkmq-console-checks"),
+                ]
         return self._admin
 
     async def looking(self, unanswered: dict[str, Unanswered]) -> Admin:
@@ -62,10 +69,9 @@ class Access:
 
     async def stop(self) -> None:
         """End the looks and close the connections."""
-        looking = self._looking
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        for task in self._looking:
+            task.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
         await self._admin.stop()
         await self.client.stop()
 

@@ -15,14 +15,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from skylarkmq.client.admin import (
     Admin,
     BrokerStatus,
     GroupMembers,
+    Problem,
     ReplicaStatus,
     TopicSettings,
     base,
@@ -30,7 +31,7 @@ from skylarkmq.client.admin import (
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound, TopicNotExist
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
-from skylarkmq.tools.connection import ASKED_AT_ONCE, Session
+from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.doctor.findings import CRITICAL_KINDS, Finding, Severity
 from skylarkmq.tools.local.addresses import is_loopback
 from skylarkmq.tools.output import Report
@@ -54,13 +55,32 @@ _SLOW_BINS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """One look at a cluster."""
+    """One look at a cluster.
 
-    session: Session
+    Attributes:
+        at: makes a client of one name server alone, by its address; not started.
+    """
+
+    at: Callable[[str], Client]
     client: Client
     admin: Admin
     skew_max_s: float
     report: Report
+
+    async def found(self, looks: Iterable[str]) -> list[Finding]:
+        """Return what these looks find; one that ends with an error leaves the others alone.
+
+        Args:
+            looks: names of the methods below.
+        """
+        found: list[Finding] = []
+        for name in looks:
+            look: Callable[[], Awaitable[list[Finding]]] = getattr(self, name)
+            try:
+                found += await look()
+            except RocketMQError as error:
+                found.append(not_looked_at(name, str(error)))
+        return found
 
     async def brokers(self) -> tuple[BrokerStatus, ...]:
         """Return the brokers as they answer."""
@@ -70,16 +90,7 @@ class Examination:
 
     async def replicas(self) -> list[Finding]:
         """Return what the SDK finds."""
-        found: list[Finding] = []
-        for problem in await self.admin.cluster_health():
-            if problem.kind == "broker_refuses":
-                found.append(not_looked_at(problem.subject, problem.text))
-                continue
-            severity: Severity = "critical" if problem.kind in CRITICAL_KINDS else "warning"
-            found.append(
-                Finding(problem.kind, severity, problem.subject, problem.text, problem.cure)
-            )
-        return found
+        return of_problems(await self.admin.cluster_health())
 
     async def addresses(self) -> list[Finding]:
         """Dial what the brokers advertise."""
@@ -186,11 +197,12 @@ class Examination:
         if len(servers) < 2:
             return []
         known: dict[str, set[str]] = {}
+        limit_s = services_of(self.client).config.request_timeout
         for server in servers:
             try:
                 async with (
-                    replace(self.session, namesrv=server).client() as client,
-                    Admin(client=client, timeout=self.session.timeout) as admin,
+                    self.at(server) as client,
+                    Admin(client=client, timeout=limit_s) as admin,
                 ):
                     known[server] = set(await admin.list_topics(groups=True))
             except RocketMQError:
@@ -282,6 +294,18 @@ class Examination:
             count = f"{len(refusals)} of {len(names)} could not be looked at"
             findings.append(not_looked_at(what, f"{count}, such as {name}: {error}"))
         return findings
+
+
+def of_problems(problems: Iterable[Problem]) -> list[Finding]:
+    """Return what the SDK found as findings."""
+    found: list[Finding] = []
+    for problem in problems:
+        if problem.kind == "broker_refuses":
+            found.append(not_looked_at(problem.subject, problem.text))
+            continue
+        severity: Severity = "critical" if problem.kind in CRITICAL_KINDS else "warning"
+        found.append(Finding(problem.kind, severity, problem.subject, problem.text, problem.cure))
+    return found
 
 
 def not_looked_at(subject: str, cause: str) -> Finding:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 import click
 
-from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.doctor.checks import Examination, not_looked_at
-from skylarkmq.tools.doctor.findings import ORDER, Finding
+from skylarkmq.tools.doctor.findings import ORDER, Finding, arranged
 from skylarkmq.tools.doctor.limits import limits
 from skylarkmq.tools.output import ProgressBar, Report, refusal_of
 from skylarkmq.tools.running import EXIT_CODES
@@ -21,11 +20,7 @@ Look = Literal[
     "replicas", "addresses", "clocks", "disks", "registrations", "topics", "groups", "limits"
 ]
 LOOKS: Final[tuple[Look, ...]] = get_args(Look)
-ONE_IS_ENOUGH: Final = {
-    "broker_unreachable": "address_unreachable",
-    "disk_nearly_full": "disk_full",
-}
-"""A finding that says less than another one about the same broker."""
+"""Methods of Examination, but `limits`, which looks at this machine."""
 
 
 @click.command(epilog=f"{EXIT_CODES} 1 also stands for findings.")
@@ -61,11 +56,15 @@ async def examined(
     session: Session, client: Client, wanted: Collection[str], skew: float, report: Report
 ) -> list[Finding]:
     """Return what these of the LOOKS find, the worst first."""
+
+    def at(server: str) -> Client:
+        return replace(session, namesrv=server).client()
+
     async with session.looking(client) as admin:
-        look = Examination(session, client, admin, skew, report)
-        found = [
-            finding for name in LOOKS if name in wanted for finding in await _found(look, name)
-        ]
+        look = Examination(at, client, admin, skew, report)
+        found = await look.found(name for name in LOOKS if name in wanted and name != "limits")
+    if "limits" in wanted:
+        found += limits()
     told = [one.cause for one in found if one.kind == "not_looked_at"]
     found += [
         not_looked_at(one.broker, str(one))
@@ -73,43 +72,12 @@ async def examined(
         if not any(refusal_of(str(one.error)) in cause for cause in told)
     ]
     session.output.told_unanswered()
-    found = told_once(_without_repeats(found))
-    return sorted(found, key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))
+    return arranged(told_once(found))
 
 
 def findings_json(wanted: Collection[str], found: list[Finding]) -> dict[str, Any]:
     """Return findings as programs get them."""
     return {"looked_at": [*wanted], "findings": [one.to_json() for one in found]}
-
-
-async def _found(look: Examination, name: str) -> list[Finding]:
-    """Return what one look finds; one that ends with an error leaves the others alone."""
-    try:
-        return await _look(look, name)()
-    except RocketMQError as error:
-        return [not_looked_at(name, str(error))]
-
-
-def _look(look: Examination, name: str) -> Callable[[], Awaitable[list[Finding]]]:
-    async def at_limits() -> list[Finding]:
-        return limits()
-
-    looks = {
-        "replicas": look.replicas, "addresses": look.addresses, "clocks": look.clocks,
-        "disks": look.disks, "registrations": look.registrations, "topics": look.topics,
-        "groups": look.groups, "limits": at_limits,
-    }  # fmt: skip
-    return looks[name]
-
-
-def _without_repeats(found: list[Finding]) -> list[Finding]:
-    """Leave out what another finding about the same broker name tells better."""
-    names = {(one.kind, one.subject.partition(" ")[0]) for one in found}
-    return [
-        one
-        for one in found
-        if (ONE_IS_ENOUGH.get(one.kind, ""), one.subject.partition(" ")[0]) not in names
-    ]
 
 
 def told_once(found: list[Finding]) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -14,6 +15,11 @@ CRITICAL_KINDS: Final = frozenset(
     }
 )  # fmt: skip
 """Of the SDK's `Problem`s; the others are warnings."""
+ONE_IS_ENOUGH: Final = {
+    "broker_unreachable": "address_unreachable",
+    "disk_nearly_full": "disk_full",
+}
+"""A finding that says less than another one about the same broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +35,15 @@ class Finding:
     def to_json(self) -> dict[str, str]:
         """Return it as plain texts."""
         return asdict(self)
+
+
+def arranged(found: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the worst first, without what another one about the same broker says."""
+    listed = list(found)
+    names = {(one.kind, one.subject.partition(" ")[0]) for one in listed}
+    kept = [
+        one
+        for one in listed
+        if (ONE_IS_ENOUGH.get(one.kind, ""), one.subject.partition(" ")[0]) not in names
+    ]
+    return sorted(kept, key=lambda one: (ORDER.index(one.severity), one.kind, one.subject))

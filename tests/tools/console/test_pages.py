@@ -42,7 +42,9 @@ async def test_all_pages_of_a_cluster_and_all_their_links() -> None:
 async def test_overview_topics_and_groups() -> None:
     async with filled() as broker, of(broker) as browser:
         text = words(await browser.page("/"))
-        assert "broker-a master" in text and "All is well" in text and "Read only" not in text
+        assert "broker-a master" in text and "Read only" not in text
+        assert "All is well" not in text
+        assert "billing 4 messages wait, and the group has no member" in text
         page = await browser.page("/topics")
         assert "Application 2" in words(page) and "New topic" not in page
         text = words(await browser.page("/topics/orders"))
@@ -55,6 +57,22 @@ async def test_overview_topics_and_groups() -> None:
         assert "Nobody is in this group, and 4 messages wait for it" in text
         assert "The line begins after two looks" in text
         assert "orders" in words(await browser.page("/search?q=ORD"))
+
+
+async def test_all_is_well_where_nothing_is_found() -> None:
+    async with run_broker() as broker, of(broker) as browser:
+        text = words(await browser.page("/"))
+        assert "All is well" in text and "clocks, disks, topics, groups found nothing" in text
+
+
+async def test_topics_are_sorted_by_a_column() -> None:
+    async with filled() as broker, of(broker) as browser:
+        for sort, names in (("", "blobs orders"), ("-messages", "orders blobs"), ("x", "blobs")):
+            page = await browser.page(f"/topics?sort={sort}")
+            found = re.findall(r'href="/topics/(\w+)"', page.partition("<tbody>")[2])
+            assert " ".join(found).startswith(names), sort
+        text = words(await browser.page("/topics?sort=-messages"))
+        assert re.search(rf"orders \S+ \S+ {ORDERS} [\d.]+ KiB 1 ", text), text
 
 
 async def test_the_lag_becomes_a_line_while_the_console_looks() -> None:

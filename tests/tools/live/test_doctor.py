@@ -24,7 +24,6 @@ from skylarkmq.client.admin import (
 )
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.testing import Account, SyncBroker, run_broker_sync
-from skylarkmq.tools.connection import Session
 from skylarkmq.tools.doctor.checks import (
     Examination,
     broker_time_ms,
@@ -35,7 +34,6 @@ from skylarkmq.tools.doctor.checks import (
     topic_findings,
 )
 from skylarkmq.tools.doctor.limits import limits
-from skylarkmq.tools.output import Output
 from skylarkmq.tools.running import FAILED, UNREACHABLE
 from tests.support.manual_clock import ManualClock
 from tests.support.patience import until_sync
@@ -213,9 +211,8 @@ async def listening() -> AsyncGenerator[str]:
 async def examination(
     broker: SyncBroker, admin: AdminOf, clock: ManualClock | None = None
 ) -> AsyncGenerator[Examination]:
-    session = Session(broker.namesrv_addr, "", None, None, None, 5, Output("json"))
     async with Client(broker.namesrv_addr, clock=clock) as client:
-        yield Examination(session, client, admin, 5, lambda *_: None)  # type: ignore[arg-type]
+        yield Examination(Client, client, admin, 5, lambda *_: None)  # type: ignore[arg-type]
 
 
 async def addresses_of(broker: SyncBroker, admin: AdminOf) -> list[tuple[str, str]]:

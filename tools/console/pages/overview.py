@@ -11,8 +11,11 @@ from starlette.responses import Response
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.status import BrokerRuntime, BrokerStatus
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.tools.console.checks import LOOKS
 from skylarkmq.tools.console.history import History, rates_of
 from skylarkmq.tools.console.visit import Visit
+from skylarkmq.tools.doctor.checks import of_problems
+from skylarkmq.tools.doctor.findings import arranged
 
 FOUND_MAX: Final = 50
 
@@ -35,12 +38,16 @@ async def overview(visit: Visit) -> Response:
         admin.cluster_status(), admin.list_topics(), admin.list_groups()
     )
     rows = await asyncio.gather(*(_row(admin, broker) for broker in status.brokers))
+    checks = visit.access.checks
+    await checks.first()
     lags = [(last.value, group) for group in groups if (last := history.last("group", group))]
     return visit.page(
         "overview.html",
         cluster=status,
         brokers=rows,
-        problems=status.problems(),
+        findings=arranged([*of_problems(status.problems()), *checks.found]),
+        checked_at=checks.at,
+        looks=LOOKS,
         clusters=sorted({broker.cluster for broker in status.brokers}),
         topic_count=len(topics),
         group_count=len(groups),
