@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -19,8 +19,8 @@ from skylarkmq.tools.secret_options import pairs_of, with_secret
 
 ACCOUNTS: Final[Columns] = {
     "BROKER": "broker", "ACCESS KEY": "access_key", "ADMIN": "admin",
-    "TOPICS": lambda row: _rights_text(row["topic_rights"], row["default_topic_right"]),
-    "GROUPS": lambda row: _rights_text(row["group_rights"], row["default_group_right"]),
+    "TOPICS": lambda row: rights_text(row["topic_rights"], row["default_topic_right"]),
+    "GROUPS": lambda row: rights_text(row["group_rights"], row["default_group_right"]),
     "WITHOUT SIGNATURE FROM": "white_address",
 }  # fmt: skip
 RIGHT_COLUMNS: Final = ("TOPICS", "GROUPS")
@@ -221,7 +221,7 @@ def files(session: Session, where: Where) -> None:
 
     async def work(admin: Admin) -> None:
         found = await asked_of(
-            admin, where, partial(_asked, admin, admin.access_files), session.output.unanswered
+            admin, where, partial(asked, admin, admin.access_files), session.output.unanswered
         )
         rows = [
             {"broker": name, **each.to_json()} for name, files in found.items() for each in files
@@ -232,11 +232,11 @@ def files(session: Session, where: Where) -> None:
 
 
 async def _rules(session: Session, admin: Admin, where: Where) -> list[AccessRules]:
-    ask = partial(_asked, admin, admin.access_rules)
+    ask = partial(asked, admin, admin.access_rules)
     return [*(await asked_of(admin, where, ask, session.output.unanswered)).values()]
 
 
-async def _asked(admin: Admin, ask: Callable[[str], Awaitable[T]], broker: str) -> T:
+async def asked(admin: Admin, ask: Callable[[str], Awaitable[T]], broker: str) -> T:
     """Return what a broker answers.
 
     Raises:
@@ -265,5 +265,6 @@ def _rights(texts: tuple[str, ...]) -> dict[str, Right] | None:
     return cast("dict[str, Right]", pairs) or None
 
 
-def _rights_text(rights: dict[str, str], default: str) -> str:
+def rights_text(rights: Mapping[str, str], default: str) -> str:
+    """Return rights in one line: those by name, and the one of all others."""
     return ", ".join([*(f"{name}={right}" for name, right in rights.items()), f"else {default}"])

@@ -73,8 +73,28 @@ def cancel(session: Session, change: Change, msg_id: str) -> None:
 
     async def work(client: Client) -> int:
         async with Admin(client=client, timeout=session.timeout) as admin:
-            waiting = await admin.delayed(limit=WAITING_MAX)
-        message = _find(waiting, msg_id)
+            message = await waiting_message(admin, msg_id)
+        what = f"take back {message.msg_id}, due at {message.due_at.isoformat()} in {message.topic}"
+        if not change.allowed(what):
+            return 0
+        if not await take_back(client, message, session.timeout):
+            return fail(f"the time of {msg_id} has come, it is delivered", FAILED)
+        session.output.one({**message.to_json(), "cancelled": True})
+        return 0
+
+    session.run(work)
+
+
+async def waiting_message(admin: Admin, msg_id: str) -> DelayedMessage:
+    """Return the waiting message with this id, the producer's or the offset id.
+
+    Raises:
+        NotFound: none waits.
+        NotSupported: it waits for a delay level.
+    """
+    for message in await admin.delayed(limit=WAITING_MAX):
+        if msg_id not in (message.msg_id, message.offset_msg_id):
+            continue
         if message.level:
             raise NotSupported(
                 f"{msg_id} waits for delay level {message.level}: RocketMQ's protocol has no way "
@@ -82,25 +102,16 @@ def cancel(session: Session, change: Change, msg_id: str) -> None:
                 hint="Let its consumers skip it; a message with a time of its own "
                 "(deliver_at, delay) can be taken back",
             )
-        what = f"take back {message.msg_id}, due at {message.due_at.isoformat()} in {message.topic}"
-        if not change.allowed(what):
-            return 0
-        queue = MessageQueue(message.topic, message.broker, message.queue_id)
-        sent = SendResult(SendStatus.SEND_OK, message.msg_id, message.offset_msg_id, queue, -1)
-        async with Producer(client=client, send_timeout=session.timeout) as producer:
-            if not await producer.cancel(sent):
-                return fail(f"the time of {msg_id} has come, it is delivered", FAILED)
-        session.output.one({**message.to_json(), "cancelled": True})
-        return 0
-
-    session.run(work)
-
-
-def _find(waiting: tuple[DelayedMessage, ...], msg_id: str) -> DelayedMessage:
-    for message in waiting:
-        if msg_id in (message.msg_id, message.offset_msg_id):
-            return message
+        return message
     raise NotFound(
         f"{msg_id} does not wait for its time on any broker",
         hint="`skylarkmq delay list` shows what waits",
     )
+
+
+async def take_back(client: Client, message: DelayedMessage, timeout_s: float) -> bool:
+    """Take back a message that waits for a time of its own; False: its time has come."""
+    queue = MessageQueue(message.topic, message.broker, message.queue_id)
+    sent = SendResult(SendStatus.SEND_OK, message.msg_id, message.offset_msg_id, queue, -1)
+    async with Producer(client=client, send_timeout=timeout_s) as producer:
+        return await producer.cancel(sent)

@@ -25,11 +25,13 @@ from skylarkmq.client.admin.results import (
     GroupSettings,
     MemberInfo,
     MemberQueue,
+    MessageTrack,
     QueueProgress,
     SubscriptionSummary,
 )
 from skylarkmq.client.admin.topics import TopicAdmin
 from skylarkmq.client.errors import AlreadyExists, AuthError, NotFound
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.wire.ask import read_body
 from skylarkmq.protocol.bodies.group import (
     ConnectionBody,
@@ -453,6 +455,28 @@ class GroupAdmin(TopicAdmin):
                 for topic, row in info.status_table.items()
             },
             info.jstack,
+        )
+
+    async def track(self, message: StoredMessage, group: str) -> MessageTrack:
+        """Return how a group stands to a message; see `topic_groups` for the groups.
+
+        Raises:
+            NotFound: there is no such group.
+        """
+        members = await self.consumers(group)
+        rows = (await self.progress(group)).queues
+        done = {row.queue: row.committed for row in rows}.get(message.queue)
+        wanted = {
+            each.topic: each.expression for each in members.subscriptions if each.kind == "TAG"
+        }
+        expression = wanted.get(message.topic)
+        tags = {tag.strip() for tag in (expression or "").split("||")}
+        return MessageTrack(
+            group,
+            len(members.members),
+            members.kind,
+            None if done is None else done > message.queue_offset,
+            None if expression is None else bool(tags & {"*", "", message.tags}),
         )
 
     async def consume_directly(

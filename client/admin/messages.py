@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from skylarkmq.client.admin.base import AdminBase, TopicPlace
+from skylarkmq.client.admin.base import AdminBase, TopicPlace, each
 from skylarkmq.client.admin.reading import MessageScan
 from skylarkmq.client.clock import ceil_ms, floor_ms
+from skylarkmq.client.consumer.offset_search import first_since
 from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.message_view import StoredMessage, stored_message
 from skylarkmq.client.wire.ask import read_messages
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.errors import RemoteProtocolError
+from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.headers.fields import LONG_MAX
 from skylarkmq.protocol.headers.pull import QueryMessageRequestHeader
 from skylarkmq.protocol.message import MessageExt, MessageQueue
@@ -26,6 +28,8 @@ from skylarkmq.protocol.message import MessageExt, MessageQueue
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MAX: Final = 32
 QUERY_TIMEOUT_S: Final = 15.0
+INDEX_TICK_MS: Final = 1000
+"""The brokers' index knows times to the second, rounded down."""
 HAVE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 
 
@@ -121,6 +125,42 @@ class MessageAdmin(AdminBase):
         """
         return self._scan(self._topic(topic), start, stop, after)
 
+    async def ranges(
+        self, topic: str, *, start: datetime | None = None, stop: datetime | None = None
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Return for each queue the first offset of a time, and the one after the last.
+
+        Args:
+            start, stop: stored at `start` or later, before `stop`.
+
+        Raises:
+            RouteNotFound: there is no such topic.
+        """
+        place, services = await self._place(self._topic(topic)), self._services
+        masters, limit_s = place.masters, self._timeout_s
+
+        async def since(queue: MessageQueue, when_ms: int) -> int:
+            address = masters[queue.broker_name]
+            return await first_since(
+                services, address, TOOLS_CONSUMER_GROUP, queue, when_ms, limit_s
+            )
+
+        async def find(queue: MessageQueue) -> tuple[int, int]:
+            first = await since(queue, 0 if start is None else floor_ms(start))
+            if stop is not None:
+                return first, max(first, await since(queue, ceil_ms(stop)))
+            address = masters[queue.broker_name]
+            return first, await services.consumer_api.max_offset(address, queue, limit_s)
+
+        async def on(broker: str, _: str) -> dict[MessageQueue, tuple[int, int]]:
+            queues = [queue for queue in place.read_queues if queue.broker_name == broker]
+            names = map(self._namespace.unwrap_queue, queues)
+            return dict(zip(names, await each(find, queues), strict=True))
+
+        brokers = {queue.broker_name: masters[queue.broker_name] for queue in place.read_queues}
+        found = await self._ask(on, brokers)
+        return {queue: bounds for table in found.values() for queue, bounds in table.items()}
+
     # Inside: scans and queries
 
     def _scan(
@@ -164,12 +204,14 @@ class MessageAdmin(AdminBase):
         stop: datetime | None,
         limit: int,
     ) -> list[StoredMessage]:
+        start_ms = 0 if start is None else floor_ms(start)
+        stop_ms = LONG_MAX if stop is None else ceil_ms(stop)
         header = QueryMessageRequestHeader(
             topic=place.topic,
             key=key,
             max_num=UNIQUE_KEY_MAX if unique else limit,
-            begin_timestamp=0 if start is None else floor_ms(start),
-            end_timestamp=LONG_MAX if stop is None else ceil_ms(stop) - 1,
+            begin_timestamp=max(0, start_ms - INDEX_TICK_MS),
+            end_timestamp=stop_ms - 1,
         )
 
         async def ask(broker: str, address: str) -> list[StoredMessage]:
@@ -185,7 +227,9 @@ class MessageAdmin(AdminBase):
             return [
                 stored_message(message, broker, self._namespace)
                 for message in found
-                if message.topic == place.topic and _has(message, key, unique)
+                if message.topic == place.topic
+                and _has(message, key, unique)
+                and start_ms <= message.store_timestamp < stop_ms
             ]
 
         lists = await self._ask(ask, place.masters)

@@ -209,6 +209,24 @@ class MemberInfo(Result):
     stack: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MessageTrack(Result):
+    """How one group stands to one message, as its offset and its members' subscription tell.
+
+    A group passes a message that a member has handled, that it handed back for a retry, and that it
+    was moved beyond.
+    """
+
+    group: str
+    members: int
+    kind: str
+    """As of `GroupMembers`; who consumes actively keeps its offsets as it likes."""
+    is_passed: bool | None
+    """None: the group has committed nothing in that queue."""
+    is_wanted: bool | None
+    """Whether the subscription has its tag; None: nobody tells, or it is no subscription by tag."""
+
+
 # Offsets
 
 

@@ -25,6 +25,7 @@ from skylarkmq.client.admin.results import (
     GroupMembers,
     GroupProgress,
     MemberInfo,
+    MessageTrack,
     OffsetReset,
     Unanswered,
 )
@@ -283,6 +284,11 @@ class Admin(Started):
     ) -> list[StoredMessage]:
         """Return messages of a topic, oldest first, `limit` at most: of many, the newest ones"""
 
+    def ranges(
+        self, topic: str, *, start: datetime | None = None, stop: datetime | None = None
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Return for each queue the first offset of a time, and the one after the last."""
+
     def redrive_dead_letter(
         self,
         letter: StoredMessage,
@@ -358,6 +364,9 @@ class Admin(Started):
 
     def trace(self, msg_id: str, *, topic: str = TRACE_TOPIC) -> MessageTrace:
         """Return what clients told of the message with this `msg_id`."""
+
+    def track(self, message: StoredMessage, group: str) -> MessageTrack:
+        """Return how a group stands to a message; see `topic_groups` for the groups."""
 
     def undrain(self, broker: str) -> int:
         """Undo `drain`: let producers send again; return how many topics changed."""

@@ -25,6 +25,8 @@ from skylarkmq.tools.console.change import Planner, changing
 from skylarkmq.tools.console.guard import Guard
 from skylarkmq.tools.console.pages import (
     account,
+    accounts,
+    brokers,
     clients,
     dead_letters,
     groups,
@@ -50,12 +52,15 @@ READS: Final[tuple[tuple[str, Work], ...]] = (
     ("/groups/{group}/members/{client_id:path}", groups.member),
     ("/clients", clients.clients),
     ("/messages", messages.messages),
+    ("/messages/export", messages.export),
     ("/messages/view", messages.message),
     ("/trace", messages.trace),
     ("/dead-letters", dead_letters.dead_letters),
     ("/dead-letters/{group}", dead_letters.letters_of),
     ("/pending", pending.pending),
     ("/tail", tail.tail),
+    ("/accounts", accounts.accounts),
+    ("/brokers/{broker}", brokers.broker),
 )
 CHANGES: Final[tuple[tuple[str, Work | None, Planner], ...]] = (
     ("/topics/new", topics.new_topic, topics.create_topic),
@@ -65,7 +70,10 @@ CHANGES: Final[tuple[tuple[str, Work | None, Planner], ...]] = (
     ("/groups/{group}/edit", groups.edit_group, groups.update_group),
     ("/groups/{group}/delete", None, groups.delete_group),
     ("/groups/{group}/reset", groups.reset, groups.do_reset),
+    ("/messages/send", messages.new_message, messages.send),
     ("/dead-letters/{group}/resend", None, dead_letters.resend),
+    ("/pending/cancel", None, pending.cancel),
+    ("/brokers/{broker}/settings/{key}", brokers.edit_setting, brokers.set_setting),
 )
 """Paths with the page of their form, or None where the question is the first page; with `--write`
 alone."""

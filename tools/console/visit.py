@@ -34,6 +34,7 @@ from skylarkmq.client.errors import (
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console import text
 from skylarkmq.tools.console.access import Access, Accesses
+from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.sessions import Session, Sessions
 from skylarkmq.tools.console.settings import Settings
@@ -98,7 +99,7 @@ def templates(assets: str) -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    found.filters.update(text.FILTERS)
+    found.filters.update(text.FILTERS, preview=preview)
     known: dict[str, Any] = {
         "address": text.address,
         "small_line": small_line,

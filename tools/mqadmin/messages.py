@@ -122,20 +122,16 @@ async def _groups(call: Call, topic: str) -> list[str]:
 
 async def _track(call: Call, message: StoredMessage, group: str) -> str:
     """Return what a group has done with a message, as far as its offset tells."""
-    kind, why = "UNKNOWN", "null"
-    members = await call.admin.consumers(group)
-    if not members.members:
+    why = "null"
+    track = await call.admin.track(message, group)
+    if not track.members:
         kind, why = "NOT_ONLINE", f"CODE:206 DESC:the consumer group[{group}] not online"
-    elif members.kind == ACTIVELY:
+    elif track.kind == ACTIVELY:
         kind = "PULL"
+    elif not track.is_passed:
+        kind = "NOT_CONSUME_YET"
     else:
-        done = {row.queue: row.committed for row in (await call.admin.progress(group)).queues}
-        wanted = {each.topic: each.expression for each in members.subscriptions}
-        tags = {each.strip() for each in wanted.get(message.topic, "*").split("||")}
-        if done.get(message.queue, 0) <= message.queue_offset:
-            kind = "NOT_CONSUME_YET"
-        else:
-            kind = "CONSUMED" if tags & {"*", "", message.tags} else "CONSUMED_BUT_FILTERED"
+        kind = "CONSUMED_BUT_FILTERED" if track.is_wanted is False else "CONSUMED"
     return f"MessageTrack [consumerGroup={group}, trackType={kind}, exceptionDesc={why}]"
 
 

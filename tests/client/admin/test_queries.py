@@ -55,6 +55,44 @@ async def test_by_time_the_oldest_of_all_queues_come() -> None:
         found = await admin.query("orders", start=start, stop=late + timedelta(microseconds=1))
         assert [int(one.body) for one in found] == list(range(37))
         assert len(await admin.query("orders", start=start, stop=late)) == 36
+        found = [await admin.ranges("orders", start=start, stop=late), await admin.ranges("orders")]
+        sizes = [[end - begin for begin, end in ranges.values()] for ranges in found]
+        assert [sorted(each) for each in sizes] == [[0, 1, 35], [2, 3, 35]]
+
+
+async def test_by_key_times_count_to_the_millisecond() -> None:
+    async with (
+        run_broker() as broker,
+        broker.client() as client,
+        Admin(client=client) as admin,
+        Producer(client=client) as producer,
+    ):
+        times = []
+        for number in range(3):
+            await producer.send(Message("orders", b"%d" % number, keys="k"))
+            times.append((await broker.messages("orders"))[-1].store_timestamp)
+            await broker.advance(0.3)
+        middle = from_ms(times[1])
+        assert middle is not None
+
+        async def found(**limits: datetime) -> list[bytes]:
+            return [one.body for one in await admin.query("orders", key="k", **limits)]
+
+        assert await found(start=middle) == [b"1", b"2"]
+        assert await found(stop=middle) == [b"0"]
+        assert await found(start=middle, stop=middle + timedelta(milliseconds=1)) == [b"1"]
+
+
+async def test_how_a_group_stands_to_a_message(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("orders", queues=1)
+        await it.send("orders", 3)
+        await it.consume("orders", "billing", 2)
+        messages = [message async for message in it.admin.scan("orders")]
+        tracks = [await it.admin.track(message, "billing") for message in messages]
+        assert [each.is_passed for each in tracks] == [True, True, False]
+        with pytest.raises(NotFound, match="no group absent"):
+            await it.admin.track(messages[0], "absent")
 
 
 def test_instants_between_two_ms() -> None:

@@ -13,6 +13,7 @@ from tests.support.patience import LIMIT_S
 
 ORDERS = 12
 DEAD = 2
+REASON = "no such customer"
 
 
 @asynccontextmanager
@@ -34,6 +35,6 @@ async def filled() -> AsyncIterator[RunningBroker]:
             ) as member:
                 for number in range(8):
                     message = await member.getone(LIMIT_S)
-                    await (message.dead_letter() if number < DEAD else message.ack())
+                    await (message.dead_letter(REASON) if number < DEAD else message.ack())
                 await member.commit()
         yield broker

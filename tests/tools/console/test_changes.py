@@ -64,6 +64,58 @@ async def test_a_group_is_made_changed_and_deleted() -> None:
         assert (await browser.get("/groups/G")).status_code == 404
 
 
+async def test_a_message_is_sent() -> None:
+    async with run_broker() as broker, of(broker, is_writing=True) as browser:
+        await broker.create_topic("T")
+        seen = "/messages/send"
+        fields = {"topic": "T", "body": '{"a": 1.0}\r\n', "encoding": "json", "tags": "new"}
+        fields |= {"keys": "k1 k2", "properties": "colour=red\r\nsize=1=2\r\n"}
+        answer = await browser.change(seen, fields, seen=seen)
+        assert answer.url.path == "/messages/view" and "The message is stored." in answer.text
+        (message,) = await broker.messages("T")
+        assert (message.body, message.tags, message.keys) == (b'{"a": 1.0}\n', "new", "k1 k2")
+        assert message.properties["colour"] == "red" and message.properties["size"] == "1=2"
+        await browser.change(seen, {"topic": "T", "body": "00ff", "encoding": "hex"}, seen=seen)
+        assert b"\x00\xff" in {each.body for each in await broker.messages("T")}
+        for wrong in (
+            {"body": "{", "encoding": "json"}, {"body": "0", "encoding": "hex"},
+            {"body": "x", "properties": "no pair"}, {"body": "x", "encoding": "x"},
+        ):  # fmt: skip
+            answer = await browser.send(seen, {"topic": "T", **wrong}, seen=seen)
+            assert answer.status_code == 400, wrong
+
+
+async def test_a_delayed_message_is_taken_back() -> None:
+    async with filled() as broker, of(broker, is_writing=True) as browser:
+        page = await browser.page("/pending")
+        links = re.findall(r'href="(/pending/cancel[^"]+)"', page)
+        assert len(links) == 1  # the one with a time of its own
+        asked = await browser.get(links[0])
+        assert "in the topic orders" in words(asked.text)
+        answer = await browser.confirm(asked)
+        assert "The message was taken back." in words(answer.text)
+        assert "Nothing waits for a time of its own" in words(answer.text)
+        answer = await browser.confirm(asked)
+        assert answer.status_code == 404 and "does not wait" in words(answer.text)
+
+
+async def test_a_setting_of_a_broker_is_changed_while_it_runs() -> None:
+    async with run_broker() as broker, of(broker, is_writing=True) as browser:
+        path = "/brokers/broker-a/settings/fileReservedTime"
+        assert 'value="72"' in await browser.page(path)
+        asked = await browser.send(path, {"value": "48"}, seen=path)
+        assert "Set fileReservedTime of broker-a to “48” (now “72”)" in words(asked.text)
+        answer = await browser.confirm(asked)
+        assert answer.url.path == "/brokers/broker-a"
+        assert "The change is in force." in words(answer.text)
+        assert "fileReservedTime 48" in words(answer.text)
+        answer = await browser.change(path, {"value": "soon"}, seen=path)
+        assert answer.status_code == 502 and "The cluster refused" in words(answer.text)
+        answer = await browser.get("/brokers/broker-a/settings/none")
+        assert answer.status_code == 404
+        assert (await browser.get("/brokers/absent")).status_code == 404
+
+
 async def test_each_change_is_noted_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "skylarkmq.audit")
     async with run_broker() as broker, of(broker, is_writing=True) as browser:

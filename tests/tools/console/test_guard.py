@@ -120,6 +120,20 @@ async def test_a_console_with_an_account_of_its_own() -> None:
             assert "The account may not do this" in words(answer.text)
 
 
+async def test_accounts_are_shown_without_their_secrets() -> None:
+    async with (
+        run_broker(accounts=[ADMIN, READER]) as broker,
+        of(broker, credentials=Credentials("operator", SECRET)) as browser,
+    ):
+        page = await browser.page("/accounts")
+        assert SECRET not in page
+        text = words(page)
+        assert "operator yes else" in text and "some-reader no else PUB|SUB else SUB" in text
+        assert SECRET not in await browser.page("/brokers/broker-a")
+    async with run_broker() as broker, of(broker) as browser:
+        assert "broker-a" in words(await browser.page("/accounts"))
+
+
 async def test_nobody_logs_in_where_nobody_is_checked() -> None:
     async with run_broker() as broker, of(broker, needs_login=True) as browser:
         text = await log_in(browser, "anybody", "any secret")

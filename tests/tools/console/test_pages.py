@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from datetime import timedelta
+
+import pytest
 
 from skylarkmq.client import Admin, Consumer, Message, Producer
 from skylarkmq.client.admin.traces import MessageTrace
@@ -16,6 +19,7 @@ from tests.tools.console.support import of, words
 LINK = re.compile(r'(?:href|src|action)="(/[^"#]*)"')
 
 
+@pytest.mark.slow
 async def test_all_pages_of_a_cluster_and_all_their_links() -> None:
     async with filled() as broker, of(broker, is_writing=True) as browser:
         seen: dict[str, int] = {}
@@ -25,7 +29,12 @@ async def test_all_pages_of_a_cluster_and_all_their_links() -> None:
             path = left.pop(0)
             kind = re.sub(r"=[^&]*", "=", path)
             kinds[kind] += 1
-            if path in seen or path == "/logout" or path.endswith("/resend") or kinds[kind] > 1:
+            if (
+                path in seen
+                or path == "/logout"
+                or path.endswith(("/resend", "/cancel"))
+                or kinds[kind] > 1
+            ):
                 continue
             answer = await browser.get(path)
             seen[path] = answer.status_code
@@ -35,7 +44,7 @@ async def test_all_pages_of_a_cluster_and_all_their_links() -> None:
         assert {path: code for path, code in seen.items() if code != 200} == {}
         assert {path.partition("?")[0].split("/")[1] for path in seen} >= {
             "", "topics", "groups", "clients", "messages", "tail", "trace", "dead-letters",
-            "pending", "static", "search",
+            "pending", "static", "search", "accounts", "brokers",
         }  # fmt: skip
 
 
@@ -98,7 +107,7 @@ async def test_search_by_key_id_time_and_place() -> None:
         place = link.partition("id=")[2]
         assert link in await browser.page(f"/messages?by=id&value={place}")
         text = words(await browser.page("/messages?topic=orders"))
-        assert f"{ORDERS} messages" in text
+        assert f"{ORDERS} messages" in text and "Older" not in text
         now = broker.now()
         since, until_then = now - timedelta(hours=1), now + timedelta(hours=1)
         for start, stop, count in ((since, until_then, ORDERS), (until_then, None, 0)):
@@ -109,6 +118,58 @@ async def test_search_by_key_id_time_and_place() -> None:
             assert (f"{count} messages" in text) if count else ("Nothing was found" in text)
         answer = await browser.get("/messages?topic=orders&by=time&from=yesterday")
         assert answer.status_code == 400 and "From is a time in UTC" in answer.text
+
+
+async def test_older_messages_come_page_by_page_and_all_are_exported() -> None:
+    async with run_broker() as broker, broker.client() as client, of(broker) as browser:
+        await broker.create_topic("T", queues=3)
+        async with Producer(client=client) as producer:
+            for number in range(130):
+                await producer.send(Message("T", f'{{"n": {number}}}', keys=f"all k{number}"))
+
+        async def pages(query: str) -> list[int]:
+            path, seen = f"/messages?topic=T&{query}", list[int]()
+            while path and len(seen) < 200:
+                page = await browser.page(path)
+                seen += [int(each) for each in re.findall(r"&#34;n&#34;: (\d+)", page)]
+                older = re.search(r'href="([^"]*)">Older<', page)
+                path = older[1].replace("&amp;", "&") if older else ""
+            return seen
+
+        wanted = set(range(130))
+        for query in ("", f"by=time&from={broker.now():%Y-%m-%d}"):
+            seen = await pages(query)
+            assert len(seen) == 130 and {*seen} == wanted, query
+            answer = await browser.get(f"/messages/export?topic=T&{query}")
+            rows = [json.loads(line) for line in answer.text.splitlines()]
+            assert [row["body"]["n"] for row in rows] == seen and rows[0]["keys"], query
+            assert answer.headers["content-disposition"].startswith("attachment")
+        assert seen[0] >= 127 and seen[-1] <= 2  # each queue's newest one first
+        for cursor in ("x", "broker-a/0/x", "/"):
+            answer = await browser.get(f"/messages?topic=T&cursor={cursor}")
+            assert answer.status_code == 400, cursor
+        page = await browser.page("/messages?topic=T&by=key&value=all")
+        assert "64 messages" in words(page) and "For older ones" in page
+        assert (await browser.get("/messages/export")).status_code == 400
+        assert (await browser.get("/messages/export?topic=absent")).status_code == 404
+
+
+async def test_who_has_consumed_a_message() -> None:
+    async with filled() as broker, broker.client() as client, of(broker) as browser:
+        async with Admin(client=client) as admin:
+            tracks = {
+                (await admin.track(message, "billing")).is_passed: message.offset_msg_id
+                async for message in admin.scan("orders")
+            }
+        assert {*tracks} == {True, False}
+        text = words(await browser.page(f"/messages/view?id={tracks[True]}"))
+        assert "billing consumed 0" in text
+        text = words(await browser.page(f"/messages/view?id={tracks[False]}"))
+        assert "billing not consumed yet 0" in text
+        page = await browser.page("/messages?topic=blobs&by=key&value=raw")
+        link = re.search(r'href="(/messages/view[^"]+)"', page)
+        assert link is not None
+        assert "No group consumes blobs" in words(await browser.page(link[1]))
 
 
 async def test_a_message_as_json_text_and_hex() -> None:
@@ -168,6 +229,7 @@ async def test_what_waits_and_dead_letters() -> None:
         assert re.search(rf"billing {DEAD} ", text), text
         page = await browser.page("/dead-letters/billing")
         assert f"{DEAD} letters" in words(page) and "Resend" not in page
+        assert "no such customer" in words(page)
 
 
 async def _commit(_: object) -> str:

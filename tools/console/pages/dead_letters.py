@@ -11,17 +11,18 @@ from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin, RedriveOutcome, RedriveTarget
 from skylarkmq.client.admin.base import each
+from skylarkmq.client.consumer.retry import DEAD_LETTER_REASON
 from skylarkmq.client.errors import RocketMQError, RouteNotFound
+from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.protocol.flags import DLQ_GROUP_TOPIC_PREFIX
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.tools.connection import ASKED_AT_ONCE
-from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.change import Plan
-from skylarkmq.tools.console.pages.messages import Found, latest
+from skylarkmq.tools.console.search import Search, find
 from skylarkmq.tools.console.text import BadInput, segment
 from skylarkmq.tools.console.visit import Visit
 
-SHOWN_MAX: Final = 100
+SHOWN: Final = 50
 RESENT_MAX: Final = 1_000
 """Of one click; the page says what is left."""
 GROUPS_MAX: Final = 200
@@ -61,19 +62,30 @@ async def _row(admin: Admin, group: str) -> LetterRow:
 
 
 async def letters_of(visit: Visit) -> Response:
-    """Show the newest dead letters of a group."""
+    """Show a page of the dead letters of a group, the newest ones first."""
     group, admin = visit.path("group"), await visit.admin()
     row = await _row(admin, group)
+    topic, found, older = f"{DLQ_GROUP_TOPIC_PREFIX}{group}", [], ""
     try:
-        found = await latest(admin, f"{DLQ_GROUP_TOPIC_PREFIX}{group}", SHOWN_MAX)
+        pages = await find(admin, Search(topic), visit.asked("cursor"), visit.unanswered)
+        found, older = await pages.page(SHOWN), pages.cursor
     except RouteNotFound:
-        found = []
+        pass
     return visit.page(
         "letters.html",
         group=group,
+        topic=topic,
         count=row.count or 0,
-        found=[Found(letter, preview(letter)) for letter in reversed(found)],
+        found=[(letter, reason_of(letter)) for letter in found],
+        is_first=not visit.asked("cursor"),
+        older=older,
     )
+
+
+def reason_of(letter: StoredMessage) -> str:
+    """Return why a message was given up, as far as it says so itself."""
+    told = letter.properties.get(DEAD_LETTER_REASON, "")
+    return told or "no reason is told"
 
 
 async def resend(visit: Visit) -> Plan:

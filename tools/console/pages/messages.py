@@ -1,125 +1,89 @@
-"""Messages: search by key, id, time or place; one message with its body; its trace."""
+"""Messages: search, export, one message and who has consumed it, its trace; sending one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
+import json
+from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Final
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from skylarkmq.client.admin import Admin
-from skylarkmq.client.errors import NotFound, RouteNotFound
+from skylarkmq.client.admin import Admin, MessageTrack
+from skylarkmq.client.admin.base import each
+from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
+from skylarkmq.client.message_json import message_to_send
 from skylarkmq.client.message_view import StoredMessage
+from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.trace import TRACE_TOPIC
-from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.tools.console.bodies import FORMS, body_of, preview
-from skylarkmq.tools.console.text import BadInput, parse_time
+from skylarkmq.client.send_result import SendStatus
+from skylarkmq.tools.connection import ASKED_AT_ONCE
+from skylarkmq.tools.console.bodies import FORMS, body_of
+from skylarkmq.tools.console.change import Plan
+from skylarkmq.tools.console.search import KEY_MAX, WAYS, Found, Search, at, find
+from skylarkmq.tools.console.text import BadInput, address, parse_time
 from skylarkmq.tools.console.visit import Visit
 
-LIMIT: Final = 64
-WAYS: Final = {
-    "latest": "the latest",
-    "key": "key",
-    "id": "message id",
-    "time": "time",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What was looked for."""
-
-    topic: str
-    way: str
-    value: str
-    start: datetime | None
-    stop: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A message in a list."""
-
-    message: StoredMessage
-    preview: str = field(default="")
+LIMIT: Final = KEY_MAX
+EXPORTED_MAX: Final = 10_000
+ENCODINGS: Final = ("text", "json", "base64", "hex")
 
 
 async def messages(visit: Visit) -> Response:
-    """Show the form of the search, and what was found."""
-    search = Search(
+    """Show the form of the search, and a page of what was found."""
+    search, admin = _search(visit), await visit.admin()
+    found: list[StoredMessage] = []
+    older = ""
+    if search.is_asked:
+        pages = await find(admin, search, visit.asked("cursor"), visit.unanswered)
+        found, older = await pages.page(LIMIT), pages.cursor
+    return visit.page(
+        "messages.html",
+        search=search,
+        is_first=not visit.asked("cursor"),
+        found=found,
+        older=older,
+        is_cut=search.way == "key" and len(found) == KEY_MAX,
+        exported_max=EXPORTED_MAX,
+        export=address("/messages/export", **visit.request.query_params),
+        ways=WAYS,
+        topics=await admin.list_topics(groups=True),
+    )
+
+
+async def export(visit: Visit) -> Response:
+    """Answer with what was found as JSON lines, which `skylarkmq produce --input json` takes.
+
+    All brokers have to answer: nothing may be missing unseen.
+    """
+    search = _search(visit)
+    if not search.is_asked:
+        raise BadInput("Choose a topic first.")
+    pages = await find(await visit.access.admin(), search)
+    first = await pages.page(LIMIT)  # an error is a page still
+    return StreamingResponse(
+        _lines(first, pages),
+        media_type="application/x-ndjson",
+        headers={"Content-Disposition": 'attachment; filename="messages.ndjson"'},
+    )
+
+
+async def _lines(page: list[StoredMessage], pages: Found) -> AsyncGenerator[str]:
+    count = 0
+    while page:
+        yield "".join(f"{json.dumps(one.to_json(), ensure_ascii=False)}\n" for one in page)
+        count += len(page)
+        page = await pages.page(min(LIMIT, EXPORTED_MAX - count))
+
+
+def _search(visit: Visit) -> Search:
+    return Search(
         visit.asked("topic"),
         visit.asked("by", "latest"),
         visit.asked("value"),
         parse_time(visit.asked("from"), "From"),
         parse_time(visit.asked("to"), "Until"),
     )
-    admin = await visit.admin()
-    is_asked = bool(search.topic) or (search.way == "id" and bool(search.value))
-    found = await _find(admin, search) if is_asked else []
-    return visit.page(
-        "messages.html",
-        search=search,
-        is_asked=is_asked,
-        found=[Found(message, preview(message)) for message in reversed(found)],
-        limit=LIMIT,
-        ways=WAYS,
-        topics=await admin.list_topics(groups=True),
-    )
-
-
-async def _find(admin: Admin, search: Search) -> list[StoredMessage]:
-    """Return what the search finds, the oldest first.
-
-    Raises:
-        BadInput: a part of it is missing.
-    """
-    if search.way == "latest":
-        return await latest(admin, search.topic, LIMIT)
-    if search.way == "time":
-        if search.start is None and search.stop is None:
-            raise BadInput("A search by time wants a beginning, an end, or both.")
-        return await admin.query(search.topic, start=search.start, stop=search.stop, limit=LIMIT)
-    if search.way not in WAYS:
-        raise BadInput(f"A search goes by {', '.join(WAYS)}, not by {search.way[:20]!r}")
-    if not search.value:
-        raise BadInput(f"A search by {WAYS[search.way]} wants one.")
-    if search.way == "key":
-        return await admin.query(
-            search.topic, key=search.value, start=search.start, stop=search.stop, limit=LIMIT
-        )
-    found: list[StoredMessage] = []
-    if search.topic:
-        found = await admin.query(search.topic, msg_id=search.value, limit=LIMIT)
-    if not found and (at_place := await at(admin, search.value)) is not None:
-        found = [at_place]
-    return found
-
-
-async def latest(admin: Admin, topic: str, limit: int) -> list[StoredMessage]:
-    """Return the newest messages of a topic, the oldest of them first."""
-    queues = (await admin.describe_topic(topic)).queues
-    after = {
-        each.queue: max(each.begin, each.end - limit) for each in queues if each.end > each.begin
-    }
-    found = await read_after(admin, topic, after)
-    found.sort(key=lambda message: message.stored_at)
-    return found[-limit:]
-
-
-async def read_after(
-    admin: Admin, topic: str, after: dict[MessageQueue, int]
-) -> list[StoredMessage]:
-    """Return the messages from these offsets on."""
-    return [message async for message in admin.scan(topic, after=after)] if after else []
-
-
-async def at(admin: Admin, offset_msg_id: str) -> StoredMessage | None:
-    """Return the message that an offset id names; None: it is no such id, or it is gone."""
-    try:
-        return await admin.message(offset_msg_id)
-    except ValueError:
-        return None
 
 
 async def message(visit: Visit) -> Response:
@@ -131,13 +95,26 @@ async def message(visit: Visit) -> Response:
             f"no broker of the cluster has a message {wanted[:80]!r}",
             hint="It may have expired; an id that a producer made is looked for with its topic",
         )
+    try:
+        groups = await admin.topic_groups(found.topic)
+    except RouteNotFound:  # it is deleted, or one of the brokers' own that has no route
+        groups = []
     form = visit.asked("as")
     return visit.page(
         "message.html",
         message=found,
         body=body_of(found, form if form in FORMS else ""),
         forms=FORMS,
+        tracks=await each(partial(_track, admin, found), groups, ASKED_AT_ONCE),
     )
+
+
+async def _track(admin: Admin, found: StoredMessage, group: str) -> MessageTrack | str:
+    """Return how a group stands to a message, or why that is not known."""
+    try:
+        return await admin.track(found, group)
+    except RocketMQError as error:
+        return f"{group}: {error}"
 
 
 async def trace(visit: Visit) -> Response:
@@ -152,3 +129,49 @@ async def trace(visit: Visit) -> Response:
     return visit.page(
         "trace.html", wanted=wanted, topic=topic, default=TRACE_TOPIC, trace=found, is_kept=is_kept
     )
+
+
+# Sending
+
+
+async def new_message(visit: Visit) -> Response:
+    """Show the form of a message."""
+    topics = await (await visit.admin()).list_topics()
+    return visit.page("send.html", topics=topics, topic=visit.asked("topic"), encodings=ENCODINGS)
+
+
+async def send(visit: Visit) -> Plan:
+    """Send a message."""
+    fields = await visit.fields()
+    topic, encoding = await visit.field("topic"), await visit.field("encoding", "text")
+    body = fields.get("body", [""])[0].replace("\r\n", "\n")  # as browsers send it
+    pairs = [line.partition("=") for line in (await visit.field("properties")).splitlines()]
+    if any(not (name.strip() and equals) for name, equals, _ in pairs):
+        raise BadInput("Properties are lines of name=value.")
+    if encoding == "json":
+        try:
+            json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"The body is no JSON: {error}") from None
+    row = {
+        "body": body,
+        "body_encoding": "text" if encoding == "json" else encoding,  # stays as it is written
+        "tags": await visit.field("tags") or None,
+        "keys": await visit.field("keys"),
+        "properties": {name.strip(): value.strip() for name, _, value in pairs},
+    }
+    message = message_to_send(topic, row)
+    await (await visit.admin()).topic_route(topic)  # a name that is mistyped would become a topic
+
+    async def do() -> Response:
+        limit_s = visit.settings.timeout
+        async with Producer(client=visit.access.client, send_timeout=limit_s) as producer:
+            result = await producer.send(message)
+        is_sure = result.status is SendStatus.SEND_OK
+        visit.outcome = f"{result.status.value} {result.msg_id}"
+        done = "sent" if is_sure else "unconfirmed"
+        return visit.go("/messages/view", id=result.offset_msg_id, done=done)
+
+    what = f"Send a message of {len(message.body):,} bytes to the topic {topic}"
+    notes = ("Every group that consumes the topic gets it.",)
+    return Plan("message.send", topic, what, do, address("/messages/send", topic=topic), notes)
