@@ -5,6 +5,8 @@ Needs Chromium, and `pip install playwright`, which brings no browser of its own
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,6 +185,75 @@ async def test_a_topic_is_made_watched_and_deleted(server: Broker, topic: str) -
         await seen.sees("Deleted.")
 
 
+async def test_a_message_is_sent_found_with_its_groups_and_exported(
+    server: Broker, topic: str, group: str
+) -> None:
+    async with site(server, DESK) as seen:
+        await fill(seen.client, topic, group)
+        page = seen.page
+        await seen.open(f"/topics/{topic}")
+        await page.get_by_role("link", name="Send", exact=True).click()
+        await page.get_by_label("Body").fill('{"from": "the console"}')
+        await page.locator("input[name=keys]").fill("by-hand")
+        await page.get_by_role("button", name="Send", exact=True).click()
+        await seen.sees(f"bytes to the topic {topic}")
+        await page.get_by_role("button", name="Yes, do it").click()
+        await seen.sees("The message is stored.")
+        await seen.sees('"from": "the console"')
+        row = page.locator("tr", has_text=group)
+        assert "not consumed yet" in await row.inner_text()
+        await seen.open(f"/messages?topic={topic}")
+        async with page.expect_download() as started:
+            await page.get_by_role("link", name="Export JSON lines").click()
+        path = Path(await (await started.value).path())
+        lines = (await asyncio.to_thread(path.read_text)).splitlines()
+        assert len(lines) == ORDERS + 1 and json.loads(lines[0])["keys"] == "by-hand"
+
+
+async def test_a_group_and_a_setting_are_changed_by_clicks(server: Broker, group: str) -> None:
+    async with site(server, DESK) as seen:
+        page = seen.page
+        await seen.open("/groups")
+        await page.get_by_role("link", name="New group").click()
+        await page.get_by_label("Name").fill(group)
+        await page.get_by_label("Retries").fill("3")
+        await page.get_by_role("button", name="Create").click()
+        await page.get_by_role("button", name="Yes, do it").click()
+        await seen.sees("Created.")
+        await page.get_by_role("link", name="Change", exact=True).click()
+        await page.get_by_label("it may consume").uncheck()
+        await page.get_by_role("button", name="Change").click()
+        await seen.sees("consume enabled no")
+        await page.get_by_role("button", name="Yes, do it").click()
+        await seen.sees("forbidden")
+        await page.get_by_role("link", name="Delete", exact=True).click()
+        await page.get_by_label("Write its name to confirm").fill(group)
+        await page.get_by_role("button", name="Yes, do it").click()
+        await seen.sees("Deleted.")
+
+        await seen.open("/")
+        await page.get_by_role("link", name=server.name).click()
+        await page.get_by_label("Part of a setting's name").fill("fileReserved")
+        await page.get_by_role("button", name="Filter").click()
+        await page.get_by_role("link", name="Change fileReservedTime").click()
+        await page.get_by_label("fileReservedTime").fill("71")
+        await page.get_by_role("button", name="Change").click()
+        await page.get_by_role("button", name="Yes, do it").click()
+        await seen.sees("The change is in force.")
+        assert "71" in await page.locator("#settings").inner_text()
+        await page.get_by_role("link", name="Accounts").click()
+        await seen.sees("Secrets are on no page")
+
+
+async def test_no_page_swallows_keys(server: Broker) -> None:
+    async with site(server, DESK) as seen:
+        for path in ("/tail", "/topics/new", "/messages/send"):
+            await seen.open(path)
+            await seen.page.keyboard.press("g")
+            await seen.page.keyboard.press("t")
+            await seen.page.wait_for_url("**/topics")
+
+
 async def test_keys_and_the_switch_between_light_and_dark(server: Broker) -> None:
     async with site(server, DESK) as seen:
         page = seen.page
@@ -213,7 +284,8 @@ async def test_no_page_is_wider_than_a_phone(server: Broker, topic: str, group: 
             "/", "/topics", f"/topics/{topic}", "/topics/new", "/groups", f"/groups/{group}",
             f"/groups/{group}/reset?topic={topic}&to=begin", "/clients",
             f"/messages?topic={topic}", "/trace?id=1", "/dead-letters", f"/dead-letters/{group}",
-            "/pending", f"/tail?topic={topic}", "/login",
+            "/pending", f"/tail?topic={topic}", "/login", "/accounts", f"/brokers/{server.name}",
+            f"/topics/{topic}/delete", "/groups/new", "/messages/send",
         ):  # fmt: skip
             await seen.open(path)
             wide = await seen.page.evaluate("document.documentElement.scrollWidth")

@@ -143,12 +143,11 @@ class Visit:
         return self.console.accesses.of(account or self.settings.credentials)
 
     async def admin(self) -> Admin:
-        """Return an administrator of this visitor's account.
+        """Return an administrator of this visitor's account, to look with.
 
-        One that only looks does without brokers that do not answer; the page names them.
+        It does without brokers that do not answer; the page names them. A change is done with
+        `access.admin()`, for which all have to answer.
         """
-        if self.is_post:
-            return await self.access.admin()
         return await self.access.looking(self.unanswered)
 
     # What was asked

@@ -22,6 +22,7 @@ PAGES = {
     "/messages?topic=orders": WELL,
     "/pending": ("broker-a", "broker-b", "in 5 h"),
     "/search?q=ord": ("Topics orders",),
+    "/accounts": WELL,
 }
 """Pages, and what they can show of the brokers that are well."""
 SHOWN = ("/topics", "/dead-letters")

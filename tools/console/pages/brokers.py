@@ -41,7 +41,7 @@ async def set_setting(visit: Visit) -> Plan:
     (row,) = changes_of([await _setting(visit, name, key)], {key: value})
 
     async def do() -> Response:
-        await (await visit.admin()).set_broker_config(name, {key: value})
+        await (await visit.access.admin()).set_broker_config(name, {key: value})
         if is_ignored(row, (await _setting(visit, name, key))["value"]):
             raise IllegalState(
                 f"{name} did not refuse {key}, and did not take it",

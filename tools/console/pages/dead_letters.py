@@ -100,7 +100,7 @@ async def resend(visit: Visit) -> Plan:
         raise BadInput("No letter was chosen.")
 
     async def do() -> Response:
-        admin = await visit.admin()
+        admin = await visit.access.admin()
         if is_all:
             outcomes, is_cut = await _resend_all(admin, group, to)
         else:

@@ -130,7 +130,7 @@ async def do_reset(visit: Visit) -> Plan:
         raise BadInput("A topic is wanted: a group stands somewhere in each of its topics.")
 
     async def do() -> Response:
-        await (await visit.admin()).reset_offset(name, topic, **place)
+        await (await visit.access.admin()).reset_offset(name, topic, **place)
         return visit.go(f"/groups/{segment(name)}", done="reset")
 
     to = ", ".join(f"{key} {value}" for key, value in place.items())
@@ -182,7 +182,7 @@ async def create_group(visit: Visit) -> Plan:
         raise BadInput("A group needs a name.")
 
     async def do() -> Response:
-        admin = await visit.admin()
+        admin = await visit.access.admin()
         await admin.create_group(name, cluster=cluster or None, **wanted)
         return visit.go(f"/groups/{segment(name)}", done="created")
 
@@ -201,7 +201,7 @@ async def update_group(visit: Visit) -> Plan:
     back = f"/groups/{segment(name)}"
 
     async def do() -> Response:
-        await admin.update_group(name, **wanted)
+        await (await visit.access.admin()).update_group(name, **wanted)
         return visit.go(back, done="updated")
 
     return Plan(
@@ -221,7 +221,7 @@ async def delete_group(visit: Visit) -> Plan:
         notes.append(f"{count} members are connected: their next heartbeat brings the group back.")
 
     async def do() -> Response:
-        await admin.delete_group(name)
+        await (await visit.access.admin()).delete_group(name)
         return visit.go("/groups", done="deleted")
 
     brokers = ", ".join(one.broker for one in found.settings)

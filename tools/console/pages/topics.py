@@ -168,7 +168,7 @@ async def create_topic(visit: Visit) -> Plan:
         raise BadInput("A topic needs a name.")
 
     async def do() -> Response:
-        admin = await visit.admin()
+        admin = await visit.access.admin()
         await admin.create_topic(name, queues=queues, perm=perm, cluster=cluster or None)
         return visit.go(f"/topics/{segment(name)}", done="created")
 
@@ -202,7 +202,9 @@ async def update_topic(visit: Visit) -> Plan:
         notes.append("Messages in queues that are written and not read are seen by nobody.")
 
     async def do() -> Response:
-        await admin.update_topic(name, queues=queues, read_queues=reads, perm=perm)
+        await (await visit.access.admin()).update_topic(
+            name, queues=queues, read_queues=reads, perm=perm
+        )
         return visit.go(f"/topics/{segment(name)}", done="updated")
 
     what = (
@@ -222,7 +224,7 @@ async def delete_topic(visit: Visit) -> Plan:
     notes.append("Producers that go on sending make it anew where brokers create topics on demand.")
 
     async def do() -> Response:
-        await admin.delete_topic(name)
+        await (await visit.access.admin()).delete_topic(name)
         return visit.go("/topics", done="deleted")
 
     brokers = ", ".join(one.broker for one in found.settings)

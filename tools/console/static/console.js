@@ -104,9 +104,21 @@ async function refresh() {
     });
     part.replaceWith(document.adoptNode(fresh));
   }
+  reachWide();
 }
 
 if (pause) setInterval(refresh, pause);
+
+// Who has no mouse scrolls a wide table by keys.
+function reachWide() {
+  for (const part of document.querySelectorAll(".scroll")) {
+    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+    else part.removeAttribute("tabindex");
+  }
+}
+
+addEventListener("resize", reachWide);
+reachWide();
 
 // Forms
 
