@@ -85,9 +85,10 @@ BANNED = {
 }
 CONSOLE = {
     "jinja2": ("visit.py",),
-    "markupsafe": ("chart.py",),
+    "markupsafe": ("chart.py", "text.py"),
     "starlette": (
         "app.py",
+        "change.py",
         "guard.py",
         "server.py",
         "visit.py",

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from markupsafe import Markup
+
 from skylarkmq.tools.output import size_text
 
 SHORT_ID: Final = 14
@@ -124,6 +126,14 @@ def parse_number(text: str, what: str, low: int, high: int) -> int:
     return found
 
 
+def code(text: str) -> Markup:
+    """Return a text with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts)
+    )
+
+
 def field_time(value: datetime | None) -> str:
     """Return a time as a field of a form takes it."""
     return "" if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
@@ -143,6 +153,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "exact": exact,
     "short": short,
     "segment": segment,
+    "code": code,
     "field_time": field_time,
     "span": span,
 }

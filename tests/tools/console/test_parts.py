@@ -148,6 +148,11 @@ def test_logins_at_the_same_time_are_guesses_until_one_succeeds() -> None:
     assert not sessions.is_guessed_at
 
 
+def test_what_stands_between_backticks_is_code() -> None:
+    assert text.code("do `a <b>` & c") == "do <code>a &lt;b&gt;</code> &amp; c"
+    assert text.code("odd ` one") == "odd <code> one</code>"
+
+
 def test_numbers_and_times_for_people() -> None:
     assert [text.number(1234567), text.number(None)] == ["1,234,567", "\N{EN DASH}"]
     assert [text.size(0), text.size(1536), text.size(300 << 20)] == ["0 B", "1.5 KiB", "300.0 MiB"]
