@@ -1,9 +1,9 @@
 """Settings of Client and Producer: names, types, defaults, checks; and what the SDK is tuned by.
 
 Each keyword of a constructor stands once: as a field of ClientConfig and ProducerConfig, and for
-Consumer in `consumer/config.py`. `takes` gives the constructor these keywords, for readers of
-`help`, for editors and for type checkers. The docstring of the class says what each of them means.
-Durations are seconds, sizes bytes.
+Consumer in `consumer/config.py`. `settings.takes` gives the constructor these keywords, for readers
+of `help`, for editors and for type checkers. The docstring of the class says what each of them
+means. Durations are seconds or timedeltas, here in seconds with `_s` at the end; sizes are bytes.
 
 Source of the defaults: apache/rocketmq@rocketmq-all-4.9.8 client/.../ClientConfig.java,
 client/.../producer/DefaultMQProducer.java, client/.../consumer/DefaultMQPushConsumer.java
@@ -11,17 +11,16 @@ client/.../producer/DefaultMQProducer.java, client/.../consumer/DefaultMQPushCon
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from difflib import get_close_matches
-from functools import update_wrapper
+from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
+from skylarkmq.client.settings import require_positive, seconds_of, seconds_or_none
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.remoting.connection import Codec as Codec
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from skylarkmq.client.instance import Client
     from skylarkmq.client.producer.checks import Check
 
-P = ParamSpec("P")
-C = TypeVar("C")
-S = TypeVar("S")
 AddressMap = Mapping[str, str] | Callable[[str], str]
 Compression = Literal["zlib", "lz4", "zstd"]
 
@@ -119,9 +115,10 @@ class ClientConfig:
     instance_name: str | None = None
     unit_name: str | None = None
     codec: Codec = "auto"
-    request_timeout: float = 3.0
-    route_refresh: float = 30.0
-    heartbeat_interval: float = 30.0
+    start_timeout: float | timedelta = 30.0
+    request_timeout: float | timedelta = 3.0
+    route_refresh: float | timedelta = 30.0
+    heartbeat_interval: float | timedelta = 30.0
     address_map: AddressMap | None = None
     metrics: CollectorRegistry | None = None
     tracer_provider: TracerProvider | None = None
@@ -130,6 +127,10 @@ class ClientConfig:
     random: Random | None = None
     name_servers: list[str] = field(init=False)
     """The addresses; semicolons separate them, as in Java, or commas."""
+    start_timeout_s: float = field(init=False)
+    request_timeout_s: float = field(init=False)
+    route_refresh_s: float = field(init=False)
+    heartbeat_interval_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         listed = self.namesrv_addr or default_namesrv_addr()
@@ -141,8 +142,14 @@ class ClientConfig:
             _check_address(address)
         if self.codec not in get_args(Codec):
             raise ValueError(f"codec is one of {', '.join(get_args(Codec))}, not {self.codec!r}")
-        for name in ("request_timeout", "route_refresh", "heartbeat_interval"):
-            require_positive(name, getattr(self, name))
+        if not isinstance(self.credentials, Credentials | None):  # pyright: ignore
+            raise TypeError("credentials is Credentials(access_key, secret_key)")
+        for name in ("start_timeout", "request_timeout", "route_refresh", "heartbeat_interval"):
+            object.__setattr__(self, f"{name}_s", seconds_of(getattr(self, name)))
+            if name != "start_timeout":
+                require_positive(name, getattr(self, f"{name}_s"))
+        if self.start_timeout_s < 0:
+            raise ValueError("start_timeout is 0 or more")
 
     def mapped(self, address: str) -> str:
         """Return the address to dial for a broker that advertises `address`.
@@ -168,7 +175,7 @@ class ProducerConfig:
     client: Client | None = None
     namesrv_addr: str | None = None
     group: str = DEFAULT_PRODUCER_GROUP
-    send_timeout: float = 3.0
+    send_timeout: float | timedelta = 3.0
     retries: int = 2
     retry_on: Collection[int] = DEFAULT_RETRY_CODES
     compress_over: int = 4096
@@ -180,15 +187,20 @@ class ProducerConfig:
     strict: bool = False
     strict_order: bool = False
     latency_fault: bool = False
-    try_timeout: float | None = None
+    try_timeout: float | timedelta | None = None
     check: Check | None = None
     trace: bool | str = False
+    send_timeout_s: float = field(init=False)
+    try_timeout_s: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("send_timeout", "max_message_size", "default_topic_queues", "max_in_flight"):
+        object.__setattr__(self, "send_timeout_s", seconds_of(self.send_timeout))
+        object.__setattr__(self, "try_timeout_s", seconds_or_none(self.try_timeout))
+        require_positive("send_timeout", self.send_timeout_s)
+        if self.try_timeout_s is not None:
+            require_positive("try_timeout", self.try_timeout_s)
+        for name in ("max_message_size", "default_topic_queues", "max_in_flight"):
             require_positive(name, getattr(self, name))
-        if self.try_timeout is not None:
-            require_positive("try_timeout", self.try_timeout)
         if self.retries < 0:
             raise ValueError("retries is 0 or more")
         if self.max_message_size > MAX_FRAME_SIZE - FRAME_RESERVE:
@@ -213,43 +225,3 @@ def _check_address(address: str) -> None:
             f"{address[:64]!a} is no host:port: name servers have a port, mostly 9876, as "
             "127.0.0.1:9876"
         )
-
-
-def require_positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{name} is above 0, not {value}")
-
-
-def takes(
-    config: Callable[P, C],
-) -> Callable[[Callable[[S, C], None]], Callable[Concatenate[S, P], None]]:
-    """Return a decorator for an `__init__`: it has the arguments of `config`, and gets one made.
-
-    Raises:
-        TypeError: (when called) an argument that is not known, with the nearest one, or missing.
-    """
-    signature = inspect.signature(config)
-    known = signature.parameters
-
-    def decorate(function: Callable[[S, C], None]) -> Callable[Concatenate[S, P], None]:
-        def taken(self: S, /, *arguments: P.args, **settings: P.kwargs) -> None:
-            name = type(self).__name__
-            for given in settings:
-                if given not in known:
-                    near = "".join(f"; {one}?" for one in get_close_matches(given, known, 1))
-                    raise TypeError(f"{name} has no setting {given!r}{near}")
-            try:
-                signature.bind(*arguments, **settings)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from None
-            function(self, config(*arguments, **settings))
-
-        own = next(iter(inspect.signature(function).parameters.values()))
-        shown: Any = update_wrapper(taken, function)
-        shown.__signature__ = signature.replace(parameters=[own, *known.values()])
-        shown.__annotations__ = {each.name: each.annotation for each in known.values()}
-        shown.__no_type_check__ = True  # get_type_hints: these names are not those of the function
-        shown.settings = config
-        return taken
-
-    return decorate

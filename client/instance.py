@@ -10,17 +10,20 @@ import logging
 from abc import ABC, abstractmethod
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from skylarkmq.client.clock import SystemClock
-from skylarkmq.client.config import ClientConfig, takes
-from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported
+from skylarkmq.client.config import ClientConfig
+from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported, RocketMQError
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
+from skylarkmq.client.settings import takes
+from skylarkmq.client.wire.nameserver import may_come
 from skylarkmq.common.extras import how_to_install
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
+from skylarkmq.remoting.waiting import wait_event
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from skylarkmq.client.services import Services
 
 log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+"""How often a start that waits looks again."""
 
 
 class Started(ABC):
@@ -77,6 +83,9 @@ class Client(Started):
             faces the name server.
         instance_name: tells clients of one host apart; default: process id and a random part.
         unit_name: a further part of the client id, for sites of several units.
+        start_timeout: seconds that `start` waits for a name server that cannot be reached, and for
+            a first broker to register with it; 0: it does not wait. A host that does not exist,
+            and a refusal by TLS or access control, end the wait at once.
         codec: header codec; `auto` is JSON, and msgpack where the peer is ours.
         request_timeout, route_refresh, heartbeat_interval: seconds.
         address_map: the address to dial for one that a broker advertises, as a mapping or a
@@ -97,28 +106,31 @@ class Client(Started):
         self._namespace = Namespace(config.namespace).name
         self._services: Services | None = None
         self._starting = asyncio.Lock()
-        self._stopped = False
+        self._stopping = asyncio.Event()
         self._client_id = ""
 
     async def start(self) -> None:
         """Connect to a name server; does nothing when started already.
 
+        It waits for `start_timeout` where nobody is there yet, and logs a line for whom.
+
         Raises:
             ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
+            AuthError: access control refuses the account.
             IllegalState: stopped before.
         """
+        config = self._config
+        clock = config.clock or SystemClock(asyncio.get_running_loop())
+        # From the call on: who waits here for the start of another task waits no longer than that.
+        end_s = clock.monotonic() + config.start_timeout_s
         async with self._starting:
-            if self._stopped:
-                raise IllegalState("the client has stopped")
+            self._check_open()
             if self._services is not None:
                 return
-            config = self._config
-            clock = config.clock or SystemClock(asyncio.get_running_loop())
             services = Services(config, self._network, clock, self._random)
             try:
-                await services.connect()
-                if self._stopped:  # while it connected
-                    raise IllegalState("the client has stopped")
+                services.name_itself(await self._first_address(services, end_s))
+                self._check_open()  # it may have been stopped meanwhile
                 services.hooks += _hooks_of(services, config.metrics, config.tracer_provider)
             except BaseException:
                 await services.remoting.stop()
@@ -127,9 +139,46 @@ class Client(Started):
             self._client_id = services.client_id
             self._services = services
 
+    async def _first_address(self, services: Services, end_s: float) -> str:
+        """Wait until `end_s` for a name server, and for a first broker to register with it.
+
+        Return this side's address towards the name server. Without a broker the start goes on.
+        """
+        names, clock = services.name_servers, services.clock
+        asks_for_brokers = self._config.start_timeout_s > 0
+        told = False
+        failure: RocketMQError | None = None
+        while True:
+            local_ip = ""
+            try:
+                local_ip = await names.connect()
+                if not asks_for_brokers or await names.has_brokers():
+                    return local_ip
+            except RocketMQError as error:
+                if not may_come(error):
+                    raise
+                failure = failure or error  # later ones tell of the back-off
+            self._check_open()
+            left_s = end_s - clock.monotonic()
+            if left_s <= 0 and failure is not None and not local_ip:
+                raise failure
+            who = f"{'a broker at ' if local_ip else ''}name server {names.text}"
+            if left_s <= 0:
+                log.warning("%s has not come, going on without it", who)
+                return local_ip
+            if not told:
+                log.warning("waiting for %s, up to %.3g s (start_timeout)", who, left_s)
+                told = True
+            await wait_event(clock, self._stopping, min(LOOK_S, left_s))
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._stopping.is_set():
+            raise IllegalState("the client has stopped")
+
     async def stop(self) -> None:
         """End the tasks and close all connections. Stop its producers and consumers before."""
-        self._stopped = True
+        self._stopping.set()
         services, self._services = self._services, None
         if services is not None:
             await services.stop()
@@ -151,9 +200,10 @@ def services_of(client: Client) -> Services:
     Raises:
         IllegalState: not started, or stopped.
     """
-    services, stopped = client._services, client._stopped  # pyright: ignore[reportPrivateUsage]
+    services = client._services  # pyright: ignore[reportPrivateUsage]
     if services is None:
-        raise IllegalState("the client has stopped" if stopped else f"the client is {NOT_STARTED}")
+        client._check_open()  # pyright: ignore[reportPrivateUsage]
+        raise IllegalState(f"the client is {NOT_STARTED}")
     return services
 
 

@@ -39,6 +39,7 @@ from typing import Final, Literal
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.retry_delay import RetryDelay, retry_delay
+from skylarkmq.client.settings import require_positive, seconds_of
 from skylarkmq.common.clock import Clock
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import MessageSysFlag
@@ -370,7 +371,9 @@ class ReceivedMessage(StoredMessage):
         """
         self._finish()
 
-    async def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
+    async def nack(
+        self, delay_level: int | None = None, *, delay: float | timedelta | None = None
+    ) -> None:
         """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter.
 
         An ordered consumer lets the whole queue wait (1 s by default), so that no message overtakes
@@ -379,7 +382,8 @@ class ReceivedMessage(StoredMessage):
         Args:
             delay_level: 1 to 18 (1 s to 2 h); by default the delay grows with each try: 10 s,
                 30 s, 1 m, ... 2 h.
-            delay: instead; up to 2 h. A broker delays by levels, so it is rounded up to the next.
+            delay: instead, seconds or a timedelta; up to 2 h. A broker delays by levels, so it is
+                rounded up to the next.
 
         Raises:
             RocketMQError: no broker took it; it stays unacknowledged.
@@ -404,14 +408,14 @@ class ReceivedMessage(StoredMessage):
         if self._is_mine:
             await self._redelivery.give_up(self, reason)
 
-    async def extend(self, seconds: float) -> None:
+    async def extend(self, seconds: float | timedelta) -> None:
         """Let `consume_timeout` end `seconds` from now.
 
         Only the warning in the log depends on it: the message stays with its handler in any case.
         """
-        if seconds <= 0:
-            raise ValueError(f"seconds is above 0, not {seconds}")
-        self._overdue_s = self._redelivery.clock.monotonic() + seconds
+        longer_s = seconds_of(seconds)
+        require_positive("seconds", longer_s)
+        self._overdue_s = self._redelivery.clock.monotonic() + longer_s
 
     def process(self, *, requeue: bool = True) -> AbstractAsyncContextManager[ReceivedMessage]:
         """Acknowledge it when the block ends; after an error hand it back, and raise the error.

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from skylarkmq.client.settings import seconds_of
+
 LEVELS_S: Final = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
@@ -63,7 +65,7 @@ class RetryDelays:
         return self._delays[min(tries, len(self._delays) - 1)]
 
 
-def retry_delay(delay_level: int | None, delay: timedelta | None) -> RetryDelay:
+def retry_delay(delay_level: int | None, delay: float | timedelta | None) -> RetryDelay:
     """Return the wish that the arguments of `nack` make.
 
     Raises:
@@ -72,7 +74,7 @@ def retry_delay(delay_level: int | None, delay: timedelta | None) -> RetryDelay:
     if delay is not None:
         if delay_level is not None:
             raise ValueError("nack takes delay_level or delay, not both")
-        wanted_s = delay.total_seconds()
+        wanted_s = seconds_of(delay)
         if not 0 <= wanted_s <= LEVELS_S[-1]:
             raise ValueError(f"delay is 0 to {LEVELS_S[-1]} s, not {wanted_s:g}")
         return RetryDelay(_level(wanted_s), wanted_s)

@@ -135,7 +135,7 @@ class Services:
         self.client_id = ""
         """`<ip>@<instance>[@<unit>]`, as brokers know this client."""
         self.unique_ids: UniqueIdGenerator
-        """The ids that its messages get; from `connect` on."""
+        """The ids that its messages get; from `name_itself` on."""
         self._producer_groups: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
@@ -151,7 +151,7 @@ class Services:
             on_reconnect=self._reconnected,
         )
         self.name_servers = NameServers(
-            self.remoting, config.name_servers, config.request_timeout, random, clock
+            self.remoting, config.name_servers, config.request_timeout_s, random, clock
         )
         self.routes = RouteTable(self.name_servers, config.mapped, clock, self._route_changed)
         self.consumer_api = ConsumerApi(self.remoting)
@@ -160,14 +160,9 @@ class Services:
 
     # Life
 
-    async def connect(self) -> None:
-        """Connect to a name server, and take the name that brokers know this client by.
-
-        Raises:
-            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
-        """
+    def name_itself(self, local_ip: str) -> None:
+        """Take the name that brokers know this client by, and the ids of its messages."""
         config, random = self.config, self.random
-        local_ip = await self.name_servers.connect()
         ip = config.client_ip or local_ip
         try:
             address = ip_address(ip.partition("%")[0])
@@ -182,7 +177,7 @@ class Services:
     def begin(self) -> None:
         """Start the tasks."""
         self._run(self._beat(), "heartbeat")
-        self._run(self._refresh(self.config.route_refresh, missing_only=False), "routes")
+        self._run(self._refresh(self.config.route_refresh_s, missing_only=False), "routes")
         self._run(self._refresh(MISSING_ROUTE_REFRESH_S, missing_only=True), "missing-routes")
         self._run(self._resolve_doubts(), "doubted-routes")
 
@@ -290,7 +285,7 @@ class Services:
             body = encode_body(HeartbeatData(client_id=self.client_id))
             offer = {CODEC_FIELD: CODEC_OFFER}
             question = RemotingCommand.request(RequestCode.HEART_BEAT, offer, body)
-            timeout_s = self.config.request_timeout
+            timeout_s = self.config.request_timeout_s
             answer = await connection.call(question, timeout_s, SerializeType.JSON)
             connection.peer = connection.peer or peer_of(answer)
         return connection.peer
@@ -366,7 +361,7 @@ class Services:
 
     async def _beat(self) -> None:
         while True:
-            if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval):
+            if await wait_event(self.clock, self.beat_wanted, self.config.heartbeat_interval_s):
                 # Several wishes become one, and another task may have sent the heartbeat.
                 await sleep(self.clock, HEARTBEAT_DELAY_S)
                 if not self.beat_wanted.is_set():
@@ -382,7 +377,7 @@ class Services:
         try:
             connection = await self.remoting.connection(address)
             seen_count = connection.answers_count
-            timeout_s = self.config.request_timeout
+            timeout_s = self.config.request_timeout_s
             await self.consumer_api.heartbeat(address, data, timeout_s)
             self._refusals.taken(address)
         except RequestTimeout as error:
@@ -400,7 +395,7 @@ class Services:
         if self._closed:
             return  # the end of its connections has told the brokers
         calls = [
-            self.consumer_api.unregister(address, header, self.config.request_timeout)
+            self.consumer_api.unregister(address, header, self.config.request_timeout_s)
             for broker in self.routes.brokers().values()
             for address in broker.values()
             if self.remoting.ready(address) is not None

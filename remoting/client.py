@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from random import Random
+from socket import gaierror
 from typing import Any, Final, Generic, TypeVar
 
 from skylarkmq.common.clock import Clock
@@ -222,6 +223,8 @@ class RemotingClient:
             connection.attach(stream)
         except (OSError, TimeoutError) as error:
             why = str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            if isinstance(error, gaierror):
+                why = error.strerror or why  # without the resolver's number
             self._note_failure(address, why)
             if isinstance(error, TlsFailure):
                 raise TlsError(address, why, hint=error.hint) from error

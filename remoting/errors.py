@@ -22,6 +22,11 @@ class RocketMQError(Exception):
         if hint:
             self.hint = hint
 
+    @property
+    def text(self) -> str:
+        """What happened, without the hint: for an error that tells of this one."""
+        return str(self).removesuffix(f". {self.hint}" if self.hint else "")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Let it pass between processes: Exception's own would call `__init__` with the text."""
         return rebuilt, (type(self), self.args), self.__dict__
@@ -30,13 +35,14 @@ class RocketMQError(Exception):
 class ConnectionFailed(RocketMQError):
     """No connection to `address`, or it closed under the call.
 
-    `reached` says whether the request may have reached the peer: then its outcome is unknown.
+    `reached` says whether the request may have reached the peer: then its outcome is unknown. An
+    empty `address` is one that `why` names.
     """
 
     retryable = True
 
     def __init__(self, address: str, why: str, *, reached: bool = False, hint: str = "") -> None:
-        super().__init__(f"{address}: {why}", hint=hint)
+        super().__init__(f"{address}: {why}" if address else why, hint=hint)
         self.address = address
         self.reached = reached
 

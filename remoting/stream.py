@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import ssl
 from contextlib import suppress
 from typing import Final, Protocol, cast
@@ -72,8 +74,18 @@ class AsyncioNetwork:
             return await self._open(address, host, port, receiver)
         except ConnectionRefusedError as error:  # the loop's text names a system call
             raise ConnectionRefusedError("connection refused") from error
+        except socket.gaierror as error:
+            raise socket.gaierror(error.errno, f"{error.strerror}: {host}") from error
         except ValueError as error:  # the resolver or TLS takes no such name
-            raise OSError(f"{host[:64]!a} is no host name: {error}") from error
+            why = f"{host[:64]!a} is no host name: {error}"
+            raise socket.gaierror(socket.EAI_NONAME, why) from error
+        except OSError as error:
+            codes = re.findall(r"Errno (\d+)\] Connect call failed", str(error))
+            if not codes:
+                raise
+            # A host of several addresses, which the loop's text lists with system calls.
+            why = ", ".join(dict.fromkeys(os.strerror(int(code)).lower() for code in codes))
+            raise OSError(why) from error
 
     async def _open(self, address: str, host: str, port: int, receiver: asyncio.Protocol) -> Stream:
         loop = asyncio.get_running_loop()

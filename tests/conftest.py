@@ -38,6 +38,7 @@ settings.load_profile("suite")
 M_MMAP_THRESHOLD: Final = -3
 LARGE: Final = 1 << 20
 INTEROP_FOLDER: Final = Path(__file__).parent / "interop"
+START_TIMEOUT_S: Final = ClientConfig("any:1").start_timeout
 REQUEST_TIMEOUT_S: Final = ClientConfig("any:1").request_timeout
 SEND_TIMEOUT_S: Final = ProducerConfig().send_timeout
 
@@ -94,7 +95,8 @@ def patient_clients() -> Iterator[None]:
     """Clients on the real clock wait LIMIT_S where they would wait the default 3 s.
 
     Beside ten busy processes a sound call takes longer than that. A test of a limit hands a clock
-    in, or names the limit.
+    in, or names the limit. A client with such a clock does not wait for its cluster, as nobody
+    would move the clock, unless it names `start_timeout`.
     """
 
     def with_patience(config: Any, services: Services) -> Any:
@@ -125,7 +127,14 @@ def patient_clients() -> Iterator[None]:
     def pipeline(self: SendPipeline, config: ProducerConfig, its: Services, *rest: Any) -> None:
         make_pipeline(self, with_patience(config, its), its, *rest)
 
+    def checked(self: ClientConfig) -> None:
+        check_config(self)
+        if self.clock is not None and self.start_timeout == START_TIMEOUT_S:
+            object.__setattr__(self, "start_timeout_s", 0.0)
+
+    check_config = ClientConfig.__post_init__
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientConfig, "__post_init__", checked)
         patch.setattr(Services, "__init__", services)
         patch.setattr(client, "within", connecting)
         patch.setattr(Sender, "__init__", sender)

@@ -66,6 +66,7 @@ class Session:
             ssl=self.tls,
             credentials=self.credentials,
             namespace=self.namespace,
+            start_timeout=0,
             request_timeout=self.timeout,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
+from skylarkmq.client.settings import checked, require_positive, seconds_of
 from skylarkmq.client.wire.api_admin import AdminApi
 from skylarkmq.client.wire.ask import read_body, read_messages
 from skylarkmq.client.wire.route import parse_route
@@ -73,12 +74,13 @@ class TopicPlace:
 class AdminBase(OnClient):
     """What the parts of Admin share. Loop thread."""
 
+    @checked
     def __init__(
         self,
         *,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        timeout: float = TIMEOUT_S,
+        timeout: float | timedelta = TIMEOUT_S,
         unanswered: dict[str, Unanswered] | None = None,
     ) -> None:
         """Take the settings; nothing is connected before `start`.
@@ -93,10 +95,9 @@ class AdminBase(OnClient):
                 raised where nobody answers. Default: the first broker that does not answer ends
                 the question. Changes always end so.
         """
-        if timeout <= 0:
-            raise ValueError(f"timeout is above 0, not {timeout}")
+        self._timeout_s = seconds_of(timeout)
+        require_positive("timeout", self._timeout_s)
         super().__init__(client, namesrv_addr)
-        self._timeout_s = timeout
         self._unanswered = unanswered
         self._calls: AdminApi | None = None
         self._stopped = False

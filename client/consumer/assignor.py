@@ -107,7 +107,7 @@ class Assignor:
         services.random.shuffle(brokers)
         brokers.sort(key=lambda broker: min(broker) != MASTER_ID)  # slaves without a master last
         addresses = [broker[min(broker)] for broker in brokers]
-        timeout_s = services.config.request_timeout
+        timeout_s = services.config.request_timeout_s
         for address in addresses[:MEMBERS_TRIES]:
             try:
                 return await services.consumer_api.consumer_ids(address, self._group, timeout_s)

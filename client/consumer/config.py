@@ -11,9 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from skylarkmq.client.config import MAX_RECONSUME, MIB, RETRY_DELAY_MAX_S, require_positive
+from skylarkmq.client.config import MAX_RECONSUME, MIB, RETRY_DELAY_MAX_S
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
+from skylarkmq.client.settings import require_positive, seconds_of
 
 if TYPE_CHECKING:
     from skylarkmq.client.consumer.rebalance import QueuesCallback
@@ -44,8 +45,8 @@ class ConsumerConfig:
         max_reconsume: int | None = None,
         retry_delays: Sequence[float | timedelta] = (),
         ack: AckMode = "auto",
-        commit_interval: float = 5.0,
-        consume_timeout: float = 900.0,
+        commit_interval: float | timedelta = 5.0,
+        consume_timeout: float | timedelta = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
         offsets_folder: str | Path | None = None,
@@ -66,7 +67,8 @@ class ConsumerConfig:
         self.prefetch, self.prefetch_bytes = prefetch, prefetch_bytes
         self.max_reconsume, self.retry_delays = max_reconsume, retry_delays
         self.ack: AckMode = ack
-        self.commit_interval, self.consume_timeout = commit_interval, consume_timeout
+        self.commit_interval = seconds_of(commit_interval)
+        self.consume_timeout = seconds_of(consume_timeout)
         self.on_assigned, self.on_revoked = on_assigned, on_revoked
         self.offsets_folder, self.trace = offsets_folder, trace
         self._check()
@@ -96,10 +98,7 @@ class ConsumerConfig:
     @property
     def retry_delays_s(self) -> list[float]:
         """The retry delays in seconds."""
-        return [
-            delay.total_seconds() if isinstance(delay, timedelta) else delay
-            for delay in self.retry_delays
-        ]
+        return [seconds_of(delay) for delay in self.retry_delays]
 
     @property
     def broadcasting(self) -> bool:

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal, Self, overload
 
 from skylarkmq.client.clock import ceil_ms
-from skylarkmq.client.config import takes
 from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
@@ -44,6 +43,7 @@ from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
+from skylarkmq.client.settings import seconds_of, seconds_or_none, takes
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 
@@ -174,7 +174,11 @@ class Consumer(OnClient):
         membership.begin()
         self._started = True
 
-    async def stop(self, drain: bool = True, timeout: float = 30.0) -> None:  # noqa: ASYNC109
+    async def stop(
+        self,
+        drain: bool = True,
+        timeout: float | timedelta = 30.0,  # noqa: ASYNC109
+    ) -> None:
         """Leave the group: end the handlers, commit, tell the brokers, close.
 
         It goes on when it is cancelled, then without the handlers' drain; called again, it waits
@@ -189,7 +193,7 @@ class Consumer(OnClient):
         workers = self._workers
         if self._ending is None:
             self._stopped = True
-            work = self._end(timeout, drain, caller)
+            work = self._end(seconds_of(timeout), drain, caller)
             self._ending = asyncio.create_task(work, name=f"skylarkmq-{self.group}-stop")
             self._ending.add_done_callback(_read_result)
         elif caller is self._ending or (workers is not None and workers.has(caller)):
@@ -321,7 +325,10 @@ class Consumer(OnClient):
         except ConsumerClosed:
             raise StopAsyncIteration from None
 
-    async def getone(self, timeout: float | None = None) -> ReceivedMessage:  # noqa: ASYNC109
+    async def getone(
+        self,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109
+    ) -> ReceivedMessage:
         """Return the next message; with `ack="auto"` what was given before is done now.
 
         Raises:
@@ -330,16 +337,17 @@ class Consumer(OnClient):
         """
         buffer = self._running.buffer
         self._ack_given()
-        messages = await buffer.get_within(1, timeout)
+        timeout_s = seconds_or_none(timeout)
+        messages = await buffer.get_within(1, timeout_s)
         if not messages:
-            raise RequestTimeout(f"no message within {timeout:g} s")
+            raise RequestTimeout(f"no message within {timeout_s:g} s")
         self._give(messages)
         return messages[0]
 
     async def getmany(
         self,
         max_records: int = 500,
-        timeout: float | None = 0.0,  # noqa: ASYNC109
+        timeout: float | timedelta | None = 0.0,  # noqa: ASYNC109
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Return the next messages by queue; with `ack="auto"` what came before is done now.
 
@@ -352,7 +360,7 @@ class Consumer(OnClient):
         """
         buffer = self._running.buffer
         self._ack_given()
-        taken = await buffer.get_within(max_records, timeout)
+        taken = await buffer.get_within(max_records, seconds_or_none(timeout))
         given: list[ReceivedMessage] = []
         by_queue: dict[MessageQueue, list[ReceivedMessage]] = {}
         while taken:
@@ -547,7 +555,7 @@ class Consumer(OnClient):
         tags: str | None = None,
         keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,  # noqa: ASYNC109
+        timeout: float | timedelta = 3.0,  # noqa: ASYNC109
     ) -> None:
         """Reply to a message that was sent as a request (`Producer.request`).
 
@@ -569,7 +577,7 @@ class Consumer(OnClient):
             tags=tags,
             keys=keys,
             properties=properties,
-            timeout_s=timeout,
+            timeout_s=seconds_of(timeout),
         )
 
     @property

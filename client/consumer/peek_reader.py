@@ -42,6 +42,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.message_view import StoredMessage, stored_message
+from skylarkmq.client.settings import checked
 from skylarkmq.client.wire.api_pull import NO_END, PullResult, PullStatus, QueuePages
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
@@ -75,6 +76,7 @@ class _Feed(QueuePages):
 class PeekReader(OnClient):
     """Reads the messages of a topic outside of any group. One loop; several tasks may iterate."""
 
+    @checked
     def __init__(
         self,
         topic: str,

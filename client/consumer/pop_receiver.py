@@ -235,7 +235,7 @@ class PopReceiver:
         subscription = self.subscriptions.get(source.topic)
         if wish is None or subscription is None:
             return []
-        timeout_s = max(POP_TIMEOUT_S, services.config.request_timeout)
+        timeout_s = max(POP_TIMEOUT_S, services.config.request_timeout_s)
         address = master_of(services, source.topic, source.broker_name)
         popped = await api_pop.pop(services.remoting, address, wish, timeout_s)
         self._attempt_ids.pop(source, None)
@@ -280,7 +280,7 @@ class PopReceiver:
             wish = self._wish(source)
             if wish is not None:
                 address = master_of(services, source.topic, source.broker_name)
-                timeout_s = NOTIFY_S + services.config.request_timeout
+                timeout_s = NOTIFY_S + services.config.request_timeout_s
                 poll_ms = int(NOTIFY_S * 1000)
                 has_message = await api_pop.wait_for_message(
                     services.remoting, address, wish, poll_ms, timeout_s

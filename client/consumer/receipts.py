@@ -163,7 +163,7 @@ class Receipts:
             self._group,
             message._known_topic,
             message._checkpoint,
-            services.config.request_timeout,
+            services.config.request_timeout_s,
         )
         message._is_done = True
 
@@ -177,7 +177,7 @@ class Receipts:
             message._known_topic,
             message._checkpoint,
             hidden_ms,
-            services.config.request_timeout,
+            services.config.request_timeout_s,
         )
 
 

@@ -26,6 +26,7 @@ from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.hooks import ReceiveContext, each
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.trace import Tracer, trace_topic
+from skylarkmq.client.settings import checked, seconds_of
 from skylarkmq.client.wire.api_pop import POP_COUNT_MAX
 from skylarkmq.client.wire.pushes import Answer
 from skylarkmq.protocol.bodies.group import ConsumerData
@@ -65,6 +66,7 @@ class SimpleConsumer(OnClient):
         TypeError: a selector is something else.
     """
 
+    @checked
     def __init__(
         self,
         *topics: str,
@@ -73,7 +75,7 @@ class SimpleConsumer(OnClient):
         namesrv_addr: str | None = None,
         selector: Selector | None = None,
         invisible_duration: float | timedelta = 30.0,
-        await_duration: float = 15.0,
+        await_duration: float | timedelta = 15.0,
         orderly: bool = False,
         trace: bool | str = False,
     ) -> None:
@@ -84,9 +86,9 @@ class SimpleConsumer(OnClient):
             raise ValueError(reason)
         require_selector(selector)
         self._invisible_ms = _milliseconds(invisible_duration)
-        if await_duration < 0:
+        self._await_s = seconds_of(await_duration)
+        if self._await_s < 0:
             raise ValueError(f"await_duration is 0 or more, not {await_duration}")
-        self._await_s = await_duration
         self._orderly = orderly
         self._trace_topic = trace_topic(trace)
         self._tracer: Tracer | None = None
@@ -203,7 +205,7 @@ class SimpleConsumer(OnClient):
         max_messages: int = 16,
         *,
         invisible_duration: float | timedelta | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109
     ) -> list[PoppedMessage]:
         """Return the next messages, of one topic and broker; none when nothing came.
 
@@ -225,7 +227,7 @@ class SimpleConsumer(OnClient):
         if invisible_duration is not None:
             hidden_ms = _milliseconds(invisible_duration)
         receiver = self._running()
-        wait_s = self._await_s if timeout is None else timeout
+        wait_s = self._await_s if timeout is None else seconds_of(timeout)
         hooks, clock = receiver.services.hooks, receiver.services.clock
         if not hooks:
             return await receiver.receive(max_messages, hidden_ms, wait_s)
@@ -345,7 +347,7 @@ class _Member:
 
 
 def _milliseconds(duration: float | timedelta, least: int = 1) -> int:
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    seconds = seconds_of(duration)
     if not 0 <= seconds <= INVISIBLE_MAX_S or round(seconds * 1000) < least:
         raise ValueError(f"an invisible time is above 0 s and at most 12 h, not {seconds} s")
     return round(seconds * 1000)

@@ -200,7 +200,7 @@ async def check_filter(
     addresses = [ids[MASTER_ID] for ids in brokers if MASTER_ID in ids]
     if inline:  # also slaves that have lost their master are pulled from
         addresses = [ids[min(ids)] for ids in brokers if ids]
-    timeout_s = services.config.request_timeout
+    timeout_s = services.config.request_timeout_s
     outcomes = await asyncio.gather(
         *(services.consumer_api.check_client(each, question, timeout_s) for each in addresses),
         return_exceptions=True,

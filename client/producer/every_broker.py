@@ -73,5 +73,5 @@ class EveryBroker:
             except Exception:
                 log.exception("the search for brokers failed, tried again in its time")
             self.looked.set()
-            wait_s = self._services.config.route_refresh if self._clusters else NONE_YET_S
+            wait_s = self._services.config.route_refresh_s if self._clusters else NONE_YET_S
             await sleep(self._services.clock, wait_s)

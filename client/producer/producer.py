@@ -14,8 +14,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from skylarkmq.client.config import ProducerConfig, takes
+from skylarkmq.client.config import ProducerConfig
 from skylarkmq.client.errors import NOT_STARTED, IllegalState
 from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.checks import Check
@@ -32,6 +33,7 @@ from skylarkmq.client.producer.transaction import Transaction, Transactions
 from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
+from skylarkmq.client.settings import seconds_of, seconds_or_none, takes
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
 from skylarkmq.remoting.waiting import within
@@ -132,7 +134,7 @@ class Producer(OnClient):
         )
         services.join_producer(self._group)
 
-    async def stop(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - by our clock
+    async def stop(self, timeout: float | timedelta = 10.0) -> None:  # noqa: ASYNC109
         """Take no more sends, wait for those in flight, `timeout` seconds at most, and close.
 
         What is not on the wire by then fails with IllegalState. Brokers that do not answer may
@@ -146,7 +148,7 @@ class Producer(OnClient):
         pipeline = sender.pipeline
         pipeline.close()
         try:
-            await within(sender.clock, timeout, pipeline.in_flight.idle())
+            await within(sender.clock, seconds_of(timeout), pipeline.in_flight.idle())
         except TimeoutError:
             log.warning("%d sends were still under way at stop", pipeline.in_flight.count)
         finally:
@@ -172,7 +174,7 @@ class Producer(OnClient):
         queue: MessageQueue | None = None,
         key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight.
 
@@ -193,7 +195,8 @@ class Producer(OnClient):
         """
         sender = self._running
         choice = sender.choice(message, queue, key, selector)
-        return await sender.result(await sender.begin(message, choice, timeout))
+        timeout_s = timeout if timeout is None else seconds_of(timeout)
+        return await sender.result(await sender.begin(message, choice, timeout_s))
 
     def send_nowait(
         self,
@@ -202,7 +205,7 @@ class Producer(OnClient):
         queue: MessageQueue | None = None,
         key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> asyncio.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
 
@@ -224,7 +227,8 @@ class Producer(OnClient):
             and (message.sharding_key is None and message.priority is None)
         ):
             choice = sender.choice(message, queue, key, selector)
-        return sender.start(message, choice, timeout).future
+        timeout_s = timeout if timeout is None else seconds_of(timeout)
+        return sender.start(message, choice, timeout_s).future
 
     async def room(self, size: int = 0) -> None:
         """Wait until a message of `size` bytes may be started with `send_nowait`.
@@ -255,7 +259,7 @@ class Producer(OnClient):
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored, or none.
 
@@ -267,7 +271,7 @@ class Producer(OnClient):
         sender = self._running
         key = common_key(messages) if queue is None else None
         choice = sender.choice(messages[0], queue, key, None) if messages else None
-        send = await sender.begin_batch(messages, choice, timeout)
+        send = await sender.begin_batch(messages, choice, seconds_or_none(timeout))
         return batch_results(await sender.result(send), send.request.ids)
 
     async def send_many(
@@ -275,7 +279,7 @@ class Producer(OnClient):
         messages: Iterable[Message],
         *,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109
     ) -> list[Outcome]:
         """Send messages in as few requests as possible; return the outcome of each, in order.
 
@@ -292,7 +296,7 @@ class Producer(OnClient):
             ValueError: a topic's name is illegal; of a list or tuple nothing was sent then.
         """
         sender = self._running
-        many = SendMany(sender, self._config, selector, timeout)
+        many = SendMany(sender, self._config, selector, seconds_or_none(timeout))
         return await many.run(messages)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -330,7 +334,11 @@ class Producer(OnClient):
         """
         return self._parts_now.transactions.transaction(message, check)
 
-    async def request(self, message: Message, timeout: float = 3.0) -> Reply:  # noqa: ASYNC109
+    async def request(
+        self,
+        message: Message,
+        timeout: float | timedelta = 3.0,  # noqa: ASYNC109
+    ) -> Reply:
         """Send a message that asks for a reply, and return what its consumer replied.
 
         Waits first while too much is in flight. Cancelled, the request may still be answered; the
@@ -343,15 +351,17 @@ class Producer(OnClient):
             ReplyTimeout: it was sent, and nobody replied in time.
             RocketMQError: not sent, or not known to be: see each error.
         """
-        return await self._parts_now.requests.request(message, timeout)
+        return await self._parts_now.requests.request(message, seconds_of(timeout))
 
-    def request_nowait(self, message: Message, timeout: float = 3.0) -> asyncio.Future[Reply]:
+    def request_nowait(
+        self, message: Message, timeout: float | timedelta = 3.0
+    ) -> asyncio.Future[Reply]:
         """Start a request; the future has what `request` would return or raise.
 
         Raises:
             TooManyInFlight: too many messages are in flight, or too many requests wait.
         """
-        return self._parts_now.requests.begin(message, timeout)
+        return self._parts_now.requests.begin(message, seconds_of(timeout))
 
     async def cancel(self, result: SendResult) -> bool:
         """Take back a message with a `delay` or `deliver_at` of its own while it waits.
@@ -380,7 +390,7 @@ class Producer(OnClient):
         tags: str | None = None,
         keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,  # noqa: ASYNC109
+        timeout: float | timedelta = 3.0,  # noqa: ASYNC109
     ) -> None:
         """Reply to a message that a consumer received as a request.
 
@@ -398,7 +408,7 @@ class Producer(OnClient):
             tags=tags,
             keys=keys,
             properties=properties,
-            timeout_s=timeout,
+            timeout_s=seconds_of(timeout),
         )
 
     # Inside

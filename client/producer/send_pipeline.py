@@ -183,7 +183,7 @@ class SendPipeline:
         self.in_flight = InFlight(config.max_in_flight, config.max_in_flight_bytes)
         self.lanes = Lanes(config, services.namespace, services.clock.monotonic, random)
         self._config = config
-        self._send_timeout_s = config.send_timeout
+        self._send_timeout_s = config.send_timeout_s
         self._services = services
         self._remoting = services.remoting
         self._routes = services.routes
@@ -201,7 +201,7 @@ class SendPipeline:
         self._known_route = services.routes.known
         self._ready = services.remoting.ready
         # Whether it matters when a try began.
-        self._times_tries = config.latency_fault or config.try_timeout is not None
+        self._times_tries = config.latency_fault or config.try_timeout_s is not None
         # Whether a plain message may take the short way.
         self._plain = not self._times_tries
         # Whether a stored message leaves nothing to do but to count it out.
@@ -496,7 +496,7 @@ class SendPipeline:
         send.connection = connection
         if self._times_tries:
             send.began_s = self._monotonic()
-            limit_s = self._config.try_timeout
+            limit_s = self._config.try_timeout_s
             if limit_s is not None:
                 send.deadline_s = min(send.end_s, send.began_s + limit_s)
         self._put_on_wire(send, lane.template, connection)
@@ -590,7 +590,8 @@ def _final(send: Send, error: RocketMQError) -> RocketMQError:
         unreachable = RouteNotFound(
             send.request.topic,
             "address_unreachable",
-            f"{error}. The broker advertises that address: see its brokerIP1, or address_map here",
+            f"{error.text}. The broker advertises that address: see its brokerIP1, or address_map "
+            "here",
         )
         unreachable.__cause__ = error
         return unreachable

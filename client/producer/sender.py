@@ -323,7 +323,7 @@ class Sender:
             RequestTimeout: there was none in time.
             MessageTooLarge: there never is.
         """
-        limit_s = self._config.send_timeout if timeout_s is None else timeout_s
+        limit_s = self._config.send_timeout_s if timeout_s is None else timeout_s
         end_s = self.clock.monotonic() + limit_s
         in_flight = self._in_flight
         try:
@@ -523,7 +523,7 @@ class SendMany:
         return choice(route.publish_queues)
 
     async def _route(self, topic: str) -> TopicRoute:
-        limit_s = self._config.send_timeout if self._timeout_s is None else self._timeout_s
+        limit_s = self._config.send_timeout_s if self._timeout_s is None else self._timeout_s
         try:
             return await within(self._sender.clock, limit_s, self._sender.pipeline.route(topic))
         except RocketMQError:

@@ -66,7 +66,7 @@ async def _waiting(services: Services, address: str, result: SendResult) -> Mess
     except RemoteProtocolError as error:
         raise IllegalState(f"{result.msg_id} has no id of a broker: {error}") from error
     question = RemotingCommand.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
-    timeout_s = services.config.request_timeout
+    timeout_s = services.config.request_timeout_s
     answer = await services.remoting.call(address, question, timeout_s)
     try:
         found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []

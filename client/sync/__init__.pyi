@@ -78,7 +78,7 @@ class Admin(Started):
         *,
         client: Client | None = None,
         namesrv_addr: str | None = None,
-        timeout: float = TIMEOUT_S,
+        timeout: float | timedelta = TIMEOUT_S,
         unanswered: dict[str, Unanswered] | None = None,
     ) -> None: ...
     def access_files(self, broker: str) -> tuple[AccessFile, ...]:
@@ -419,9 +419,10 @@ class Client(Started):
         instance_name: str | None = None,
         unit_name: str | None = None,
         codec: Codec = "auto",
-        request_timeout: float = 3.0,
-        route_refresh: float = 30.0,
-        heartbeat_interval: float = 30.0,
+        start_timeout: float | timedelta = 30.0,
+        request_timeout: float | timedelta = 3.0,
+        route_refresh: float | timedelta = 30.0,
+        heartbeat_interval: float | timedelta = 30.0,
         address_map: AddressMap | None = None,
         metrics: CollectorRegistry | None = None,
         tracer_provider: TracerProvider | None = None,
@@ -464,8 +465,8 @@ class Consumer(Started):
         max_reconsume: int | None = None,
         retry_delays: Sequence[float | timedelta] = (),
         ack: AckMode = "auto",
-        commit_interval: float = 5.0,
-        consume_timeout: float = 900.0,
+        commit_interval: float | timedelta = 5.0,
+        consume_timeout: float | timedelta = 900.0,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
         offsets_folder: str | Path | None = None,
@@ -495,11 +496,11 @@ class Consumer(Started):
         """Return the offset that the next message of each queue will get."""
 
     def getmany(
-        self, max_records: int = 500, timeout: float | None = 0.0
+        self, max_records: int = 500, timeout: float | timedelta | None = 0.0
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Return the next messages by queue; with `ack="auto"` what came before is done now."""
 
-    def getone(self, timeout: float | None = None) -> ReceivedMessage:
+    def getone(self, timeout: float | timedelta | None = None) -> ReceivedMessage:
         """Return the next message; with `ack="auto"` what was given before is done now."""
 
     @property
@@ -531,7 +532,7 @@ class Consumer(Started):
         tags: str | None = None,
         keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        timeout: float | timedelta = 3.0,
     ) -> None:
         """Reply to a message that was sent as a request (`Producer.request`)."""
 
@@ -561,7 +562,7 @@ class Consumer(Started):
     def start(self) -> None:
         """Join the group and take a share of the queues; does nothing when started."""
 
-    def stop(self, drain: bool = True, timeout: float = 30.0) -> None:
+    def stop(self, drain: bool = True, timeout: float | timedelta = 30.0) -> None:
         """Leave the group: end the handlers, commit, tell the brokers, close."""
 
     def subscribe(self, topic: str, selector: Selector | None = None) -> None:
@@ -613,7 +614,7 @@ class Producer(Started):
         client: Client | None = None,
         namesrv_addr: str | None = None,
         group: str = "DEFAULT_PRODUCER",
-        send_timeout: float = 3.0,
+        send_timeout: float | timedelta = 3.0,
         retries: int = 2,
         retry_on: Collection[int] = DEFAULT_RETRY_CODES,
         compress_over: int = 4096,
@@ -625,7 +626,7 @@ class Producer(Started):
         strict: bool = False,
         strict_order: bool = False,
         latency_fault: bool = False,
-        try_timeout: float | None = None,
+        try_timeout: float | timedelta | None = None,
         check: Check | None = None,
         trace: bool | str = False,
     ) -> None: ...
@@ -650,15 +651,15 @@ class Producer(Started):
         tags: str | None = None,
         keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        timeout: float | timedelta = 3.0,
     ) -> None:
         """Reply to a message that a consumer received as a request."""
 
-    def request(self, message: Message, timeout: float = 3.0) -> Reply:
+    def request(self, message: Message, timeout: float | timedelta = 3.0) -> Reply:
         """Send a message that asks for a reply, and return what its consumer replied."""
 
     def request_nowait(
-        self, message: Message, timeout: float = 3.0
+        self, message: Message, timeout: float | timedelta = 3.0
     ) -> concurrent.futures.Future[Reply]:
         """Start a request; the future has what `request` would return or raise."""
 
@@ -672,7 +673,7 @@ class Producer(Started):
         queue: MessageQueue | None = None,
         key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> SendResult:
         """Send a message and return where it is; waits first while too much is in flight."""
 
@@ -681,7 +682,7 @@ class Producer(Started):
         messages: Sequence[Message],
         *,
         queue: MessageQueue | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored, or none."""
 
@@ -690,7 +691,7 @@ class Producer(Started):
         messages: Iterable[Message],
         *,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[Outcome]:
         """Send messages in as few requests as possible; return the outcome of each, in order."""
 
@@ -701,7 +702,7 @@ class Producer(Started):
         queue: MessageQueue | None = None,
         key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise."""
 
@@ -722,7 +723,7 @@ class Producer(Started):
     def stats(self) -> SendStats:
         """Counters of this producer."""
 
-    def stop(self, timeout: float = 10.0) -> None:
+    def stop(self, timeout: float | timedelta = 10.0) -> None:
         """Take no more sends, wait for those in flight, `timeout` seconds at most, and close."""
 
     def transaction(self, message: Message, *, check: Check | None = None) -> Transaction:
@@ -737,10 +738,12 @@ class ReceivedMessage(StoredMessage):
     def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`."""
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: float | timedelta) -> None:
         """Let `consume_timeout` end `seconds` from now."""
 
-    def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
+    def nack(
+        self, delay_level: int | None = None, *, delay: float | timedelta | None = None
+    ) -> None:
         """Let the group get it again after a while; beyond `max_reconsume` it is a dead letter."""
 
     @contextmanager
@@ -758,7 +761,7 @@ class SimpleConsumer(Started):
         namesrv_addr: str | None = None,
         selector: Selector | None = None,
         invisible_duration: float | timedelta = 30.0,
-        await_duration: float = 15.0,
+        await_duration: float | timedelta = 15.0,
         orderly: bool = False,
         trace: bool | str = False,
     ) -> None: ...
@@ -782,7 +785,7 @@ class SimpleConsumer(Started):
         max_messages: int = 16,
         *,
         invisible_duration: float | timedelta | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[PoppedMessage]:
         """Return the next messages, of one topic and broker; none when nothing came."""
 

@@ -26,6 +26,7 @@ from skylarkmq.client.producer.producer import Producer as AsyncProducer
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
 from skylarkmq.client.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.send_result import SendResult
+from skylarkmq.client.settings import seconds_or_none
 from skylarkmq.client.sync.outbox import Outbox
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
@@ -113,7 +114,7 @@ class Producer(OnClient):
         queue: MessageQueue | None = None,
         key: str | None = None,
         selector: QueueSelector | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> concurrent.futures.Future[SendResult]:
         """Start sending a message; the future has what `send` would return or raise.
 
@@ -127,7 +128,7 @@ class Producer(OnClient):
         """
         producer: AsyncProducer = self._live()
         if queue is None and key is None and selector is None:
-            sent = self._outbox_of(producer).put(message, timeout)
+            sent = self._outbox_of(producer).put(message, seconds_or_none(timeout))
             if sent is not None:
                 return sent
 
@@ -213,7 +214,7 @@ class Consumer(OnClient):
         except ConsumerClosed:
             raise StopIteration from None
 
-    def getone(self, timeout: float | None = None) -> ReceivedMessage:
+    def getone(self, timeout: float | timedelta | None = None) -> ReceivedMessage:
         """Return the next message; with `ack="auto"` what was given before is done now.
 
         Raises:
@@ -231,7 +232,7 @@ class Consumer(OnClient):
         return self._run(take, lambda it, _: it._take_back(given))
 
     def getmany(
-        self, max_records: int = 500, timeout: float | None = 0.0
+        self, max_records: int = 500, timeout: float | timedelta | None = 0.0
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Return the next messages by queue; with `ack="auto"` what came before is done now.
 
@@ -292,7 +293,7 @@ class SimpleConsumer(OnClient):
         max_messages: int = 16,
         *,
         invisible_duration: float | timedelta | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
     ) -> list[PoppedMessage]:
         """Return the next messages, of one topic and broker; none when nothing came.
 

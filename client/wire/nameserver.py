@@ -17,11 +17,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
+from socket import EAI_AGAIN, gaierror
 from typing import Final, TypeVar
 
 import msgspec
 
 from skylarkmq.client.errors import (
+    AuthError,
     BrokerError,
     ConnectionFailed,
     ProtocolError,
@@ -51,6 +53,7 @@ NO_NAME_SERVER: Final = (
     "It may be a broker: namesrv_addr and NAMESRV_ADDR name name servers, mostly at port 9876"
 )
 REPLY_ENDING: Final = f"_{REPLY_TOPIC_POSTFIX}"
+NONE_ANSWERED: Final = "no name server answered: "
 PATIENCE_S: Final = 0.5
 """How long the connection to one of several may take before the next is asked."""
 
@@ -92,13 +95,34 @@ class NameServers:
         except TlsError:
             raise  # it says which check failed, and what to do
         except RocketMQError as error:
-            raise ConnectionFailed(
-                self.text,
-                f"no name server reached: {error}",
-                hint="Is the name server running there? Set namesrv_addr or NAMESRV_ADDR",
-            ) from error
+            hint = "Is the name server running there? Set namesrv_addr or NAMESRV_ADDR"
+            why = error.text.removeprefix(NONE_ANSWERED)
+            failed = ConnectionFailed("", f"no name server reached: {why}", hint=hint)
+            failed.address = self.text
+            raise failed from error
         assert address is not None  # every connection has one
         return address
+
+    async def has_brokers(self) -> bool:
+        """Return whether a broker is registered with one of them, or none of them tells.
+
+        Raises:
+            AuthError: access control refuses the account.
+            RocketMQError: no answer.
+        """
+
+        async def ask(connection: Connection) -> bool | None:
+            request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await connection.call(request, self._timeout_s)
+            info = _body(ClusterInfo, answer, connection.address)
+            return True if info is not None and info.broker_addr_table else None
+
+        try:
+            return await self._first_good(ask) is not None
+        except AuthError:
+            raise
+        except BrokerError:
+            return True
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return where `topic` lives, None when no name server that answers knows it."""
@@ -188,12 +212,26 @@ class NameServers:
     def _failure(self, errors: list[RocketMQError]) -> RocketMQError:
         if len(errors) == 1 or isinstance(errors[-1], BrokerError | ProtocolError):
             return errors[-1]
-        if all(isinstance(error, TlsError) for error in errors):
+        if not any(map(may_come, errors)):
             return errors[-1]
-        text = f"no name server answered: {'; '.join(map(str, errors))}"
+        text = NONE_ANSWERED + "; ".join(error.text for error in errors)
         if any(isinstance(error, RequestTimeout) for error in errors):
             return RequestTimeout(text)
-        return ConnectionFailed(self.text, text)
+        failed = ConnectionFailed("", text)
+        failed.address = self.text
+        return failed
+
+
+def may_come(error: RocketMQError) -> bool:
+    """Return whether waiting may help after a try to reach a name server.
+
+    It does not help where the host does not exist, or TLS or access control refuses."""
+    cause: BaseException | None = error
+    while isinstance(cause, RocketMQError):
+        if isinstance(cause, TlsError | AuthError):
+            return False
+        cause = cause.__cause__
+    return not isinstance(cause, gaierror) or cause.errno == EAI_AGAIN
 
 
 def application_topics(names: Iterable[str]) -> list[str]:

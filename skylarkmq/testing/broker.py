@@ -204,6 +204,8 @@ class RunningBroker:
     def client(self, account: str | None = None, **settings: Any) -> Client:
         """Return a client of this broker, not started; `settings` are those of `Client`.
 
+        It does not wait for a broker that a test has stopped: `start_timeout` is 0.
+
         Args:
             account: the access key of the account that it signs with, of those that the broker was
                 given; None: it signs nothing, unless `settings` have `credentials`.
@@ -215,6 +217,7 @@ class RunningBroker:
 
         if account is not None:
             settings["credentials"] = self.credentials(account)
+        settings.setdefault("start_timeout", 0)
         return Client(self.namesrv_addr, **settings)
 
     def credentials(self, account: str) -> Credentials:

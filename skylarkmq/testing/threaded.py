@@ -67,6 +67,7 @@ class SyncBroker:
 
         if account is not None:
             settings["credentials"] = self.credentials(account)
+        settings.setdefault("start_timeout", 0)
         return Client(self.namesrv_addr, **settings)
 
     def credentials(self, account: str) -> Credentials:

@@ -9,6 +9,7 @@ import inspect
 import re
 import typing
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 from skylarkmq import client
 from skylarkmq.client import admin, sync
+from skylarkmq.client.config import ProducerConfig
+from skylarkmq.client.consumer.config import ConsumerConfig
 
 PUBLIC = {
     "Admin": "access_files access_rules allow_writes broker_config broker_progress"
@@ -159,8 +162,59 @@ def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> 
         (lambda: client.Consumer("t"), "Consumer: missing a required argument: 'group'"),
         (lambda: client.Producer("a:1"), "Producer: too many positional arguments"),
         (lambda: sync.Producer(retrys=3), "Producer has no setting 'retrys'; retries?"),
+        (lambda: client.SimpleConsumer("t", gruop="g"), "SimpleConsumer has no setting 'gruop'"),
+        (lambda: client.PeekReader("t", selctor=1), "PeekReader has no setting 'selctor'; selec"),
+        (lambda: client.Admin(timeuot=1), "Admin has no setting 'timeuot'; timeout?"),
+        (lambda: sync.Admin(timeuot=1), "Admin has no setting 'timeuot'; timeout?"),
+        (
+            lambda: client.Producer(send_timeout="3"),
+            "Producer: send_timeout is seconds or a timedelta, not '3'",
+        ),
+        (lambda: client.Producer(retries=True), "Producer: retries is a whole number, not True"),
+        (lambda: client.Producer(retry_on=14), "Producer: retry_on is a list, not 14"),
+        (lambda: client.Producer(group=None), "Producer: group is text, not None"),
+        (lambda: client.Client(["a:1"]), "Client: namesrv_addr is text or None, not ['a:1']"),
+        (lambda: client.Client("a:1", credentials=("a", "b")), "credentials is Credentials(acc"),
+        (
+            lambda: client.Consumer("t", group="g", orderly="no"),
+            "Consumer: orderly is True or False, not 'no'",
+        ),
+        (
+            lambda: client.Consumer("t", group="g", retry_delays=5),
+            "Consumer: retry_delays is a list, not 5",
+        ),
+        (
+            lambda: sync.Consumer("t", group="g", commit_interval="1"),
+            "Consumer: commit_interval is seconds or a timedelta, not '1'",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_right_one(make: Any, text: str) -> None:
-    with pytest.raises(TypeError, match=text.replace("?", r"\?")):
+    pattern = re.escape(text.removesuffix("$")) + ("$" if text.endswith("$") else "")
+    with pytest.raises(TypeError, match=pattern):
         make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda it: client.Client("a:1", request_timeout=it),
+        lambda it: client.Producer(send_timeout=it),
+        lambda it: client.Consumer("t", group="g", commit_interval=it),
+        lambda it: client.Admin(timeout=it),
+        lambda it: client.SimpleConsumer("t", group="g", await_duration=it),
+    ],
+)
+def test_a_duration_is_seconds_or_a_timedelta_and_never_nan(make: Any) -> None:
+    make(2)
+    make(timedelta(seconds=2))
+    with pytest.raises(ValueError, match="is a number, not NaN"):
+        make(float("nan"))
+
+
+def test_durations_are_kept_in_seconds() -> None:
+    config = ProducerConfig(send_timeout=timedelta(milliseconds=1500), try_timeout=1)
+    assert (config.send_timeout_s, config.try_timeout_s) == (1.5, 1)
+    assert (
+        ConsumerConfig("t", group="g", commit_interval=timedelta(hours=1)).commit_interval == 3600
+    )
