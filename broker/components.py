@@ -183,7 +183,7 @@ class BrokerParts:
         self.metadata = MetadataLog(self.store, clock, tables)
         self.tls_gates: dict[str, TlsGate] = {}  # of the listeners, by their names
         self.grpc: GrpcEndpoint | None = None  # for clients of RocketMQ 5
-        self.as_told: Callable[[TopicConfig], TopicConfig] = lambda topic: topic  # to clients
+        self.as_registered: Callable[[TopicConfig], TopicConfig] = lambda topic: topic  # to clients
         self.leads = False  # what stores messages of its own runs
         self.replica: Replicated | None = None  # among those that elect their master
 
@@ -447,7 +447,7 @@ def _processors(
             ConsumerManageProcessor(context),
             LockProcessor(context, parts.locks),
             AssignmentProcessor(
-                context, lambda: parts.find_routes, lambda topic: parts.as_told(topic)
+                context, lambda: parts.find_routes, lambda topic: parts.as_registered(topic)
             ),
             PopMessageProcessor(context, parts.pop, parts.peer_clock),
             QueryProcessor(context),

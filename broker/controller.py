@@ -276,7 +276,7 @@ class BrokerController:
             parts.master,
         )
         parts.find_routes = self.registration.routes
-        parts.as_told = said.as_told
+        parts.as_registered = said.as_registered
         parts.find_grpc = self.registration.grpc_places
         await self.registration.start()
         if config.store.is_slave:

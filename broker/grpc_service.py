@@ -69,7 +69,7 @@ def own_handlers(
     """
     clock, body_max = parts.context.clock, parts.config.store.max_message_size
     return [
-        RouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), other_brokers.of),
+        RouteRpcs(parts.context, own, lambda topic: parts.as_registered(topic), other_brokers.of),
         SessionRpcs(sessions, parts.groups, clock, parts.peer_clock, body_max),
         *message_handlers(parts, sessions),
     ]
@@ -94,7 +94,7 @@ def cluster_handlers(
         name, parts.topics, lambda: parts.leads, other_brokers, forwarder, parts.peer_clock
     )
     return [
-        ClusterRouteRpcs(parts.context, own, lambda topic: parts.as_told(topic), cluster),
+        ClusterRouteRpcs(parts.context, own, lambda topic: parts.as_registered(topic), cluster),
         ClusterSessionRpcs(sessions, parts.groups, parts.context.clock, cluster, body_max),
         ClusterRpcs(
             message_handlers(parts, sessions),
@@ -111,7 +111,7 @@ def cluster_handlers(
 def _told(parts: BrokerParts, name: str) -> TopicConfig | None:
     """Return a topic as clients are told of it: its permission may be withheld."""
     topic = parts.topics.get(name)
-    return None if topic is None else parts.as_told(topic)
+    return None if topic is None else parts.as_registered(topic)
 
 
 def _access(parts: BrokerParts) -> RpcAccess | None:

@@ -42,7 +42,7 @@ class SubscriptionWatch:
         self._bucket = TokenBucket(clock, WARNINGS_BURST, WARNINGS_PER_S)
         self._members: dict[str, dict[Hashable, tuple[str, Wish]]] = {}  # group -> member -> wish
         self._wishes: dict[str, Counter[Wish]] = {}
-        self._told: set[str] = set()  # groups that were said to differ, and still do
+        self._logged: set[str] = set()  # groups that were said to differ, and still do
 
     @property
     def differing(self) -> dict[str, int]:
@@ -96,21 +96,21 @@ class SubscriptionWatch:
         if not members:
             del self._members[group]
             del self._wishes[group]
-            self._told.discard(group)
+            self._logged.discard(group)
 
     def _forget(self, group: str, wish: Wish) -> None:
         wishes = self._wishes[group]
         wishes[wish] -= 1
         if not wishes[wish]:
             del wishes[wish]
-            if len(wishes) == 1 and group in self._told:
-                self._told.discard(group)
+            if len(wishes) == 1 and group in self._logged:
+                self._logged.discard(group)
                 log.info("group %s: all members subscribe to the same again", group)
 
     def _tell(self, group: str, client_id: str, wish: Wish) -> None:
         if len(self._wishes[group]) < 2 or not self._bucket.take():
             return
-        self._told.add(group)
+        self._logged.add(group)
         if left_out := self._bucket.left_out():
             log.warning("%d such changes of groups were left out of this log", left_out)
         other, theirs = next(known for known in self._members[group].values() if known[1] != wish)

@@ -62,7 +62,7 @@ _TIMED: Final = frozenset(
     {names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC}
 )
 
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def fill_message(
@@ -196,8 +196,8 @@ def _opened(body: bytes, sys_flag: int, body_max: int) -> tuple[bytes, Encoding]
         return decompress(body, sys_flag, body_max), IDENTITY
     except CompressionUnavailableError as error:
         why = str(error)
-        if why not in _told:  # one of each format
-            _told.add(why)
+        if why not in _logged:  # one of each format
+            _logged.add(why)
             log.warning("clients of gRPC get compressed messages as they are stored: %s", why)
     except RemoteProtocolError:
         pass

@@ -65,7 +65,7 @@ POLLS = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
 WAITING_MAX = 20_000
 STOP_LIMIT_S = 2.0
 REMARK_MAX = 1024
-TOLD_MAX = 1024
+LOGGED_MAX = 1024
 
 Take = Callable[[Connection, list[RawFrame], int], int]
 """Handles plain requests of one kind from a place on; returns how many, 0 for something else."""
@@ -118,7 +118,7 @@ class Router:
         self.refuse({})
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
-        self._told: set[tuple[int | str, str]] = set()  # (code or account, address)
+        self._logged: set[tuple[int | str, str]] = set()  # (code or account, address)
         self.ignores_signatures = False  # requests of accounts are answered whoever signed them
         if send is not None:
             send.give_back = self._handle_alone
@@ -325,9 +325,9 @@ class Router:
     def _is_new(self, what: int | str, connection: Connection) -> bool:
         """Return whether an address is told for the first time to do something, and note it."""
         told = what, connection.remote_address.rpartition(":")[0]
-        if told in self._told or len(self._told) >= TOLD_MAX:
+        if told in self._logged or len(self._logged) >= LOGGED_MAX:
             return False
-        self._told.add(told)
+        self._logged.add(told)
         return True
 
     def _run(self, handler: Handler, connection: Connection, request: RemotingCommand) -> None:

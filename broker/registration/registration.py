@@ -85,7 +85,7 @@ class Registration:
             dict(table) if names is None else {name: table[name] for name in names & table.keys()}
         )
         if self._is_restricted:
-            table = {name: self.as_told(topic) for name, topic in table.items()}
+            table = {name: self.as_registered(topic) for name, topic in table.items()}
         wrapper = TopicConfigSerializeWrapper(
             data_version=self._topics.data_version, topic_config_table=table
         )
@@ -155,7 +155,7 @@ class Registration:
     def _is_restricted(self) -> bool:
         return self.config.broker_permission != READ_WRITE or bool(self.withheld)
 
-    def as_told(self, topic: TopicConfig) -> TopicConfig:
+    def as_registered(self, topic: TopicConfig) -> TopicConfig:
         """Return a topic with the permission that clients are told."""
         allowed = self.config.broker_permission
         perm = topic.perm if allowed == READ_WRITE else allowed

@@ -211,7 +211,7 @@ def test_a_missing_library_is_told_once(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lz4.frame", None)
     told: set[str] = set()
-    monkeypatch.setattr(messages, "_told", told)
+    monkeypatch.setattr(messages, "_logged", told)
     body = b"\x04\x22\x4d\x18 whatever"
     for _ in range(3):
         message = message_of(body, sys_flag=compression_flags(CompressionKind.LZ4))
