@@ -30,12 +30,14 @@ Source: apache/rocketmq@rocketmq-all-4.9.8 client/.../impl/consumer/ProcessQueue
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from math import inf
-from typing import Final, Literal
+from threading import get_ident
+from typing import Any, Final, Literal
 
+from skylarkmq.client.awaited import DONE, must_await
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.retry_delay import RetryDelay, retry_delay
@@ -71,6 +73,8 @@ class Redelivery:
     def __init__(self, clock: Clock, namespace: Namespace) -> None:
         self.clock = clock
         self.namespace = namespace
+        self.thread_id = get_ident()
+        """Of the loop."""
 
     async def give_back(
         self, message: ReceivedMessage, delay: RetryDelay, reason: str | None = None
@@ -363,14 +367,21 @@ class ReceivedMessage(StoredMessage):
 
     # What becomes of it
 
-    async def ack(self) -> None:
+    def ack(self) -> Coroutine[Any, Any, None]:
         """Say that it is done. The group's offset moves on when all before it are done too.
 
         This changes nothing when it was done or handed back before, or when its queue has gone to
         another consumer. The next `commit_interval`, or `commit()`, commits it.
         """
+        if get_ident() != self._redelivery.thread_id:  # it hands the call to the loop
+            return self._ack()
+        self._finish()  # here, so that a forgotten `await` loses nothing
+        return DONE
+
+    async def _ack(self) -> None:
         self._finish()
 
+    @must_await("message")
     async def nack(
         self, delay_level: int | None = None, *, delay: float | timedelta | None = None
     ) -> None:
@@ -393,6 +404,7 @@ class ReceivedMessage(StoredMessage):
         if self._is_mine:
             await self._redelivery.give_back(self, wish)
 
+    @must_await("message")
     async def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: it goes to the group's dead letter topic, `%DLQ%<group>`.
 
@@ -408,6 +420,7 @@ class ReceivedMessage(StoredMessage):
         if self._is_mine:
             await self._redelivery.give_up(self, reason)
 
+    @must_await("message")
     async def extend(self, seconds: float | timedelta) -> None:
         """Let `consume_timeout` end `seconds` from now.
 

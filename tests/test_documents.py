@@ -101,11 +101,15 @@ async def output_of(program: str, folder: Path, promised: list[str]) -> str:
     finally:
         if child.returncode is None:
             child.send_signal(signal.SIGINT)
+            if "stop_on=" in program:  # it ends well, and says no more
+                lines += (await child.stdout.read()).decode().splitlines()
             try:
                 await asyncio.wait_for(child.wait(), LIMIT_S)
             except TimeoutError:
                 child.kill()
                 await child.wait()
+    if "stop_on=" in program and child.returncode:
+        lines.append(f"Traceback or not, it ended with {child.returncode}")
     return "\n".join(lines)
 
 

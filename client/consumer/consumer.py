@@ -27,6 +27,7 @@ from skylarkmq.client.consumer.config import ConsumerConfig
 from skylarkmq.client.consumer.handlers import BatchHandler, Handler, Workers, acting_task
 from skylarkmq.client.consumer.membership import Membership
 from skylarkmq.client.consumer.rebalance import Callbacks
+from skylarkmq.client.consumer.signals import stopped_on
 from skylarkmq.client.consumer.subscription import (
     Selector,
     StartFrom,
@@ -128,6 +129,7 @@ class Consumer(OnClient):
         self._given: list[ReceivedMessage] = []
         self._starting = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None  # by a signal
         self._started = False
         self._stopped = False
         self._closed = False
@@ -228,16 +230,34 @@ class Consumer(OnClient):
 
     @overload
     async def run(
-        self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 20,
+        max_batch: Literal[1] = 1,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
     ) -> None: ...
 
     @overload
     async def run(
-        self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int
+        self,
+        handler: BatchHandler,
+        *,
+        concurrency: int = 20,
+        max_batch: int,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
     ) -> None: ...
 
     async def run(
-        self, handler: Handler | BatchHandler, *, concurrency: int = 20, max_batch: int = 1
+        self,
+        handler: Handler | BatchHandler,
+        *,
+        concurrency: int = 20,
+        max_batch: int = 1,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
     ) -> None:
         """Give every message to `handler` until the consumer stops.
 
@@ -251,6 +271,10 @@ class Consumer(OnClient):
                 together, except those that the handler acknowledged or handed back itself. An
                 ordered consumer hands those behind one that was handed back out after it.
             concurrency: how many handlers run at the same time.
+            stop_on: signals, as `(SIGTERM, SIGINT)`, at the first of which the consumer stops as by
+                `stop`: no new messages, handlers at work end, offsets are committed, and `run`
+                returns. A second signal acts as without `stop_on`. Needs the main thread.
+            stop_timeout: seconds for that; handlers that take longer are cancelled.
 
         Raises:
             BrokerError: all brokers refuse this consumer's heartbeats or subscription for good, so
@@ -258,11 +282,23 @@ class Consumer(OnClient):
                 that refuses it goes on with the others, and the log names that one.
             IllegalState: not started, or `run` is under way already.
         """
-        running = self._running
+        _ = self._running
         if self._workers is not None:
             raise IllegalState("run is under way already")
         if concurrency < 1 or max_batch < 1:
             raise ValueError("concurrency and max_batch are 1 or more")
+        loop, timeout_s = asyncio.get_running_loop(), seconds_of(stop_timeout)
+
+        def stop() -> None:
+            self._stopping = asyncio.create_task(self.stop(timeout=timeout_s))
+
+        with stopped_on(stop_on, lambda: loop.call_soon_threadsafe(stop)):
+            await self._run(handler, concurrency, max_batch)
+            if self._stopping is not None:
+                await self._stopping
+
+    async def _run(self, handler: Handler | BatchHandler, concurrency: int, max_batch: int) -> None:
+        running = self._running
         self._workers = running.requests.workers = Workers(
             handler,
             running.buffer,

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[ReceivedMessage], Awaitable[object] | object]
 """Gets one message; an async function, or a quick plain one."""
-BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[object] | object]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[object] | object]
 """Gets messages of one queue: the handler of a `run` with `max_batch` above 1."""
 
 SLOW_CHECKS: Final = 10

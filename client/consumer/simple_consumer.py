@@ -19,6 +19,7 @@ import asyncio
 from datetime import timedelta
 from typing import Final
 
+from skylarkmq.client.awaited import must_await
 from skylarkmq.client.consumer.pop_receiver import PopReceiver
 from skylarkmq.client.consumer.subscription import WHERE_NAMES, Selector, require_selector
 from skylarkmq.client.errors import NOT_STARTED, ConsumerClosed, IllegalState, RocketMQError
@@ -247,6 +248,7 @@ class SimpleConsumer(OnClient):
             each(hooks[::-1], lambda hook: hook.after_receive(context, found, failure))
         return found
 
+    @must_await("consumer")
     async def ack(self, message: PoppedMessage) -> None:
         """Say that a message is done: nobody gets it again.
 
@@ -256,6 +258,7 @@ class SimpleConsumer(OnClient):
         """
         await self._running().receipts.ack(message)
 
+    @must_await("consumer")
     async def change_invisible_duration(
         self, message: PoppedMessage, duration: float | timedelta
     ) -> None:

@@ -65,7 +65,7 @@ from skylarkmq.remoting.connection import Codec
 from skylarkmq.remoting.stream import Network
 from skylarkmq.remoting.tls import ServerHostname, SslSetting
 
-BatchHandler = Callable[[Sequence["ReceivedMessage"]], object]
+BatchHandler = Callable[[list["ReceivedMessage"]], object]
 Check = Callable[[HalfMessage], TransactionState]
 Handler = Callable[["ReceivedMessage"], object]
 QueuesCallback = Callable[[list[MessageQueue]], None]
@@ -540,11 +540,27 @@ class Consumer(Started):
         """Undo `pause`."""
 
     @overload
-    def run(self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1) -> None:
+    def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 20,
+        max_batch: Literal[1] = 1,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
+    ) -> None:
         """Give every message to `handler` until the consumer has stopped."""
 
     @overload
-    def run(self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int) -> None:
+    def run(
+        self,
+        handler: BatchHandler,
+        *,
+        concurrency: int = 20,
+        max_batch: int,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
+    ) -> None:
         """Give every message to `handler` until the consumer has stopped."""
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

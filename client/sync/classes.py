@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +15,7 @@ from skylarkmq.client.admin import Admin as AsyncAdmin
 from skylarkmq.client.admin.reading import MessageScan as AsyncScan
 from skylarkmq.client.consumer.consumer import Consumer as AsyncConsumer
 from skylarkmq.client.consumer.peek_reader import PeekReader as AsyncPeekReader
+from skylarkmq.client.consumer.signals import stopped_on
 from skylarkmq.client.consumer.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
 from skylarkmq.client.errors import ConsumerClosed, IllegalState
 from skylarkmq.client.instance import Client as AsyncClient
@@ -26,7 +27,7 @@ from skylarkmq.client.producer.producer import Producer as AsyncProducer
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
 from skylarkmq.client.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.send_result import SendResult
-from skylarkmq.client.settings import seconds_or_none
+from skylarkmq.client.settings import seconds_of, seconds_or_none
 from skylarkmq.client.sync.outbox import Outbox
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
@@ -36,7 +37,7 @@ Check = Callable[[HalfMessage], TransactionState]
 """Looks up how the transaction of a message ended; called in a thread of its own."""
 Handler = Callable[["ReceivedMessage"], object]
 """Gets one message; called in a thread."""
-BatchHandler = Callable[[Sequence["ReceivedMessage"]], object]
+BatchHandler = Callable[[list["ReceivedMessage"]], object]
 """Gets messages of one queue: the handler of a `run` with `max_batch` above 1."""
 QueuesCallback = Callable[[list[MessageQueue]], None]
 """Is told the queues that come or go; called in a thread, and waited for."""
@@ -167,20 +168,42 @@ class Consumer(OnClient):
 
     @overload
     def run(
-        self, handler: Handler, *, concurrency: int = 20, max_batch: Literal[1] = 1
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 20,
+        max_batch: Literal[1] = 1,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
     ) -> None: ...
 
     @overload
-    def run(self, handler: BatchHandler, *, concurrency: int = 20, max_batch: int) -> None: ...
+    def run(
+        self,
+        handler: BatchHandler,
+        *,
+        concurrency: int = 20,
+        max_batch: int,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
+    ) -> None: ...
 
     def run(
-        self, handler: Handler | BatchHandler, *, concurrency: int = 20, max_batch: int = 1
+        self,
+        handler: Handler | BatchHandler,
+        *,
+        concurrency: int = 20,
+        max_batch: int = 1,
+        stop_on: Iterable[int] = (),
+        stop_timeout: float | timedelta = 30.0,
     ) -> None:
         """Give every message to `handler` until the consumer has stopped.
 
         Args:
             handler: a plain function of one message, or with `max_batch` above 1 of a list of
                 messages of one queue; called in one of `concurrency` threads.
+            stop_on: signals, as `(SIGTERM, SIGINT)`, at the first of which the consumer stops as by
+                `stop`, within `stop_timeout` seconds, and `run` returns. Needs the main thread.
         """
         portal = self._portal
         called: Callable[[Any], object] = handler  # of the kind that max_batch says
@@ -197,8 +220,14 @@ class Consumer(OnClient):
 
         threads = Threads(max(1, concurrency), thread_name_prefix="skylarkmq-handler")
         work = in_thread(handle, threads)
+        timeout_s, stopping = seconds_of(stop_timeout), set[asyncio.Task[None]]()
+
+        def stop() -> None:
+            stopping.add(asyncio.create_task(self._current().stop(timeout=timeout_s)))
+
         try:
-            self._run(run_and_stop)
+            with stopped_on(stop_on, lambda: portal.post(stop)):
+                self._run(run_and_stop)
         except IllegalState:
             if not (self._stopped and portal.closed):
                 raise  # else a handler has stopped it, and its client ended under this call
@@ -332,6 +361,10 @@ class ReceivedMessage(StoredMessage, Bound):
         Bound.__init__(self, portal, twin)
 
     __repr__ = StoredMessage.__repr__
+
+    def ack(self) -> None:
+        """Say that it is done. The group's offset moves on when all before it are done too."""
+        self._run(lambda it: it.ack())
 
     @property
     def reconsume_times(self) -> int:

@@ -337,7 +337,7 @@ def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
         bound = _bound_classes.get(found.__class__)
         return found if bound is None else bound(self._portal, found)
 
-    waits = inspect.iscoroutinefunction(member)
+    waits = inspect.iscoroutinefunction(inspect.unwrap(member))
     if name in ("start", "stop"):
         return start if name == "start" else stop
     answer = str(inspect.signature(member).return_annotation)

@@ -37,7 +37,13 @@ INSIDE = {
     "Services.send_heartbeats",
 }  # fmt: skip
 """Rows of calls that are not public."""
-ASYNC_RESULTS = ("AbstractAsyncContextManager", "asyncio.Future", "Transaction", "AsyncIterator")
+ASYNC_RESULTS = (
+    "AbstractAsyncContextManager",
+    "asyncio.Future",
+    "Coroutine",
+    "Transaction",
+    "AsyncIterator",
+)
 
 
 def is_public_async(owner: type, name: str) -> bool:
@@ -45,7 +51,7 @@ def is_public_async(owner: type, name: str) -> bool:
     value = inspect.getattr_static(owner, name)
     if not inspect.isfunction(value):
         return False
-    if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
+    if inspect.iscoroutinefunction(inspect.unwrap(value)) or inspect.isasyncgenfunction(value):
         return not name.startswith("_") or name in ("__aenter__", "__aexit__", "__anext__")
     returns = str(value.__annotations__.get("return", ""))
     return not name.startswith("_") and returns.startswith(ASYNC_RESULTS)

@@ -33,6 +33,7 @@ BLOCKING = {
     "asyncio.Future[Reply]": "concurrent.futures.Future[Reply]",
     "asyncio.Future[SendResult]": "concurrent.futures.Future[SendResult]",
     "AbstractAsyncContextManager[ReceivedMessage]": "Generator[ReceivedMessage]",
+    "Coroutine[Any, Any, None]": "None",
 }
 
 
