@@ -74,8 +74,6 @@ class AsyncioNetwork:
             return await self._open(address, host, port, receiver)
         except ConnectionRefusedError as error:  # the loop's text names a system call
             raise ConnectionRefusedError("connection refused") from error
-        except socket.gaierror as error:
-            raise socket.gaierror(error.errno, f"{error.strerror}: {host}") from error
         except ValueError as error:  # the resolver or TLS takes no such name
             why = f"{host[:64]!a} is no host name: {error}"
             raise socket.gaierror(socket.EAI_NONAME, why) from error

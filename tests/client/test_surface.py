@@ -57,8 +57,9 @@ PUBLIC = {
 }
 LIBRARIES = {
     "AbstractAsyncContextManager", "Any", "Awaitable", "Callable", "Collection",
-    "CollectorRegistry", "Coroutine", "Iterable", "Iterator", "Literal", "Mapping", "Path", "Random",
-    "Self", "Sequence", "TracebackType", "TracerProvider", "asyncio", "datetime", "timedelta",
+    "CollectorRegistry", "Coroutine", "Iterable", "Iterator", "Literal", "Mapping", "Path",
+    "Random", "Self", "Sequence", "TracebackType", "TracerProvider", "asyncio", "datetime",
+    "timedelta",
 }  # fmt: skip
 MADE_BY_USERS = {
     "AdminBase", "Client", "Consumer", "OnClient", "PeekReader", "Producer", "SimpleConsumer",
