@@ -47,6 +47,7 @@ from skylarkmq.client.wire.api_pull import (
     PullTemplate,
     pulled_in,
 )
+from skylarkmq.client.wire.nameserver import NONE_ANSWERED, may_come
 from skylarkmq.client.wire.route import TopicRoute
 from skylarkmq.protocol.bodies.group import CheckClientRequestBody, SubscriptionData
 from skylarkmq.protocol.codes import ResponseCode
@@ -75,6 +76,8 @@ FILTER_CLIENT_ID: Final = "spark-skylarkmq"
 """A reader is no member of its group; the name shows only in refusals."""
 DEFAULT_QUEUE_COUNT: Final = 4
 PAGE_MESSAGES: Final = 32
+LOOK_S: Final = 0.5
+"""How often a start that waits looks again."""
 PAGE_BYTES: Final = 256 * 1024
 
 ROUTE_MAX_AGE_S: Final = 30.0
@@ -170,6 +173,30 @@ class BlockingClient:
         self._made: OwnLoop | None = None
         self._used_s = 0.0
         self._unasked_until_s = 0.0
+
+    def await_start(self) -> None:
+        """Wait for a name server and for a first broker, `start_timeout_s` at most.
+
+        Where they have not come by then, the first question tells why.
+
+        Raises:
+            RocketMQError: what waiting does not mend: see `may_come`.
+        """
+        timeout_s, is_told = self.settings.start_timeout_s, False
+        end_s = self.clock.monotonic() + timeout_s
+        while self.clock.monotonic() < end_s:
+            try:
+                if self._opened.run(self._opened.source.has_brokers()):
+                    return
+            except RocketMQError as error:
+                if not may_come(error):
+                    raise self._unanswered(error) from error
+            if not is_told:
+                log.warning(
+                    "waiting for %s, up to %.3g s (startTimeoutMs)", self.settings.text, timeout_s
+                )
+                is_told = True
+            self.clock.sleep(LOOK_S)
 
     # Routes
 
@@ -586,10 +613,12 @@ class BlockingClient:
                 return error
             text = f"{error.broker_addr} is no name server: {error.remark}"
             return NotFound(text, hint=NO_NAME_SERVER_HINT)
-        text = f"no name server answered: {error}"
+        text = NONE_ANSWERED + error.text.removeprefix(NONE_ANSWERED)
         if isinstance(error, RequestTimeout):
             return RequestTimeout(text, hint=UNREACHED_HINT)
-        return ConnectionFailed(self.settings.text, text, hint=UNREACHED_HINT)
+        failed = ConnectionFailed("", text, hint=UNREACHED_HINT)
+        failed.address = self.settings.text
+        return failed
 
     def _fetch(self, topic: str) -> TopicRoute | None:
         routes = self._opened.routes

@@ -59,6 +59,11 @@ class ConnectionSettings:
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     namespace: str = string("namespace", "", "the prefix of a tenant's topics and groups")
+    start_timeout_s: float = seconds(
+        "startTimeoutMs",
+        30_000,
+        "how long a query's start waits for a cluster that is not there yet",
+    )
     request_timeout_s: float = seconds("pullTimeoutMs", 3000, "one request and its answer", low=1)
     retries: int = number(
         "fetchOffset.numRetries", 3, "further tries of a request that may be repeated", high=1000

@@ -139,6 +139,7 @@ class BatchReader(DataSourceReader):
         """Return one partition for each range of messages. Asks name servers and brokers."""
         client = BlockingClient(self._options.connection)
         try:
+            client.await_start()
             ranges = BatchPlanner(client, self._options).plan()
             return _tasks(ranges, self._options)
         finally:
@@ -216,6 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._made is None:
             options = self._options
             client = BlockingClient(options.connection)
+            client.await_start()
             write_back = None
             if options.commit_offsets:
                 write_back = OffsetWriteBack(options.connection, options.reading.group)

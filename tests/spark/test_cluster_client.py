@@ -22,7 +22,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.sync import Producer
 from skylarkmq.client.wire.api_pull import PullStatus
-from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
@@ -31,6 +31,7 @@ from skylarkmq.remoting.stream import AsyncioNetwork, Stream
 from skylarkmq.spark.cluster import BlockingClient, client_for, close_all
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
 from tests.support.patience import LIMIT_S
 
@@ -342,3 +343,47 @@ def test_a_refusal_names_who_refused_and_why() -> None:
         with pytest.raises(BrokerError, match=f"{peer.address}.*NO_PERMISSION.*forbidden"):
             client.pull(QUEUE, 0, 1, 1)
         client.close()
+
+
+def test_a_start_waits_for_a_broker_to_register(caplog: pytest.LogCaptureFixture) -> None:
+    brokers: dict[str, BrokerData] = {}
+
+    def script(request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            info = ClusterInfo(broker_addr_table=dict(brokers))
+            brokers["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs={0: "127.0.0.1:1"})
+            return request.reply(0, body=encode_body(info))
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, "none")
+
+    clock = TestClock()
+    with ScriptedPeer(script) as names:
+        client = BlockingClient(ConnectionSettings((names.address,)), clock)
+        client.await_start()
+        assert clock.slept == [0.5]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"waiting for name server {names.address}, up to 30 s (startTimeoutMs)"
+        ]
+        client.close()
+
+
+def test_a_start_that_waited_in_vain_leaves_the_error_to_the_first_question() -> None:
+    with ScriptedPeer(lambda request: None) as peer:
+        gone = peer.address
+    for start_timeout_s, waited_s in ((2.0, 2.0), (0.0, 0.0)):
+        clock = TestClock()
+        settings = ConnectionSettings((gone,), retries=0, start_timeout_s=start_timeout_s)
+        client = BlockingClient(settings, clock)
+        client.await_start()
+        assert sum(clock.slept) == waited_s
+        with pytest.raises(ConnectionFailed, match=f"^no name server answered: {gone}: connection"):
+            client.topics()
+        client.close()
+
+
+def test_a_start_does_not_wait_for_a_host_that_does_not_exist() -> None:
+    clock = TestClock()
+    client = BlockingClient(ConnectionSettings(("no such host:1",)), clock)
+    with pytest.raises(ConnectionFailed, match="no such host"):
+        client.await_start()
+    assert clock.slept == []
+    client.close()
