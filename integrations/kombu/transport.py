@@ -336,7 +336,10 @@ class Transport(virtual.Transport):
         """Return the settings of the SDK's client."""
         info, options = self.client, self.client.transport_options
         host = f"{info.hostname or '127.0.0.1'}:{info.port or PORT}"
-        settings: dict[str, Any] = {"namesrv_addr": options.get("namesrv_addr", host)}
+        settings: dict[str, Any] = {
+            "namesrv_addr": options.get("namesrv_addr", host),
+            "start_timeout": info.connect_timeout or 0,  # then Kombu's own tries and URLs follow
+        }
         if info.virtual_host not in (None, "", "/"):
             settings["namespace"] = info.virtual_host.strip("/")
         if info.userid:

@@ -31,6 +31,8 @@ from tests.support.patience import LIMIT_S, until_sync
 
 pytestmark = [pytest.mark.timing]
 
+AT_ONCE: Any = {"client": {"start_timeout": 0}}
+
 
 @pytest.fixture
 def connection(skylarkmq_broker_sync: SyncBroker) -> Iterator[kombu.Connection]:
@@ -84,7 +86,7 @@ def test_a_connection_closes_and_opens_again(connection: kombu.Connection) -> No
 
 
 def test_a_cluster_that_is_away_is_a_connection_error() -> None:
-    with kombu.Connection("skylarkmq://127.0.0.1:1", connect_timeout=1) as connection:
+    with kombu.Connection("skylarkmq://127.0.0.1:1", transport_options=AT_ONCE) as connection:
         with pytest.raises(connection.connection_errors):
             connection.connect()
         assert not hub._hubs
@@ -92,9 +94,18 @@ def test_a_cluster_that_is_away_is_a_connection_error() -> None:
 
 def test_the_next_cluster_takes_over(skylarkmq_broker_sync: SyncBroker) -> None:
     urls = f"skylarkmq://127.0.0.1:1;skylarkmq://{skylarkmq_broker_sync.namesrv_addr}"
-    with kombu.Connection(urls) as connection:
+    with kombu.Connection(urls, transport_options=AT_ONCE) as connection:
         connection.ensure_connection(max_retries=3, interval_start=0)
         assert connection.connected
+
+
+@pytest.mark.parametrize(("said", "start_timeout"), [({"connect_timeout": 4}, 4), (AT_ONCE, 0)])
+def test_a_start_waits_for_as_long_as_kombu_says(
+    said: dict[str, Any], start_timeout: float
+) -> None:
+    options = {"transport_options": said} if said is AT_ONCE else said
+    with kombu.Connection("skylarkmq://127.0.0.1:1", **options) as connection:
+        assert connection.transport._settings()["start_timeout"] == start_timeout
 
 
 def test_another_secret_is_another_connection(skylarkmq_broker_sync: SyncBroker) -> None:
