@@ -52,6 +52,7 @@ NOT_RUN: Final = {
     "skylarkmq serve --brokers 2": "tests/broker/fleet and tests/tools/console/test_cli.py run it",
     "skylarkmq broker --brokers N": "shows that the option exists; N stands for a number",
     "skylarkmq cluster failover ": "needs replicas; tests/tools/admin/test_who_leads.py runs it",
+    "skylarkmq group reset ": "needs a group; tests/test_command_line_page.py runs it",
     "kubectl ": "needs Kubernetes",
     "registration with name server ": "is a line of the log",
     "skylarkmq mqadmin updateTopic -c": "names a command of RocketMQ's, without the topic",
