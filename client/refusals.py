@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 REFUSED_S: Final = 10.0
 """How long a broker may refuse heartbeats, as while it starts or reads its access control again."""
 REFUSALS_MIN: Final = 3
+TOLD_MAX: Final = 100
+"""Refusals with different words that are remembered."""
 LATER_CODES: Final[frozenset[int]] = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -43,6 +45,7 @@ class Refusals:
         self._members = members
         # By address, since the last heartbeat that was taken: how many, and the time of the first.
         self._refusals: dict[str, tuple[int, float]] = {}
+        self._told: set[str] = set()  # remarks, since a heartbeat was taken after a refusal
 
     def keep(self, addresses: Iterable[str]) -> None:
         """Forget all brokers but these."""
@@ -52,14 +55,19 @@ class Refusals:
     def taken(self, address: str) -> None:
         """Note that a broker has taken a heartbeat."""
         if self._refusals.pop(address, None) is not None:
+            self._told.clear()
             for member in list(self._members.values()):
                 if address in self._addresses_of(member):
                     member.refused(None)
 
-    def note(self, address: str, error: BrokerError) -> None:
-        """Note a refusal; those of the broker's state alone do not count."""
+    def note(self, address: str, error: BrokerError) -> bool:
+        """Note a refusal; those of the broker's state alone do not count.
+
+        Returns:
+            Whether it is worth a warning: no broker has refused with the same words before.
+        """
         if error.code in LATER_CODES:
-            return
+            return True
         now_s = self._monotonic()
         count, since_s = self._refusals.get(address, (0, now_s))
         self._refusals[address] = count + 1, since_s
@@ -67,6 +75,12 @@ class Refusals:
             addresses = self._addresses_of(member)
             if address in addresses and all(map(self._refuses, addresses)):
                 member.refused(error)
+        if error.remark in self._told:
+            return False
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add(error.remark)
+        return True
 
     def _refuses(self, address: str) -> bool:
         """Return whether the broker has refused heartbeats for so long that it will go on so."""

@@ -386,9 +386,10 @@ class Services:
                 # Half open: no answer at all came back. A new connection finds out.
                 connection.give_up("no answer to a heartbeat")
         except RocketMQError as error:
-            log.warning("heartbeat to %s: %s", address, error)
-            if isinstance(error, BrokerError):
-                self._refusals.note(address, error)
+            is_new = not isinstance(error, BrokerError) or self._refusals.note(address, error)
+            log.log(
+                logging.WARNING if is_new else logging.DEBUG, "heartbeat to %s: %s", address, error
+            )
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the connected brokers; the others forget the client after a while."""

@@ -84,6 +84,21 @@ async def test_a_consumer_that_all_brokers_refuse_says_so(it: ThreeBrokers) -> N
     await it.wait(consumer.stop())
 
 
+async def test_heartbeats_that_are_refused_with_the_same_words_are_told_once(
+    it: ThreeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "skylarkmq.client.services")
+    consumer = await it.consumer()
+    told: list[int] = []
+    for refuses in (True, False, True):
+        for broker in (it.sick, *it.well):
+            broker.refuses_all = refuses
+        await it.pass_time(LONG_S)
+        told.append(sum("heartbeat to" in each.message for each in caplog.records))
+    await it.wait(consumer.stop())
+    assert told == [1, 1, 2], "and again when one that was taken is refused later"
+
+
 async def simple(it: ThreeBrokers) -> tuple[SimpleConsumer, PoppedMessage]:
     """A consumer with a message in hand."""
     consumer = SimpleConsumer("orders", group=GROUP, invisible_duration=600)
