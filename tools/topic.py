@@ -38,7 +38,7 @@ QUEUES: Final[Columns] = {
 }  # fmt: skip
 RATES: Final[Columns] = {
     "BROKER": "broker", "WHAT": "what", "GROUP": "group", "A SECOND": "minute_per_second",
-    "LAST MINUTE": "minute", "LAST HOUR": "hour", "LAST DAY": "day",
+    "MINUTE": "minute", "HOUR": "hour", "DAY": "day",
 }  # fmt: skip
 QUEUE_COUNT: Final = click.IntRange(1)
 
