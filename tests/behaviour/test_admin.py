@@ -10,24 +10,19 @@ from skylarkmq.client import (
     Admin,
     BrokerError,
     Client,
-    Consumer,
     Message,
+    NotFound,
     Producer,
     RouteNotFound,
-    StartFrom,
 )
 from skylarkmq.client.instance import services_of
 from tests.behaviour.cluster import QUEUES, Cluster
 from tests.behaviour.support import (
     Inbox,
-    bodies,
-    collect,
     consuming,
-    numbered,
-    received,
     send_numbered,
 )
-from tests.support.patience import LIMIT_S, until
+from tests.support.patience import until
 
 
 @pytest.fixture
@@ -115,52 +110,6 @@ async def test_queries(admin: Admin, producer: Producer, topic: str) -> None:
     assert await admin.query(topic, key="no such key") == []
 
 
-async def test_offsets_of_a_group_without_members(
-    admin: Admin, client: Client, producer: Producer, topic: str, group: str
-) -> None:
-    await send_numbered(producer, topic, "m", 12)
-    await received(client, topic, group, 12)
-    assert (await admin.progress(group, topic)).lag == 0
-
-    plan = await admin.reset_offset(group, topic, when="begin", dry_run=True)
-    assert sum(queue.moved for queue in plan.queues) == -12
-    assert (await admin.progress(group, topic)).lag == 0
-    done = await admin.reset_offset(group, topic, when="begin")
-    assert [queue.after for queue in done.queues] == [0] * QUEUES
-    assert (await admin.progress(group, topic)).lag == 12
-    assert bodies(await received(client, topic, group, 12)) == numbered("m", 12)
-
-    await admin.reset_offset(group, topic, offset=1)
-    progress = await admin.progress(group, topic)
-    assert {queue.committed for queue in progress.queues} == {1}
-    copy = f"{group}_copy"
-    await admin.clone_offsets(group, copy, topic)
-    copied = await admin.progress(copy, topic)
-    assert {queue.queue: queue.committed for queue in copied.queues} == {
-        queue.queue: 1 for queue in progress.queues
-    }
-
-
-async def test_offsets_of_a_group_at_work(
-    admin: Admin, client: Client, producer: Producer, topic: str, group: str
-) -> None:
-    """Its members are told, and begin again."""
-    for queue in await producer.queues(topic):
-        for number in range(2):
-            await producer.send(Message(topic, f"{queue.queue_id}-{number}"), queue=queue)
-    async with consuming(client, topic, group, commit_interval=0.1) as inbox:
-        await inbox.count(2 * QUEUES)
-
-        async def done() -> bool:
-            progress = await admin.progress(group, topic)
-            return len(progress.queues) == QUEUES and progress.lag == 0
-
-        await until(done, "the commit")
-        await admin.reset_offset(group, topic, when="begin")
-        await inbox.count(4 * QUEUES)
-    assert sorted(inbox.bodies) == sorted(inbox.bodies[: 2 * QUEUES] * 2)
-
-
 async def test_connections(
     admin: Admin, client: Client, producer: Producer, topic: str, group: str
 ) -> None:
@@ -178,37 +127,15 @@ async def test_connections(
         info = await admin.member_info(group, client.client_id)
         held = {each.queue for each in info.queues if each.queue.topic == topic}
         assert len(held) == QUEUES
+        assert topic in {each.topic for each in info.subscriptions}
+        with pytest.raises(NotFound, match="no member nobody"):
+            await admin.member_info(group, "nobody")
         sent = await producer.send(Message(topic, "again"))
         await inbox.count(1)
         assert sent.offset_msg_id
         told = await admin.consume_directly(group, client.client_id, sent.offset_msg_id)
         assert told.outcome == "CR_SUCCESS"
         assert inbox.bodies == ["again", "again"]
-
-
-async def test_dead_letters_are_listed_and_redriven(
-    admin: Admin, client: Client, producer: Producer, topic: str, group: str
-) -> None:
-    async with Consumer(
-        topic, client=client, group=group, start_from=StartFrom.FIRST, ack="manual"
-    ) as consumer:
-        await send_numbered(producer, topic, "m", 3)
-        for message in [await consumer.getone(timeout=LIMIT_S) for _ in range(3)]:
-            await message.dead_letter()
-
-    async def letters() -> list[bytes]:
-        return sorted([letter.body async for letter in admin.dead_letters(group)])
-
-    async def all_there() -> bool:
-        return await letters() == [b"m-0", b"m-1", b"m-2"]
-
-    await until(all_there, "the dead letters")
-    async for letter in admin.dead_letters(group):
-        assert (await admin.redrive_dead_letter(letter, group)).status == "sent"
-    async with Consumer(topic, client=client, group=group) as consumer:
-        again = await collect(consumer, 3)
-    assert bodies(again) == numbered("m", 3)
-    assert {message.reconsume_times for message in again} == {0}
 
 
 async def test_progress_of_a_group_at_work(

@@ -156,25 +156,8 @@ async def test_dead_letters_and_their_redrive(
     again = await received(client, topic, group, 5, start_from=StartFrom.LAST)
     assert {message.msg_id for message in again} == sent
     assert {message.topic for message in again} == {topic}
+    assert {message.reconsume_times for message in again} == {0}
     assert {message.keys.split()[1] for message in again} == {"all"}
-
-
-async def test_what_a_member_is_doing(
-    admin: Admin, client: Client, producer: Producer, topic: str, group: str
-) -> None:
-    await send_numbered(producer, topic, "m", 4)
-    async with consuming(client, topic, group) as inbox:
-        await inbox.count(4)
-        info = await admin.member_info(group, client.client_id)
-        assert {row.queue.topic for row in info.queues} >= {topic}
-        assert {data.topic for data in info.subscriptions} >= {topic}
-        with pytest.raises(NotFound, match="no member nobody"):
-            await admin.member_info(group, "nobody")
-        assert inbox.consumer is not None
-        again = inbox.messages[0]
-        result = await admin.consume_directly(group, client.client_id, again.offset_msg_id)
-        assert result.outcome == "CR_SUCCESS"
-        assert inbox.bodies.count(again.body.decode()) == 2
 
 
 async def test_a_trace_is_found(

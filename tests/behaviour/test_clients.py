@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylarkmq.client import Client, Message, Producer
+from skylarkmq.client import Client, Producer
 from skylarkmq.client.config import Codec
 from skylarkmq.client.instance import services_of
 from tests.behaviour.cluster import Cluster
@@ -39,19 +39,6 @@ async def test_topics_and_groups_of_a_namespace(
     outside = await received(client, f"{NAMESPACE}%{name}", f"{group}_outside", 10)
     assert bodies(outside) == numbered("m", 10)
     assert {message.properties["INSTANCE_ID"] for message in outside} == {NAMESPACE}
-
-
-async def test_the_same_names_elsewhere_are_others(
-    cluster: Cluster, client: Client, topic: str, group: str
-) -> None:
-    await cluster.create_topic(client, f"{NAMESPACE}%{topic}")
-    async with Producer(client=client) as producer:
-        await producer.send(Message(topic, "outside"))
-    async with cluster.client(namespace=NAMESPACE) as tenant:
-        async with Producer(client=tenant) as producer:
-            await producer.send(Message(topic, "inside"))
-        assert bodies(await received(tenant, topic, group, 1)) == ["inside"]
-    assert bodies(await received(client, topic, group, 1)) == ["outside"]
 
 
 async def test_a_dead_name_server_beside_a_good_one(

@@ -20,15 +20,12 @@ from skylarkmq.client import (
     NotFound,
     RequestTimeout,
 )
-from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode
 from tests.client.admin.support import Site, site, two_brokers
-from tests.support.cancelling import cancelled_after
 from tests.support.fake_cluster import NAMESRV, FakeCluster
 from tests.support.manual_clock import ManualClock, advance_async
-from tests.support.patience import until
 
 pytestmark = pytest.mark.timing
 
@@ -238,24 +235,3 @@ async def test_results_have_a_form_for_json(tmp_path: Path) -> None:
         row = progress["queues"][0]
         assert row["queue"] == {"topic": "orders", "broker": "broker-a", "queue_id": 0}
         assert (row["lag"], progress["lag"], progress["group"]) == (1, 2, "billing")
-
-
-@pytest.mark.parametrize("name", CALLS)
-async def test_cancelled_anywhere(tmp_path: Path, name: str) -> None:
-    async with site(tmp_path) as it:
-        await it.admin.create_topic("orders", queues=2)
-        await it.send("orders", 2, keys="k")
-        await it.consume("orders", "billing", 2)
-
-        async def call() -> None:
-            await CALLS[name](it)
-
-        turns = 0
-        while not await cancelled_after(turns, call()):
-            names = {task.get_name() for task in asyncio.all_tasks()}
-            assert "skylarkmq-admin-call" not in names
-            turns += 1 + turns // 8
-        assert turns > 5, "nothing was cancelled"
-        await call()
-        connections = services_of(it.client).remoting.connections
-        await until(lambda: not any(one.pending_count for one in connections))
