@@ -10,9 +10,7 @@ from skylarkmq.broker.delay.delay_offsets import FILE_NAME, DelayOffsetTable
 from skylarkmq.broker.delay.schedule_service import ScheduleMessageService
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.results import GetMessageStatus
-from tests.store.support import StoreRig, inner
+from tests.store.support import StoreRig, inner, messages_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.workers import rest
 
@@ -52,14 +50,7 @@ class Rig(StoreRig):
             await rest(self.workers)
 
     def delivered(self, topic: str = TOPIC, queue_id: int = 2) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        offset = 0
-        while True:
-            result = self.store.get_message(topic, queue_id, offset, 32)
-            if result.status is not GetMessageStatus.FOUND:
-                return found
-            found += decode_messages(b"".join(result.views))
-            offset = result.next_begin_offset
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self) -> list[bytes]:
         return [message.body for message in self.delivered()]

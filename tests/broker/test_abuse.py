@@ -6,7 +6,6 @@ One test for each kind, over real sockets. Frames that are wrong are in `test_ho
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import socket
@@ -26,6 +25,7 @@ from skylarkmq.protocol.record import decode_messages
 from tests.broker.test_hostile import Canary
 from tests.support.broker_process import BrokerProcess
 from tests.support.failing_files import FailingFiles
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -145,19 +145,9 @@ async def test_a_storm_of_clients_that_vanish_leaves_nothing(tmp_path: Path) -> 
 
 
 def _registered(number: int) -> bytes:
-    member = {
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "consumeType": "CONSUME_PASSIVELY",
-        "groupName": f"storm-{number % 3}",
-        "messageModel": "CLUSTERING",
-        "subscriptionDataSet": [{"topic": "canary", "subString": "*", "subVersion": 1}],
-    }
-    body = {
-        "clientID": f"storm@{number}",
-        "consumerDataSet": [member],
-        "producerDataSet": [{"groupName": "storm-producers"}],
-    }
-    return _frame(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+    storming = consumer_data(f"storm-{number % 3}", subscription("canary"))
+    body = heartbeat(f"storm@{number}", storming, producers=["storm-producers"])
+    return _frame(RequestCode.HEART_BEAT, {}, body)
 
 
 def _held_pull() -> bytes:

@@ -43,13 +43,6 @@ async def broker(tmp_path: Path, disk: FailingFiles) -> AsyncIterator[BrokerCont
         yield controller
 
 
-@pytest.fixture
-async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
-    peer = await RawClient.open(broker.listen_address)
-    yield peer
-    await peer.close()
-
-
 async def test_all_of_an_old_topic_is_pulled_eight_at_a_time(
     broker: BrokerController, client: RawClient
 ) -> None:

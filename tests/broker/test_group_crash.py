@@ -21,6 +21,7 @@ from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.codes import RequestCode
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, request
 from tests.support.crash_disk import CrashDisk
+from tests.support.heartbeats import consumer_data, heartbeat
 from tests.support.workers import rest
 
 SETTINGS = {
@@ -90,17 +91,7 @@ def _changes(rig: Rig, physical_offset: int) -> list[tuple[Any, Any]]:
         body = json.dumps({**SETTINGS, "groupName": group, "retryMaxTimes": retries}).encode()
         return request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
-    heartbeat = {
-        "clientID": "c",
-        "consumerDataSet": [
-            {
-                "groupName": "beat", "consumeType": "CONSUME_PASSIVELY", "unitMode": False,
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-                "subscriptionDataSet": [],
-            }
-        ],
-        "producerDataSet": [],
-    }  # fmt: skip
+    beat = heartbeat("c", consumer_data("beat"))
     given_back = {
         "offset": physical_offset, "group": "back", "delayLevel": -1, "originMsgId": "x",
         "originTopic": "T", "unitMode": "false", "maxReconsumeTimes": 3,
@@ -109,7 +100,7 @@ def _changes(rig: Rig, physical_offset: int) -> list[tuple[Any, Any]]:
     return [
         (rig.admin, update("g", 3)),
         (rig.admin, update("g", 4)),
-        (rig.clients, request(RequestCode.HEART_BEAT, body=json.dumps(heartbeat).encode())),
+        (rig.clients, request(RequestCode.HEART_BEAT, body=beat)),
         (rig.send_back, request(RequestCode.CONSUMER_SEND_MSG_BACK, given_back)),
         (rig.admin, request(RequestCode.DELETE_SUBSCRIPTIONGROUP, deletion)),
     ]

@@ -21,6 +21,7 @@ from skylarkmq.protocol.codes import (
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.errors import RemoteProtocolError
 from tests.broker.group_rig import FakeConnection
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -71,22 +72,12 @@ async def beat(
     client_id: str = "old@1",
 ) -> RemotingCommand:
     """A heartbeat of a member that pulls."""
-    data = [
-        {
-            "groupName": group,
-            "consumeType": how,
-            "messageModel": model,
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
-        }
+    members = [
+        consumer_data(group, subscription(TOPIC), consumeType=how, messageModel=model)
         for group in groups or (GROUP,)
     ]
-    body = {
-        "clientID": client_id,
-        "consumerDataSet": data,
-        "producerDataSet": [{"groupName": "pg"}],
-    }
-    return await client.call(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+    body = heartbeat(client_id, *members, producers=["pg"])
+    return await client.call(RequestCode.HEART_BEAT, {}, body)
 
 
 async def ask(client: RawClient, code: int, **fields: str) -> RemotingCommand:

@@ -17,25 +17,20 @@ from skylarkmq.protocol.bodies.group import ConsumerData, SubscriptionData
 from skylarkmq.protocol.codes import LanguageCode, ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.group_rig import FakeConnection
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock
-from tests.support.raw_client import RawClient, pull_fields, send_fields
+from tests.support.raw_client import RawClient, long_names, pull_fields, send_fields
 
 NOTIFY, HEARTBEAT, UNREGISTER, MEMBERS, LOCK, SEND_V1 = 40, 34, 35, 38, 41, 10
 
 
 async def beat(client: RawClient, client_id: str, topic: str = "T", tag: str = "*") -> None:
-    subscription = {
-        "topic": topic, "subString": tag, "subVersion": 1, "tagsSet": [], "codeSet": [],
-        "expressionType": "TAG", "classFilterMode": False,
-    }  # fmt: skip
-    group = {
-        "groupName": "cg", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
-        "subscriptionDataSet": [subscription],
-    }  # fmt: skip
-    body = {"clientID": client_id, "consumerDataSet": [group], "producerDataSet": []}
-    assert (await client.call(HEARTBEAT, body=json.dumps(body).encode())).code == 0
+    body = heartbeat(
+        client_id,
+        consumer_data("cg", subscription(topic, tag)),
+    )
+    assert (await client.call(HEARTBEAT, body=body)).code == 0
 
 
 async def lock(client: RawClient, client_id: str, *queues: int) -> list[int]:
@@ -111,21 +106,12 @@ async def test_a_retry_that_a_client_sends_itself_ends_with_the_dead_letters(
         for attempts, topic in ((2, "%RETRY%cg"), (3, "%DLQ%cg")):
             fields = send_fields("%RETRY%cg", 0, "RETRY_TOPIC\x01T\x02", j=str(attempts), l="3")
             if code == SEND_V1:
-                fields = _long_names(fields)
+                fields = long_names(fields)
             assert (await client.call(code, fields, b"again")).code == 0
             answer = await client.call(11, pull_fields(topic))
             (message,) = decode_messages(answer.body)
             assert (message.body, message.reconsume_times) == (b"again", attempts)
         await client.close()
-
-
-def _long_names(fields: dict[str, str]) -> dict[str, str]:
-    names = {
-        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
-        "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
-        "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
-    }  # fmt: skip
-    return {names[name]: value for name, value in fields.items()}
 
 
 async def test_what_a_group_may_do_changes_at_once(tmp_path: Path) -> None:

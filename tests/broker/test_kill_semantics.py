@@ -23,6 +23,7 @@ from skylarkmq.protocol.record import decode_message, decode_messages
 from tests.support.amounts import slow
 from tests.support.broker_ledger import Decision, Entry, Ledger
 from tests.support.broker_process import BrokerProcess
+from tests.support.heartbeats import heartbeat
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -151,12 +152,8 @@ class Application:
             self._note(entry)
 
     async def _answer_checks(self, client: RawClient) -> None:
-        heartbeat = {
-            "clientID": f"192.0.2.1@{next(self._lives)}",
-            "consumerDataSet": [],
-            "producerDataSet": [{"groupName": PRODUCERS}],
-        }
-        await client.call(RequestCode.HEART_BEAT, {}, json.dumps(heartbeat).encode())
+        body = heartbeat(f"192.0.2.1@{next(self._lives)}", producers=[PRODUCERS])
+        await client.call(RequestCode.HEART_BEAT, {}, body)
         while True:
             try:
                 push = await client.push()

@@ -14,19 +14,13 @@ from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.errors import StoreFullError
 from skylarkmq.store.log.append import AppendBatch
 from skylarkmq.store.queue.consume_queue import ConsumeQueue
-from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, TOPIC, Rig
 from tests.store.support import BORN, HOST, inner, refuse_bodies
 from tests.support.crash_states import CrashState, Keep
 from tests.support.workers import rest
 
-
-@pytest.fixture(params=["warm", "cold"], autouse=True)
-def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test with records taken to be in memory, and with records to be read off the loop."""
-    if request.param == "cold":
-        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
+pytestmark = pytest.mark.usefixtures("age_of_records")
 
 
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])

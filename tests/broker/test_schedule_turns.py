@@ -9,16 +9,11 @@ import pytest
 from skylarkmq.broker.delay import schedule_service
 from skylarkmq.broker.delay.schedule_service import UNITS_PER_TURN
 from skylarkmq.store.message_writer import PutDone
-from skylarkmq.store.read.message_reader import MessageReader
 from skylarkmq.store.results import MessageInner
 from tests.broker.schedule_rig import SCHEDULE, Rig
 from tests.support.workers import rest
 
-
-@pytest.fixture(params=["warm", "cold"], autouse=True)
-def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "cold":
-        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
+pytestmark = pytest.mark.usefixtures("age_of_records")
 
 
 async def test_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,13 +31,6 @@ async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield controller
 
 
-@pytest.fixture
-async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
-    peer = await RawClient.open(broker.listen_address)
-    yield peer
-    await peer.close()
-
-
 @pytest.mark.parametrize("codec", CODECS)
 async def test_a_message_comes_back_as_it_was_sent(client: RawClient, codec: int) -> None:
     properties = "KEYS\x01k1\x02UNIQ_KEY\x01AB\x02WAIT\x01true\x02TAGS\x01TagA"

@@ -11,6 +11,7 @@ import pytest
 
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.record import decode_messages
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -29,25 +30,8 @@ async def _send(client: RawClient, *texts: str) -> None:
 
 
 def _beat(expression: str, version: int, kind: str = "SQL92", group: str = GROUP) -> bytes:
-    subscription = {
-        "topic": TOPIC,
-        "subString": expression,
-        "expressionType": kind,
-        "subVersion": version,
-        "tagsSet": [],
-        "codeSet": [],
-        "classFilterMode": False,
-    }
-    consumer = {
-        "groupName": group,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "subscriptionDataSet": [subscription],
-        "unitMode": False,
-    }
-    body = {"clientID": "c1", "consumerDataSet": [consumer], "producerDataSet": []}
-    return json.dumps(body).encode()
+    wanted = subscription(TOPIC, expression, expressionType=kind, subVersion=version)
+    return heartbeat("c1", consumer_data(group, wanted))
 
 
 async def _subscribe(client: RawClient, expression: str, version: int = 1) -> None:

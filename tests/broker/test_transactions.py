@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import decode_message, decode_messages
+from tests.support.heartbeats import heartbeat
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -32,12 +32,8 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         tmp_path, transaction_check_interval=200, transaction_time_out=50, **request.param
     ) as broker:
         client = await RawClient.open(broker.listen_address)
-        heartbeat = {
-            "clientID": "192.0.2.1@1",
-            "consumerDataSet": [],
-            "producerDataSet": [{"groupName": GROUP}],
-        }
-        await client.call(RequestCode.HEART_BEAT, {}, json.dumps(heartbeat).encode())
+        body = heartbeat("192.0.2.1@1", producers=[GROUP])
+        await client.call(RequestCode.HEART_BEAT, {}, body)
         yield client
         await client.close()
 

@@ -19,10 +19,10 @@ from skylarkmq.protocol.codes import LanguageCode, RequestCode
 from skylarkmq.protocol.command import RemotingCommand
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.protocol.message_id import offset_message_id
-from skylarkmq.protocol.record import decode_message, decode_messages
-from skylarkmq.store.results import GetMessageStatus, PutMessageResult
+from skylarkmq.protocol.record import decode_message
+from skylarkmq.store.results import PutMessageResult
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
-from tests.store.support import HOST, inner
+from tests.store.support import HOST, inner, messages_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import settle
 
@@ -153,14 +153,7 @@ class TransactionRig(GroupRig):
 
     def seen(self, topic: str = TOPIC, queue_id: int = QUEUE_ID) -> list[MessageExt]:
         """All visible messages of a queue."""
-        found: list[MessageExt] = []
-        offset = self.store.min_offset(topic, queue_id)
-        while True:
-            result = self.store.get_message(topic, queue_id, offset, 32)
-            if result.status is not GetMessageStatus.FOUND:
-                return found
-            found += decode_messages(b"".join(result.views))
-            offset = result.next_begin_offset
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self) -> list[bytes]:
         """What consumers of the topic see."""

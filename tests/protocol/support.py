@@ -53,3 +53,19 @@ def refused_header(decode: Callable[[bytes], object], header: bytes) -> BadFrame
     assert caught.value.kind == "bad_header"
     assert len(caught.value.remark) < 1024
     return caught.value
+
+
+def every_cut_and_flipped_bit_is_read_or_refused(
+    decode: Callable[[bytes], RemotingCommand], header: bytes
+) -> None:
+    """A header that ends early is refused; one with a wrong bit may mean something else."""
+    for size in range(len(header)):
+        refused_header(decode, header[:size])
+    for position in range(len(header)):
+        for bit in range(8):
+            flipped = bytearray(header)
+            flipped[position] ^= 1 << bit
+            try:
+                decode(bytes(flipped))
+            except BadFrameError as error:
+                assert error.kind == "bad_header"

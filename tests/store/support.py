@@ -13,13 +13,20 @@ from skylarkmq.common.clock import Clock
 from skylarkmq.common.files import Files
 from skylarkmq.common.worker import StoreWorkers
 from skylarkmq.protocol.host_address import HostAddress
+from skylarkmq.protocol.message import MessageExt
+from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store import message_writer
 from skylarkmq.store.config import StoreConfig
 from skylarkmq.store.environment import Environment
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.message_writer import check_message
-from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
+from skylarkmq.store.results import (
+    GetMessageStatus,
+    MessageInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
 from skylarkmq.store.stats import StoreStats
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
@@ -126,3 +133,15 @@ class StoreRig:
         self.store.stop_writing()
         self.workers.run_all()
         self.store.close()
+
+
+def messages_of(store: MessageStore, topic: str, queue_id: int) -> list[MessageExt]:
+    """Return all messages of a queue that are still there."""
+    found: list[MessageExt] = []
+    offset = store.min_offset(topic, queue_id)
+    while True:
+        result = store.get_message(topic, queue_id, offset, 32)
+        if result.status is not GetMessageStatus.FOUND:
+            return found
+        found += decode_messages(b"".join(result.views))
+        offset = result.next_begin_offset

@@ -16,6 +16,7 @@ from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.record import decode_message
+from tests.support import heartbeats
 from tests.support.broker_ledger import Decision, Ledger
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import send_fields
@@ -217,19 +218,5 @@ def stored(answer: RemotingCommand) -> bool:
 
 def heartbeat() -> bytes:
     """The body of the heartbeat of all of them."""
-    consumers = [
-        {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [],
-        }
-        for group in CONSUMERS
-    ]
-    body = {
-        "clientID": "192.0.2.9@simulated",
-        "consumerDataSet": consumers,
-        "producerDataSet": [{"groupName": PRODUCERS}],
-    }
-    return json.dumps(body).encode()
+    members = [heartbeats.consumer_data(group) for group in CONSUMERS]
+    return heartbeats.heartbeat("192.0.2.9@simulated", *members, producers=[PRODUCERS])

@@ -135,3 +135,13 @@ def pull_fields(
         "expressionType": "TAG",
         **more,
     }
+
+
+def long_names(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a send under the names that its first version has (code 10)."""
+    names = {
+        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+        "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+        "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
+    }  # fmt: skip
+    return {names[name]: value for name, value in fields.items()}

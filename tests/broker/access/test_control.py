@@ -26,6 +26,7 @@ from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.signature import sign_request
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -67,13 +68,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
     changes = {"acl_enable": True, "rocketmq_home": home}
     async with live_broker(tmp_path / "store", **changes) as controller:
         yield controller
-
-
-@pytest.fixture
-async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
-    peer = await RawClient.open(broker.listen_address)
-    yield peer
-    await peer.close()
 
 
 def signed(
@@ -422,12 +416,7 @@ async def test_a_heartbeat_needs_every_group_and_topic(
     broker: BrokerController, client: RawClient
 ) -> None:
     def body(group: str, topic: str) -> bytes:
-        subscription = {"topic": topic, "subString": "*", "subVersion": 1}
-        consumer = {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription],
-        }  # fmt: skip
-        return json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+        return heartbeat("c", consumer_data(group, subscription(topic)))
 
     for group, topic, lacking in (("readers", "Other", "topic:Other"), ("x", "Mine", "group:x")):
         data = body(group, topic)

@@ -15,6 +15,7 @@ from tests.support.broker_life import ROOT
 from tests.support.broker_lives import TOPIC, BrokerLives, disk_with_accounts
 from tests.support.broker_machine import Peer
 from tests.support.delivery_history import DeliveryHistory
+from tests.support.heartbeats import consumer_data, heartbeat
 from tests.support.raw_client import pull_fields
 
 READER: Final = Credentials("waiting-reader", "secret-of-reader")
@@ -85,12 +86,8 @@ async def lives() -> BrokerLives:
 
 
 async def join(lives: BrokerLives, peer: Peer) -> None:
-    consumer = {
-        "groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [],
-    }  # fmt: skip
-    body = {"clientID": "192.0.2.9@1", "consumerDataSet": [consumer], "producerDataSet": []}
-    answer = await lives.ask(peer, RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+    body = heartbeat("192.0.2.9@1", consumer_data(GROUP))
+    answer = await lives.ask(peer, RequestCode.HEART_BEAT, {}, body)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 

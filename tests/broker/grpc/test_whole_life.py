@@ -18,6 +18,8 @@ from skylarkmq.protocol.v5 import schema_pb2
 from skylarkmq.protocol.v5.codes import Code
 from tests.broker.grpc.rig import METADATA, Client
 from tests.broker.grpc.session_rig import GROUP, TOPIC, publishing, resource, subscription
+from tests.support.heartbeats import consumer_data, heartbeat
+from tests.support.heartbeats import subscription as wanted
 from tests.support.live_broker import live_broker
 from tests.support.patience import LIMIT_S, until
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -149,20 +151,7 @@ async def test_the_group_is_consumed_in_one_way_at_a_time(
 ) -> None:
     old = await RawClient.open(broker.listen_address)
     await old.call(RequestCode.SEND_MESSAGE_V2, send_fields(TOPIC), b"0")
-    body = {
-        "clientID": "old@1",
-        "consumerDataSet": [
-            {
-                "groupName": GROUP,
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING",
-                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-                "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}],
-            }
-        ],
-        "producerDataSet": [],
-    }
-    beat = json.dumps(body).encode()
+    beat = heartbeat("old@1", consumer_data(GROUP, wanted(TOPIC)))
     assert (await old.call(RequestCode.HEART_BEAT, {}, beat)).code == ResponseCode.SUCCESS
     consumer = sdk(broker, channel, "c@1")
     await consumer.start(subscription())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 from typing import Any
 
@@ -18,6 +17,9 @@ from skylarkmq.broker.processor.client_manage import (
 )
 from skylarkmq.protocol.command import RemotingCommand
 from tests.broker.group_rig import FakeConnection, GroupRig, ask, begin, request
+from tests.support.heartbeats import consumer_data as consumer
+from tests.support.heartbeats import heartbeat as body_of
+from tests.support.heartbeats import subscription
 from tests.support.manual_clock import settle
 
 
@@ -34,32 +36,12 @@ class Rig(GroupRig):
         return answer
 
 
-def subscription(topic: str, **members: Any) -> dict[str, Any]:
-    return {
-        "topic": topic, "subString": "*", "subVersion": 1, "tagsSet": [], "codeSet": [],
-        "expressionType": "TAG", "classFilterMode": False, **members,
-    }  # fmt: skip
-
-
-def consumer(group: str, *subscriptions: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
-        "subscriptionDataSet": list(subscriptions),
-    }  # fmt: skip
-
-
 def heartbeat(
     consumers: list[dict[str, Any]] | None = None,
     producers: list[str] | None = None,
     client_id: str = "192.0.2.1@1",
 ) -> RemotingCommand:
-    body = {
-        "clientID": client_id,
-        "consumerDataSet": consumers or [],
-        "producerDataSet": [{"groupName": group} for group in producers or []],
-    }
-    return request(34, body=json.dumps(body).encode())
+    return request(34, body=body_of(client_id, *(consumers or []), producers=producers or []))
 
 
 @pytest.fixture

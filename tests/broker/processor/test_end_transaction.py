@@ -10,7 +10,6 @@ import pytest
 from skylarkmq.common.refusal import refusal
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.tags_code import tags_code
-from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.group_rig import ask, begin, request
 from tests.broker.transaction_rig import (
     COMMIT,
@@ -28,19 +27,12 @@ from tests.support.manual_clock import settle
 ERROR = ResponseCode.SYSTEM_ERROR
 
 
-@pytest.fixture(params=["warm", "cold"])
-def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With records taken to be in memory, and with records to be read off the loop."""
-    if request.param == "cold":
-        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
-
-
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def flush(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.usefixtures("_age")
+@pytest.mark.usefixtures("age_of_records")
 async def test_a_commit_shows_the_message_and_notes_its_end(flush: str) -> None:
     rig = await TransactionRig(flush_disk_type=flush).go()
     half = rig.half(b"paid", b"TAGS\x01TagX\x02odd\x01\xff", flag=7, sys_flag=1, reconsume_times=2)
@@ -58,7 +50,7 @@ async def test_a_commit_shows_the_message_and_notes_its_end(flush: str) -> None:
     assert rig.ops() == [b"0"]
 
 
-@pytest.mark.usefixtures("_age")
+@pytest.mark.usefixtures("age_of_records")
 async def test_a_rollback_notes_the_end_and_shows_nothing(flush: str) -> None:
     rig = await TransactionRig(flush_disk_type=flush).go()
     rig.half(b"other")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.protocol.tags_code import tags_code
 from skylarkmq.store.results import GetMessageResult
+from tests.support import heartbeats
 from tests.support.live_broker import live_broker
 from tests.support.manual_clock import ManualClock
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -94,17 +94,9 @@ async def heartbeat(
 ) -> None:
     """Join the group `cg` with a subscription to `T`."""
     codes = [] if tags == "*" else [tags_code(tag.strip()) for tag in tags.split("||")]
-    subscription = {
-        "topic": "T", "subString": tags, "subVersion": version, "tagsSet": [], "codeSet": codes,
-        "expressionType": "TAG", "classFilterMode": False, **more,
-    }  # fmt: skip
-    consumer = {
-        "groupName": "cg", "consumeType": "CONSUME_PASSIVELY", "messageModel": model,
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-        "subscriptionDataSet": [subscription],
-    }  # fmt: skip
-    body = {"clientID": name, "consumerDataSet": [consumer], "producerDataSet": []}
-    assert (await client.call(34, {}, json.dumps(body).encode())).code == 0
+    wanted = heartbeats.subscription("T", tags, **{"subVersion": version, "codeSet": codes, **more})
+    body = heartbeats.heartbeat(name, heartbeats.consumer_data("cg", wanted, messageModel=model))
+    assert (await client.call(34, {}, body)).code == 0
 
 
 def by_heartbeat(**more: str) -> dict[str, str]:

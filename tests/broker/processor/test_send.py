@@ -30,13 +30,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
         yield controller
 
 
-@pytest.fixture
-async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
-    peer = await RawClient.open(broker.listen_address)
-    yield peer
-    await peer.close()
-
-
 async def read(client: RawClient, topic: str, queue_id: int = 0) -> list[MessageExt]:
     return decode_messages((await client.call(PULL, pull_fields(topic, queue_id))).body)
 

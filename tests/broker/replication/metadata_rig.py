@@ -14,9 +14,8 @@ from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
 from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.flags import SYS_METADATA_TOPIC
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.results import GetMessageStatus, PutMessageResult
-from tests.store.support import HOST, inner, store_config
+from skylarkmq.store.results import PutMessageResult
+from tests.store.support import HOST, inner, messages_of, store_config
 from tests.support.crash_disk import CrashDisk
 from tests.support.manual_clock import ManualClock
 from tests.support.workers import manual_store_workers, rest
@@ -123,14 +122,7 @@ class Replica:
     # What it has
 
     def messages(self, topic: str, queue_id: int = 0) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        offset = self.store.min_offset(topic, queue_id)
-        while True:
-            result = self.store.get_message(topic, queue_id, offset, 32)
-            if result.status is not GetMessageStatus.FOUND:
-                return found
-            found += decode_messages(b"".join(result.views))
-            offset = result.next_begin_offset
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from random import Random
+from typing import Any, Final
 
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.protocol.codes import RequestCode
 from skylarkmq.store.errors import StoreFullError
+from tests.store.support import inner
 from tests.support.patience import until
 
+FILE_SIZE = 1 << 20
+KEYS: Final[dict[str, Any]] = {
+    "mapped_file_size_commit_log": FILE_SIZE,
+    "max_message_size": 100_000,
+}
 _C: Final = RequestCode
 SERVED: Final[frozenset[int]] = frozenset(
     {
@@ -88,3 +95,15 @@ async def hand_over(master: BrokerController, slave: BrokerController) -> None:
 
     await until(all_taken, "the slave's log")
     assert target.commit_log.stored_offset == source.stored_offset
+
+
+def put(broker: BrokerController, count: int, random: Random) -> None:
+    for number in range(count):
+        body = random.randbytes(random.randrange(3000))
+        broker.parts.store.put_message(inner("T", number % 4, body), lambda _: None)
+
+
+def log_of(broker: BrokerController) -> bytes:
+    log = broker.parts.store.commit_log
+    data = b"".join(bytes(mapped.view) for mapped in log.mapped_files.mapped)
+    return data[: log.stored_offset - log.min_offset]

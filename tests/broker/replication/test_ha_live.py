@@ -11,17 +11,11 @@ import pytest
 
 from skylarkmq.broker.base.ha_protocol import LogPart, PartDecoder, encode_report
 from skylarkmq.broker.controller import BrokerController
-from tests.store.support import inner
+from tests.broker.replication.support import FILE_SIZE, KEYS, log_of, put
 from tests.support.live_broker import live_broker
 from tests.support.patience import until
 
 pytestmark = pytest.mark.timing
-
-FILE_SIZE = 1 << 20
-KEYS: dict[str, Any] = {
-    "mapped_file_size_commit_log": FILE_SIZE,
-    "max_message_size": 100_000,
-}
 
 
 class RawSlave(asyncio.Protocol):
@@ -65,18 +59,6 @@ class RawSlave(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
-
-
-def put(broker: BrokerController, count: int, random: Random) -> None:
-    for number in range(count):
-        body = random.randbytes(random.randrange(3000))
-        broker.parts.store.put_message(inner("T", number % 4, body), lambda _: None)
-
-
-def log_of(broker: BrokerController) -> bytes:
-    log = broker.parts.store.commit_log
-    data = b"".join(bytes(mapped.view) for mapped in log.mapped_files.mapped)
-    return data[: log.stored_offset]
 
 
 @pytest.mark.parametrize("keys", [{}, {"transient_store_pool_enable": True}])

@@ -34,13 +34,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
         yield controller
 
 
-@pytest.fixture
-async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
-    peer = await RawClient.open(broker.listen_address)
-    yield peer
-    await peer.close()
-
-
 @pytest.mark.parametrize("kind", list(SerializeType))
 async def test_a_replica_tells_how_it_stands(
     broker: BrokerController, client: RawClient, kind: int

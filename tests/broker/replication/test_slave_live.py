@@ -13,17 +13,12 @@ from skylarkmq.broker.base.ha_protocol import encode_head
 from skylarkmq.broker.broker_pages import health_checks
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.broker.replication.ha import ha_client
-from tests.store.support import StoreRig, inner
+from tests.broker.replication.support import FILE_SIZE, KEYS, log_of, put
+from tests.store.support import StoreRig
 from tests.support.live_broker import live_broker
 from tests.support.patience import until
 
 pytestmark = pytest.mark.timing
-
-FILE_SIZE = 1 << 20
-KEYS: dict[str, Any] = {
-    "mapped_file_size_commit_log": FILE_SIZE,
-    "max_message_size": 100_000,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +73,6 @@ class RawMaster:
             pass
         finally:
             writer.close()
-
-
-def put(broker: BrokerController, count: int, random: Random) -> None:
-    for number in range(count):
-        body = random.randbytes(random.randrange(3000))
-        broker.parts.store.put_message(inner("T", number % 4, body), lambda _: None)
-
-
-def log_of(broker: BrokerController) -> bytes:
-    log = broker.parts.store.commit_log
-    data = b"".join(bytes(mapped.view) for mapped in log.mapped_files.mapped)
-    return data[: log.stored_offset - log.min_offset]
 
 
 def end_of(broker: BrokerController) -> int:

@@ -15,6 +15,7 @@ from skylarkmq.protocol.frame import SerializeType
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.store.results import MessageInner, PutMessageResult, PutMessageStatus
 from tests.broker.replication.support import SERVED, hand_over
+from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
 from tests.support.raw_client import RawClient, pull_fields, send_fields
 
@@ -129,18 +130,9 @@ async def test_a_commit_of_an_offset_counts_until_the_masters_come(
 async def test_a_heartbeat_makes_no_topic_and_no_group(
     slave: BrokerController, client: RawClient
 ) -> None:
-    topic = {
-        "topic": "T", "subString": "*", "subVersion": 1, "tagsSet": [], "codeSet": [],
-        "expressionType": "TAG", "classFilterMode": False,
-    }  # fmt: skip
-    consumer = {
-        "groupName": "new", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-        "subscriptionDataSet": [topic],
-    }  # fmt: skip
     before = state_of(slave)
-    body = {"clientID": "c1", "consumerDataSet": [consumer], "producerDataSet": []}
-    assert (await client.call(34, {}, json.dumps(body).encode())).code == 0
+    body = heartbeat("c1", consumer_data("new", subscription("T")))
+    assert (await client.call(34, {}, body)).code == 0
     assert state_of(slave) == before
     members = await client.call(38, {"consumerGroup": "new"})
     assert json.loads(members.body) == {"consumerIdList": ["c1"]}

@@ -17,16 +17,11 @@ from skylarkmq.protocol.message import Message
 from tests.broker.replication.test_ha_live import RawSlave
 from tests.support.live_broker import live_broker
 from tests.support.patience import until
-from tests.support.raw_client import RawClient, send_fields
+from tests.support.raw_client import RawClient, long_names, send_fields
 
 pytestmark = pytest.mark.timing
 
 SEND, SEND_V1, SEND_BACK, END_TRANSACTION, BATCH = 310, 10, 36, 37, 320
-LONG_NAMES = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
-    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
-    "j": "reconsumeTimes", "k": "unitMode", "m": "batch",
-}  # fmt: skip
 NEVER_MS = 3_600_000
 
 
@@ -60,9 +55,7 @@ async def codes_of_sends(client: RawClient) -> dict[str, int]:
         "rocketmq": await client.call(
             SEND, send_fields("T"), b"x", serialize_type=SerializeType.ROCKETMQ
         ),
-        "v1": await client.call(
-            SEND_V1, {LONG_NAMES[key]: value for key, value in send_fields("T").items()}, b"x"
-        ),
+        "v1": await client.call(SEND_V1, long_names(send_fields("T")), b"x"),
         "batch": await client.call(BATCH, send_fields("T", m="true"), two),
         "delay": await client.call(SEND, send_fields("T", 0, "DELAY\x0118"), b"x"),
         "half": await client.call(SEND, half, b"x"),

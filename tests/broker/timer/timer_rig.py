@@ -8,10 +8,8 @@ from typing import Any
 from skylarkmq.broker.timer.service import TimerMessageService
 from skylarkmq.common.table_file import TableWriter
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.protocol.record import decode_messages
-from skylarkmq.store.results import GetMessageStatus
 from skylarkmq.store.timer.rules import TimerRules
-from tests.store.support import StoreRig, inner
+from tests.store.support import StoreRig, inner, messages_of
 from tests.support.crash_disk import CrashDisk
 from tests.support.workers import rest
 
@@ -73,14 +71,7 @@ class TimerRig(StoreRig):
         raise AssertionError("never comes to rest")
 
     def delivered(self, topic: str = TOPIC, queue_id: int = 2) -> list[MessageExt]:
-        found: list[MessageExt] = []
-        offset = self.store.min_offset(topic, queue_id)
-        while True:
-            result = self.store.get_message(topic, queue_id, offset, 32)
-            if result.status is not GetMessageStatus.FOUND:
-                return found
-            found += decode_messages(b"".join(result.views))
-            offset = result.next_begin_offset
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self) -> list[bytes]:
         return [message.body for message in self.delivered()]

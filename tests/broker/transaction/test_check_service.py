@@ -14,7 +14,6 @@ from skylarkmq.broker.transaction.half_reader import PAGE_COUNT
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.message_id import offset_message_id
 from skylarkmq.store.config import StoreConfig
-from skylarkmq.store.read.message_reader import MessageReader
 from tests.broker.transaction_rig import (
     COMMIT,
     QUEUE_ID,
@@ -30,13 +29,6 @@ TIMES, FIRST = "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET"
 DAY_S = 86_400
 
 
-@pytest.fixture(params=["warm", "cold"])
-def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With records taken to be in memory, and with records to be read off the loop."""
-    if request.param == "cold":
-        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
-
-
 @pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def flush(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -47,7 +39,7 @@ async def rig_of(**config: Any) -> TransactionRig:
     return await TransactionRig(transaction_check_interval=10_000, **config).go()
 
 
-@pytest.mark.usefixtures("_age")
+@pytest.mark.usefixtures("age_of_records")
 async def test_an_open_transaction_is_asked_about_at_its_new_place(flush: str) -> None:
     rig = await rig_of(flush_disk_type=flush)
     producer = rig.producer()
@@ -322,7 +314,7 @@ async def test_a_producer_that_reads_nothing_is_asked_later_and_that_is_not_coun
     assert message.properties[TIMES] == "1"
 
 
-@pytest.mark.usefixtures("_age")
+@pytest.mark.usefixtures("age_of_records")
 async def test_rounds_go_over_many_pages_and_over_what_has_ended() -> None:
     rig = await rig_of()
     producer = rig.producer()

@@ -16,13 +16,6 @@ from tests.store.support import HOST
 from tests.support.manual_clock import settle
 
 
-@pytest.fixture(params=["warm", "cold"])
-def _age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With records taken to be in memory, and with records to be read off the loop."""
-    if request.param == "cold":
-        monkeypatch.setattr(MessageReader, "is_in_memory", lambda *_: False)
-
-
 def op(rig: TransactionRig, body: bytes) -> None:
     """Store an op message as another broker would."""
     inner = op_of(0, HOST, rig.clock.now_ms())
@@ -55,7 +48,7 @@ async def test_a_clean_stop_leaves_the_offsets_that_another_broker_needs() -> No
     assert OP_TOPIC not in json.loads(text)["topicConfigTable"]
 
 
-@pytest.mark.usefixtures("_age")
+@pytest.mark.usefixtures("age_of_records")
 async def test_op_messages_are_read_page_by_page() -> None:
     rig = await TransactionRig().go()
     count = 3 * PAGE_COUNT
