@@ -11,8 +11,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from skylarkmq.protocol.command import RemotingCommand, decode_command, encode_c
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.record import decode_messages
 from tests.broker.test_hostile import Canary
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, running_broker
 from tests.support.failing_files import FailingFiles
 from tests.support.heartbeats import consumer_data, heartbeat, subscription
 from tests.support.live_broker import live_broker
@@ -34,15 +33,6 @@ pytestmark = pytest.mark.timing
 
 MIB = 1 << 20
 SONGS = 20
-
-
-@asynccontextmanager
-async def _broker(root: Path, **settings: object) -> AsyncIterator[BrokerProcess]:
-    process = await (await BrokerProcess.spawn(root, settings)).ready()
-    try:
-        yield process
-    finally:
-        await process.kill()
 
 
 def _open_files(process: BrokerProcess) -> int:
@@ -71,7 +61,7 @@ def _reset(peer: socket.socket) -> None:
 async def test_idle_connections_cost_little_and_nothing_once_gone(
     tmp_path: Path, count: int
 ) -> None:
-    async with _broker(tmp_path, maxConnectionsPerAddress=count + 1) as process:
+    async with running_broker(tmp_path, maxConnectionsPerAddress=count + 1) as process:
         pid = process.process.pid
         canary = await Canary.open(process.address)
         await canary.sing()
@@ -164,7 +154,7 @@ def _frame(code: int, fields: dict[str, str], body: bytes = b"", opaque: int = 1
 
 @pytest.mark.slow
 async def test_promises_cost_what_came_and_have_one_limit_together(tmp_path: Path) -> None:
-    async with _broker(tmp_path, maxInboundBuffered=32 * MIB) as process:
+    async with running_broker(tmp_path, maxInboundBuffered=32 * MIB) as process:
         canary = await Canary.open(process.address)
         await canary.sing()
         before = process.resident_size
@@ -201,7 +191,7 @@ async def _end(reader: asyncio.StreamReader) -> None:
 @pytest.mark.slow
 async def test_deaf_peers_have_one_limit_together(tmp_path: Path) -> None:
     """Forty times what each alone may leave unread; the canary pulls all the while."""
-    async with _broker(tmp_path, maxOutboundBuffered=32 * MIB) as process:
+    async with running_broker(tmp_path, maxOutboundBuffered=32 * MIB) as process:
         client = await RawClient.open(process.address)
         for _ in range(100):
             await client.call(RequestCode.SEND_MESSAGE_V2, send_fields("big"), bytes(32_000))
@@ -282,7 +272,7 @@ async def test_no_answer_is_lost_and_none_comes_twice(tmp_path: Path, flush: str
     Meanwhile others hang up in the middle of frames, promise what does not come, or do not read.
     """
     settings: dict[str, object] = {"flushDiskType": flush, "sendThreadPoolQueueCapacity": 40}
-    async with _broker(tmp_path, **settings) as process:
+    async with running_broker(tmp_path, **settings) as process:
         first = await RawClient.open(process.address)
         await first.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
         disturbance = asyncio.ensure_future(_disturb(process.address))

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -19,7 +17,7 @@ from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.frame import FrameDecoder
 from skylarkmq.protocol.record import decode_messages
 from tests.support.amounts import slow
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import running_broker
 from tests.support.hostile_frames import Item, deep_json, hostile_items
 from tests.support.patience import LIMIT_S
 from tests.support.raw_client import RawClient, pull_fields, send_fields
@@ -30,15 +28,6 @@ AT_ONCE = 16
 REMARK_MAX = 1100  # bytes that an answer may say
 MIB = 1 << 20
 PROBE = encode_command(RemotingCommand.request(999, opaque=77))
-
-
-@asynccontextmanager
-async def _broker(root: Path, **settings: object) -> AsyncIterator[BrokerProcess]:
-    process = await (await BrokerProcess.spawn(root, settings)).ready()
-    try:
-        yield process
-    finally:
-        await process.kill()
 
 
 class Canary:
@@ -97,7 +86,7 @@ async def test_hostile_frames_cost_their_connection_only(tmp_path: Path, count: 
     root = tmp_path / "store"
     items = hostile_items(Random(int(os.environ.get("SKYLARKMQ_SEED", "1"))))
     seen: Counter[str] = Counter()
-    async with _broker(root) as process:
+    async with running_broker(root) as process:
         canary = await Canary.open(process.address)
         start = highest = process.resident_size
         sizes: list[int] = []
@@ -144,7 +133,7 @@ def _check_files(folder: Path) -> None:
 async def test_what_a_hostile_header_held_is_freed_with_its_connection(tmp_path: Path) -> None:
     """Collections are rare in the daemon, so nothing of a bad frame may wait for one."""
     rng, seen = Random(1), Counter[str]()
-    async with _broker(tmp_path) as process:
+    async with running_broker(tmp_path) as process:
         sizes: list[int] = []
         for _ in range(25):
             items = [("deep_json", deep_json(rng)) for _ in range(8)]
@@ -173,7 +162,7 @@ def _pulls(count: int) -> bytes:
 
 
 async def test_a_peer_that_asks_and_never_reads_is_bounded_in_memory(tmp_path: Path) -> None:
-    async with _broker(tmp_path) as process:
+    async with running_broker(tmp_path) as process:
         await _filled(process.address, count=40, size=32_000)
         canary = await Canary.open(process.address)
         before = process.resident_size
@@ -194,7 +183,7 @@ async def test_a_peer_that_asks_and_never_reads_is_bounded_in_memory(tmp_path: P
 
 @pytest.mark.slow
 async def test_a_peer_that_pipelines_pulls_and_reads_gets_every_answer(tmp_path: Path) -> None:
-    async with _broker(tmp_path) as process:
+    async with running_broker(tmp_path) as process:
         await _filled(process.address, count=40, size=32_000)
         before = process.resident_size
         reader, writer = await asyncio.open_connection(*process.address)
@@ -217,7 +206,7 @@ async def test_a_peer_that_pipelines_pulls_and_reads_gets_every_answer(tmp_path:
 
 async def test_a_zero_in_a_property_is_refused(tmp_path: Path) -> None:
     """Recovery reads zeros there as a sector that never reached the disk."""
-    async with _broker(tmp_path) as process:
+    async with running_broker(tmp_path) as process:
         client = await RawClient.open(process.address)
         for _ in range(2):  # the first one makes the topic, the second goes the fast path
             answer = await client.call(

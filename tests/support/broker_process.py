@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from tests.support.patience import LIMIT_S
@@ -148,3 +148,13 @@ class BrokerProcess:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
+
+
+@contextlib.asynccontextmanager
+async def running_broker(root: Path, **settings: object) -> AsyncIterator[BrokerProcess]:
+    """A broker that serves until the block ends."""
+    process = await (await BrokerProcess.spawn(root, settings)).ready()
+    try:
+        yield process
+    finally:
+        await process.kill()

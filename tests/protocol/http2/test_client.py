@@ -1,7 +1,6 @@
 """The client's end of HTTP/2 against another library's server, and what a peer may do wrong."""
 
 import random
-from collections.abc import Iterator
 
 import h2.config
 import h2.connection
@@ -17,7 +16,6 @@ from skylarkmq.protocol.http2.connection import (
     RECEIVE_WINDOW,
     Data,
     Drained,
-    Event,
     Head,
     Reset,
 )
@@ -37,6 +35,8 @@ from skylarkmq.protocol.http2.frames import (
     settings_frame,
 )
 from skylarkmq.protocol.http2.server import Http2Server
+from tests.protocol.http2 import rig
+from tests.protocol.http2.rig import frames, resets
 
 REQUEST = (
     (b":method", b"POST"),
@@ -51,31 +51,13 @@ OK = ((":status", "200"), ("content-type", "application/grpc"))
 LAST = (("grpc-status", "0"),)
 
 
-class Pair:
-    """Our end and a server of the library h2, joined by bytes cut as `rng` says."""
+class Pair(rig.Pair):
+    """Our client and a server of the library h2."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.rng = random.Random(seed)
-        config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
-        self.server = h2.connection.H2Connection(config)
         self.client = Http2Client()
-        self.server.initiate_connection()
-        self.seen: list[Event] = []
-        self.told: list[h2.events.Event] = []
-
-    def carry(self) -> None:
-        """Carry bytes both ways until there are none."""
-        while True:
-            data, answer = self.client.take_outgoing(), self.server.data_to_send()
-            if not data and not answer:
-                return
-            for part in self._cut(data):
-                for event in self.server.receive_data(part):
-                    self.told.append(event)
-                    if isinstance(event, h2.events.DataReceived):
-                        self._open(event)
-            for part in self._cut(answer):
-                self.seen += self.client.receive(part)
+        super().__init__(self.client, seed)
+        self.server = self.theirs
 
     def answer(self, stream_id: int, body: bytes) -> None:
         """Send a whole answer, as the windows allow."""
@@ -94,19 +76,6 @@ class Pair:
         parts = [e for e in self.seen if isinstance(e, Data) and e.stream_id == stream_id]
         return b"".join(part.data for part in parts)
 
-    def _open(self, event: h2.events.DataReceived) -> None:
-        size, stream_id = event.flow_controlled_length or 0, event.stream_id
-        if size:
-            self.server.increment_flow_control_window(size)
-            if not self.server.streams[stream_id].closed:
-                self.server.increment_flow_control_window(size, stream_id)
-
-    def _cut(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            size = self.rng.choice((1, 2, 8, 9, 10, 100, 1 << 20))
-            yield data[:size]
-            data = data[size:]
-
 
 def raw(*settings: tuple[Setting, int]) -> Http2Client:
     """An end whose server has greeted it."""
@@ -120,25 +89,6 @@ def head(stream_id: int, flags: int = 0, fields: tuple[tuple[str, str], ...] = O
     """An answer's head, or its trailers, in a frame."""
     block = header_block((name.encode(), value.encode()) for name, value in fields)
     return frame(FrameType.HEADERS, END_HEADERS | flags, stream_id, block)
-
-
-def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Type, flags, stream, payload of each frame."""
-    found: list[tuple[int, int, int, bytes]] = []
-    while data:
-        end = 9 + int.from_bytes(data[:3], "big")
-        found.append((data[3], data[4], int.from_bytes(data[5:9], "big"), data[9:end]))
-        data = data[end:]
-    return found
-
-
-def resets(data: bytes) -> list[tuple[int, int]]:
-    """The streams that frames end, with their codes."""
-    return [
-        (stream_id, UINT32.unpack(payload)[0])
-        for kind, _, stream_id, payload in frames(data)
-        if kind == FrameType.RST_STREAM
-    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

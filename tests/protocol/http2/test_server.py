@@ -1,7 +1,6 @@
 """The server's end of HTTP/2 against another library's client, and what a peer may do wrong."""
 
 import random
-from collections.abc import Iterator
 
 import h2.config
 import h2.connection
@@ -36,6 +35,8 @@ from skylarkmq.protocol.http2.frames import (
     settings_frame,
 )
 from skylarkmq.protocol.http2.server import Http2Server
+from tests.protocol.http2 import rig
+from tests.protocol.http2.rig import resets
 
 HEAD = (
     (":method", "POST"),
@@ -49,45 +50,13 @@ OK = header_block(((b":status", b"200"), (b"content-type", b"application/grpc"))
 LAST = header_block(((b"grpc-status", b"0"),))
 
 
-class Pair:
-    """A client of the library h2 and our end, joined by bytes cut as `rng` says."""
+class Pair(rig.Pair):
+    """A client of the library h2 and our server."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.rng = random.Random(seed)
-        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
-        self.client = h2.connection.H2Connection(config)
         self.server = Http2Server()
-        self.client.initiate_connection()
-        self.seen: list[Event] = []
-        self.told: list[h2.events.Event] = []
-
-    def carry(self) -> None:
-        """Carry bytes both ways until there are none."""
-        while True:
-            data, answer = self.client.data_to_send(), self.server.take_outgoing()
-            if not data and not answer:
-                return
-            for part in self._cut(data):
-                self.seen += self.server.receive(part)
-            for part in self._cut(answer):
-                for event in self.client.receive_data(part):
-                    self.told.append(event)
-                    if isinstance(event, h2.events.DataReceived):
-                        self._open(event)
-
-    def _open(self, event: h2.events.DataReceived) -> None:
-        """Let as much come again as has come."""
-        size, stream_id = event.flow_controlled_length or 0, event.stream_id
-        if size:
-            self.client.increment_flow_control_window(size)
-            if self.client.streams[stream_id].open:
-                self.client.increment_flow_control_window(size, stream_id)
-
-    def _cut(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            size = self.rng.choice((1, 2, 8, 9, 10, 100, 1 << 20))
-            yield data[:size]
-            data = data[size:]
+        super().__init__(self.server, seed)
+        self.client = self.theirs
 
 
 def raw() -> Http2Server:
@@ -104,17 +73,6 @@ def block(*fields: tuple[str, str]) -> bytes:
 
 def opened(server: Http2Server, stream_id: int = 1, flags: int = END_HEADERS) -> list[Event]:
     return server.receive(frame(FrameType.HEADERS, flags, stream_id, block()))
-
-
-def resets(data: bytes) -> list[tuple[int, int]]:
-    """The streams that frames end, with their codes."""
-    found: list[tuple[int, int]] = []
-    while data:
-        size, stream_id = int.from_bytes(data[:3], "big"), int.from_bytes(data[5:9], "big")
-        if data[3] == FrameType.RST_STREAM:
-            found.append((stream_id, UINT32.unpack(data[9:13])[0]))
-        data = data[9 + size :]
-    return found
 
 
 @pytest.mark.parametrize("seed", range(20))
