@@ -192,12 +192,8 @@ async def test_a_subscriber_may_start_late(setting: Setting) -> None:
 
 
 async def test_the_result_goes_on(setting: Setting) -> None:
-    broker, topic, bills, seen = (
-        setting.broker(),
-        await setting.topic(),
-        await setting.topic(),
-        Seen(),
-    )
+    broker, seen = setting.broker(), Seen()
+    topic, bills = await setting.topic(), await setting.topic()
 
     @broker.subscriber(topic, start_from=StartFrom.FIRST)
     @broker.publisher(bills, headers={"from": "test"}, tags="bill")
@@ -216,12 +212,8 @@ async def test_the_result_goes_on(setting: Setting) -> None:
 
 
 async def test_a_response_says_more_than_its_body(setting: Setting) -> None:
-    broker, topic, bills, seen = (
-        setting.broker(),
-        await setting.topic(),
-        await setting.topic(),
-        Seen(),
-    )
+    broker, seen = setting.broker(), Seen()
+    topic, bills = await setting.topic(), await setting.topic()
 
     @broker.subscriber(topic, start_from=StartFrom.FIRST)
     @broker.publisher(bills, tags="bill")
@@ -240,12 +232,8 @@ async def test_a_response_says_more_than_its_body(setting: Setting) -> None:
 
 
 async def test_reply_to_names_a_topic(setting: Setting) -> None:
-    broker, topic, back, seen = (
-        setting.broker(),
-        await setting.topic(),
-        await setting.topic(),
-        Seen(),
-    )
+    broker, seen = setting.broker(), Seen()
+    topic, back = await setting.topic(), await setting.topic()
 
     @broker.subscriber(topic, start_from=StartFrom.FIRST)
     async def handle(body: str) -> str:
