@@ -28,6 +28,7 @@ from skylarkmq.broker.base.process import connections_possible, loop_factory
 from skylarkmq.broker.config.config_file import PROFILES, Sources, load_broker_config
 from skylarkmq.broker.config.settings import BrokerConfig
 from skylarkmq.broker.controller import BrokerController
+from skylarkmq.broker.start.banner import text_of
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
@@ -39,7 +40,6 @@ from skylarkmq.store.progress import StartEnded
 Settings = Mapping[str, str | int | bool]
 """Keys of a `broker.conf` and their values: {"flushDiskType": "SYNC_FLUSH"}."""
 
-HOST: Final = "127.0.0.1"
 THREAD_NAME: Final = "skylarkmq-broker"
 _DEFAULTS: Final[Settings] = {
     **{key: text for key, text in PROFILES["dev"].items() if key != "storePathRootDir"},
@@ -197,7 +197,9 @@ class Broker:
             await controller.start(self._go_on)
         except StoreLockedError:
             port = self._config.namesrv_listen_port
-            place = f"{HOST}:{port}" if port else "the address that `port=` gives it"
+            place = "the address that `port=` gives it"
+            if port:
+                place = text_of((self._config.bind_address, port))
             raise StoreLockedError(
                 f"{self.folder} is in use: one process embeds its broker, and all others are "
                 f"clients of that one at {place}"
@@ -206,7 +208,7 @@ class Broker:
             self._store = controller.parts.store
             self._store.failure_listeners.append(self._failed)
             assert controller.namesrv_address is not None
-            yield f"{HOST}:{controller.namesrv_address[1]}"
+            yield text_of(controller.namesrv_address)
         finally:
             await controller.stop()
 

@@ -45,6 +45,16 @@ async def test_what_was_sent_is_there_after_the_next_start(tmp_path: Path) -> No
         assert await bodies(broker.namesrv_addr) == [b"one"]
 
 
+@pytest.mark.parametrize("bound", ["127.0.0.2", "0.0.0.0", "localhost"])
+async def test_clients_are_told_where_it_is_bound(tmp_path: Path, bound: str) -> None:
+    settings = {"bindAddress": bound, "brokerIP1": "127.0.0.1" if bound == "0.0.0.0" else bound}
+    async with (
+        Broker(tmp_path, settings=settings) as broker,
+        Producer(namesrv_addr=broker.namesrv_addr) as producer,
+    ):
+        await producer.send(Message(TOPIC, b"one"))
+
+
 def test_code_without_a_loop_has_it_too(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, sync.Producer(namesrv_addr=broker.namesrv_addr) as producer:
         producer.send(Message(TOPIC, b"one"))
