@@ -25,8 +25,9 @@ Token = Annotated[
 ]
 Place = Annotated[
     str,
-    Meta(description="first, last, or a time: to the first message stored then or later. A time is "
-         "2026-01-31T12:00:00Z, ms since the epoch, or 10m for ten minutes ago."),
+    Meta(description="first, last (the end as it is when it acts), or a time: to the first message "
+         "stored then or later. A time is 2026-01-31T12:00:00Z, ms since the epoch, or 10m for ten "
+         "minutes ago."),
 ]  # fmt: skip
 Cluster = Annotated[str, Meta(description="On the brokers of this cluster alone.")]
 
