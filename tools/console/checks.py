@@ -60,7 +60,8 @@ class Checks:
 
     async def _look(self, client: Client, settings: Settings) -> list[Finding]:
         async with Admin(client=client, timeout=settings.timeout, unanswered={}) as admin:
-            return await Examination(Client, client, admin, SKEW_MAX_S, _unseen).found(LOOKS)
+            look = Examination(Client, client, admin, SKEW_MAX_S, _unseen, asks_members=False)
+            return await look.found(LOOKS)
 
 
 def _unseen(what: str, done: int, total: int) -> None:

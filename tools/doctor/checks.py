@@ -59,6 +59,8 @@ class Examination:
 
     Attributes:
         at: makes a client of one name server alone, by its address; not started.
+        asks_members: what they subscribe to, each of them. Without it, what brokers tell of that:
+            ours do.
     """
 
     at: Callable[[str], Client]
@@ -66,6 +68,7 @@ class Examination:
     admin: Admin
     skew_max_s: float
     report: Report
+    asks_members: bool = True
 
     async def found(self, looks: Iterable[str]) -> list[Finding]:
         """Return what these looks find; one that ends with an error leaves the others alone.
@@ -255,7 +258,7 @@ class Examination:
     async def _subscriptions(self, members: GroupMembers) -> dict[str, frozenset[str]]:
         """Return what each member subscribes to, as it says itself."""
         told: dict[str, frozenset[str]] = {}
-        if len(members.members) < 2:
+        if len(members.members) < 2 or not self.asks_members:
             return told
         for member in members.members:
             try:
