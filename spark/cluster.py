@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -98,8 +97,6 @@ IDLE_MAX_S: Final = 60.0
 120 s, and firewalls drop them silently."""
 UNLOOKED_S: Final = 0.5
 """After so long without a turn of the loop, what has come in is looked at before a request."""
-CLIENTS_MAX: Final = 16
-"""Settings that one thread keeps clients for; the one used longest ago is closed first."""
 
 NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers are found by them"
@@ -756,39 +753,6 @@ class BlockingClient:
                 else:
                     found[queue] = answer
         return errors
-
-
-class _Clients(threading.local):
-    """This thread's clients, the one used last at the end."""
-
-    def __init__(self) -> None:
-        self.table: dict[ConnectionSettings, BlockingClient] = {}
-
-
-_clients: Final = _Clients()
-
-
-def client_for(settings: ConnectionSettings) -> BlockingClient:
-    """Return this thread's client for `settings`, made at the first call.
-
-    Spark runs one task after the other in the same Python process: what a task connected serves
-    the next one. A worker that does nothing at all keeps its connections until brokers close them.
-    """
-    table = _clients.table
-    client = table.pop(settings, None) or BlockingClient(settings)
-    table[settings] = client
-    for other in table.values():
-        other.drop_idle()
-    if len(table) > CLIENTS_MAX:
-        table.pop(next(iter(table))).close()
-    return client
-
-
-def close_all() -> None:
-    """Close this thread's clients."""
-    while _clients.table:
-        _, client = _clients.table.popitem()
-        client.close()
 
 
 async def _all_of(questions: Iterable[Awaitable[T]]) -> list[T | BaseException]:

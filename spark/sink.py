@@ -13,7 +13,7 @@ once and can tell (see `promises`). Which of the two it is, the log says with ea
 Save modes. `append` alone: a topic is never overwritten. Spark itself refuses its default mode
 (errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.
 
-The writers pickle: connections live in the worker's pool (`cluster.client_for`), never in them.
+The writers pickle: connections live in the worker's pool (`clients.client_for`), never in them.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSourceArrowWriter,
 DataSourceStreamArrowWriter), python/pyspark/sql/worker/write_into_data_source.py
 """
@@ -36,8 +36,8 @@ from pyspark.sql.datasource import (
 )
 
 from skylarkmq.protocol.message import MessageQueue
+from skylarkmq.spark.clients import client_for
 from skylarkmq.spark.clock import SystemClock
-from skylarkmq.spark.cluster import client_for
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.writing import batch_writes
 from skylarkmq.spark.writing.batch_writes import BatchWrite

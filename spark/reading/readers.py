@@ -31,7 +31,8 @@ from pyspark.sql.streaming.datasource import (
 
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.spark.batches import BatchBuilder
-from skylarkmq.spark.cluster import BlockingClient, client_for
+from skylarkmq.spark.clients import client_for
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueOffsets
 from skylarkmq.spark.options import ReadSettings, SourceOptions

@@ -24,7 +24,7 @@ from skylarkmq.client.config import MIB
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.batch import MIN_BATCH_ITEM_SIZE, BatchItem, encode_batch
 from skylarkmq.protocol.message import MessageQueue
-from skylarkmq.spark.cluster import client_for
+from skylarkmq.spark.clients import client_for
 from skylarkmq.spark.writing.promises import Promises, broker_of, lasting_write_queues
 from skylarkmq.spark.writing.rows import Addressed, RowError
 from skylarkmq.spark.writing.sink_options import SinkOptions

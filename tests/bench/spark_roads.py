@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from skylarkmq.protocol.record import decode_messages
 from skylarkmq.spark.batches import BatchBuilder
-from skylarkmq.spark.cluster import client_for
+from skylarkmq.spark.clients import client_for
 from skylarkmq.spark.log.log_options import LogOptions
 from skylarkmq.spark.log.source import CommitLogReader
 from skylarkmq.spark.offsets import OffsetRange

@@ -28,7 +28,8 @@ from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.remoting.stream import AsyncioNetwork, Stream
-from skylarkmq.spark.cluster import BlockingClient, client_for, close_all
+from skylarkmq.spark.clients import client_for, close_all
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock

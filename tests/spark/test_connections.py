@@ -16,7 +16,8 @@ import pytest
 from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import ConnectionFailed, RequestTimeout, RocketMQError, TlsError
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark.cluster import IDLE_MAX_S, UNLOOKED_S, BlockingClient, client_for, close_all
+from skylarkmq.spark.clients import client_for, close_all
+from skylarkmq.spark.cluster import IDLE_MAX_S, UNLOOKED_S, BlockingClient
 from skylarkmq.spark.settings import ConnectionSettings, TlsSettings
 from tests.spark.support.blocking_clock import TestClock
 from tests.spark.support.scripted_peer import ScriptedPeer

@@ -15,7 +15,8 @@ from skylarkmq.client import Message
 from skylarkmq.client.sync import Producer
 from skylarkmq.protocol.compression import CompressionKind, compression_flags
 from skylarkmq.spark.batches import CorruptRecordError
-from skylarkmq.spark.cluster import BlockingClient, close_all
+from skylarkmq.spark.clients import close_all
+from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.errors import DataLost, NoProgress
 from skylarkmq.spark.offsets import OffsetRange, QueueKey
 from skylarkmq.spark.options import OnCorruption, ReadSettings, SourceOptions

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from skylarkmq.client import Message
 from skylarkmq.client.sync import Admin, Producer
-from skylarkmq.spark.cluster import close_all
+from skylarkmq.spark.clients import close_all
 from skylarkmq.spark.errors import DataLost
 from skylarkmq.spark.offsets import QueueOffsets
 from skylarkmq.spark.option_reading import OptionError
