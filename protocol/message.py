@@ -72,8 +72,9 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
 
     `body` given as text becomes UTF-8. `keys` are the index keys: one text of keys separated by
     blanks, or several texts without a blank. `properties` are the user's own. At most one of three
-    says when it is delivered: `delay_level` 1 to 18, `delay` from when the broker stores it, or
-    the time `deliver_at`, which names its time zone. Without any it is delivered at once.
+    says when it is delivered: `delay_level` 1 to 18, `delay` (seconds or a timedelta) from when the
+    broker stores it, or the time `deliver_at`, which names its time zone. Without any it is
+    delivered at once.
     `sharding_key` picks the queue. With `wait_store_ok` false the answer does not wait for the
     flush and the replica. `flag` is the user's. `unique_key` is the message's id: any text that no
     other message has, such as an order's number, for a topic with a deduplication window; without
@@ -104,7 +105,7 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             tags: str | None = None,
             keys: str | Iterable[str] = (),
             properties: Mapping[str, str] | None = None,
-            delay: timedelta | None = None,
+            delay: float | timedelta | None = None,
             delay_level: int = 0,
             deliver_at: datetime | None = None,
             sharding_key: str | None = None,
@@ -191,10 +192,12 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
 
     def _check_delay(self) -> None:
         delay, deliver_at = cast("object", self.delay), cast("object", self.deliver_at)
-        if not isinstance(delay, timedelta | None):
+        if isinstance(delay, int | float) and not isinstance(delay, bool):
+            _put(self, "delay", timedelta(seconds=delay))
+        elif not isinstance(delay, timedelta | None):
             raise TypeError(
-                f"delay is a time span, timedelta(seconds={delay!r:.20}), not "
-                f"{type(delay).__name__}; RocketMQ's levels are delay_level=1 to 18"
+                f"delay is seconds or a timedelta, not {type(delay).__name__}; RocketMQ's levels "
+                "are delay_level=1 to 18"
             )
         if not isinstance(deliver_at, datetime | None):
             kind = type(deliver_at).__name__

@@ -39,7 +39,9 @@ class RocketMQMessage(StreamMessage[Any]):
                 await message.ack()
         await super().ack()
 
-    async def nack(self, delay_level: int | None = None, *, delay: timedelta | None = None) -> None:
+    async def nack(
+        self, delay_level: int | None = None, *, delay: float | timedelta | None = None
+    ) -> None:
         """Let the group get it again after a while, see `ReceivedMessage.nack`.
 
         `raise NackMessage(delay=timedelta(minutes=1))` says the same in a handler.

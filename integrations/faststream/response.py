@@ -18,7 +18,7 @@ class MessageOptions(TypedDict, total=False):
     tags: str | None
     keys: str | Iterable[str]
     sharding_key: str | None
-    delay: timedelta | None
+    delay: float | timedelta | None
     delay_level: int
     deliver_at: datetime | None
 

@@ -105,7 +105,8 @@ def test_an_address_that_cannot_be_one_is_told_at_once(address: str, why: str) -
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"delay": 5}, r"delay is a time span, timedelta\(seconds=5\), not int; .* delay_level"),
+        ({"delay": "5"}, r"delay is seconds or a timedelta, not str; .* delay_level"),
+        ({"delay": True}, r"delay is seconds or a timedelta, not bool; .* delay_level"),
         ({"deliver_at": 1_700_000_000}, "deliver_at is a datetime with its time zone, not int"),
     ],
 )
@@ -114,7 +115,7 @@ def test_a_time_of_the_wrong_kind_is_told_with_the_right_one(
 ) -> None:
     with pytest.raises(TypeError, match=why):
         Message("orders", b"x", **wrong)
-    Message("orders", b"x", delay=timedelta(seconds=5))
+    assert Message("orders", b"x", delay=5) == Message("orders", b"x", delay=timedelta(seconds=5))
 
 
 async def test_what_is_no_message_and_whose_topic_is_taken_is_told_before_it_is_sent() -> None:
