@@ -58,7 +58,7 @@ class _Done(Coroutine[Any, Any, None]):
 
     __slots__ = ()
 
-    __await__ = partial(iter, ())  # a method of Python's takes longer
+    __await__: Any = partial(iter, ())  # a method of Python's takes longer
 
     def send(self, value: Any) -> Any:
         raise StopIteration

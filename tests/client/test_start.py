@@ -230,8 +230,10 @@ def test_other_times_are_refused(wrong: float) -> None:
 
 
 def test_a_blocking_client_does_not_wait_with_0(unused_tcp_port: int) -> None:
+    client = sync.Client(f"localhost:{unused_tcp_port}", start_timeout=0)
     with pytest.raises(ConnectionFailed, match="connection refused"):
-        sync.Client(f"localhost:{unused_tcp_port}", start_timeout=0).start()
+        client.start()
+    client.stop()
 
 
 async def test_a_refusal_and_an_unknown_host_are_told_in_words(unused_tcp_port: int) -> None:
