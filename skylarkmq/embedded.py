@@ -92,7 +92,8 @@ class Broker:
         keys = {**_DEFAULTS, "namesrvListenPort": port, **(settings or {})}
         config = configuration(self.folder, keys)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # it is the application's to raise
-        connections = connections_possible(config.max_connections, limit, servers=2)
+        servers = config.server_count(with_namesrv=True)
+        connections = connections_possible(config.max_connections, limit, servers)
         self._config = replace(config, max_connections=connections)
         self._thread = LoopThread(self._serve, THREAD_NAME, loop_factory())
         self._files = files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -104,6 +105,15 @@ def test_what_cannot_be_here_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{key}={value}: .*{cure}"):
         Broker(tmp_path, settings={key: value, "brokerId": 1})
+
+
+def test_all_listeners_share_the_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    two = Broker(tmp_path)._config.max_connections
+    three = Broker(tmp_path, settings={"grpcListenPort": 0})._config.max_connections
+    assert three == two * 2 // 3 < two
 
 
 class Application(Exception):
