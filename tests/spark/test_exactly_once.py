@@ -24,7 +24,7 @@ from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import MQVersion, RequestCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
 from skylarkmq.protocol.topic_attributes import DEDUPLICATION_KEYS, DEDUPLICATION_SECONDS
-from skylarkmq.spark import cluster
+from skylarkmq.spark import clients
 from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.sink import SendReceipt, StreamSink, batch_sink, stream_sink
@@ -48,7 +48,7 @@ windowed = pytest.mark.parametrize("windowed", [True, False])
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    cluster.close_all()
+    clients.close_all()
 
 
 def make_topic(

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.message import MessageExt
-from skylarkmq.spark import cluster
+from skylarkmq.spark import clients
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    cluster.close_all()
+    clients.close_all()
 
 
 def keys(messages: Sequence[MessageExt]) -> list[str]:

@@ -16,7 +16,7 @@ from skylarkmq.protocol.command import encode_command
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import decode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark import cluster
+from skylarkmq.spark import clients
 from skylarkmq.spark.sink import batch_sink
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import CLOSE, Said
@@ -30,7 +30,7 @@ SCHEMA = StructType([StructField("body", BinaryType()), StructField("shardingKey
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    cluster.close_all()
+    clients.close_all()
 
 
 class Troubled:

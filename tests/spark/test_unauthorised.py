@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.remoting_command import RemotingCommand
-from skylarkmq.spark import cluster
+from skylarkmq.spark import clients
 from skylarkmq.spark.source import SkylarkSource
 from tests.spark.support.scripted_brokers import scripted_brokers
 from tests.spark.support.scripted_peer import ScriptedPeer
@@ -25,7 +25,7 @@ OFFSETS = {RequestCode.GET_MIN_OFFSET: "0", RequestCode.GET_MAX_OFFSET: "9"}
 @pytest.fixture(autouse=True)
 def no_clients_left() -> Iterator[None]:
     yield
-    cluster.close_all()
+    clients.close_all()
 
 
 def denied(request: RemotingCommand) -> RemotingCommand:
@@ -40,7 +40,8 @@ def denied_to_pull(request: RemotingCommand) -> RemotingCommand:
 
 def source(name_server: str, **more: str) -> SkylarkSource:
     account = {"accessKey": "the-account", "secretKey": "very-secret"}
-    made = SkylarkSource({"nameServer": name_server, "topic": "T", **account, **more})
+    at_once = {"startTimeoutMs": "0"}  # these name servers know a route and nothing else
+    made = SkylarkSource({"nameServer": name_server, "topic": "T", **account, **at_once, **more})
     return pickle.loads(pickle.dumps(made))
 
 
@@ -75,7 +76,7 @@ def test_a_task_does_not_read() -> None:
         (partition,) = reader.partitions()
         with pytest.raises(RocketMQError):
             list(reader.read(partition))
-        cluster.close_all()
+        clients.close_all()
         for broker in brokers:
             broker.requests.clear()
         fails(lambda: list(reader.read(partition)), brokers, RequestCode.PULL_MESSAGE)

@@ -55,7 +55,7 @@ def test_limits(options: dict[str, object], spark_limit: ReadLimit, limit: Limit
 
 
 def test_readers_travel_and_are_connected_to_nobody() -> None:
-    reader = stream(secretKey="hush", accessKey="ak")
+    reader = stream(secretKey="hush", accessKey="ak", startTimeoutMs=0)
     reader._planner()
     copy = pickle.loads(pickle.dumps(reader))
     assert copy._made is None and copy._columns == ("body", "queueOffset")
