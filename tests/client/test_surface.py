@@ -29,9 +29,10 @@ PUBLIC = {
     " drain drain_progress failover find_copy keep_text kept_texts list_groups list_topics"
     " member_info message"
     " name_server_config open_transactions plan_copy producer_groups producers progress"
-    " put_account query redrive_dead_letter reset_offset scan"
+    " put_account query ranges redrive_dead_letter reset_offset scan"
     " set_broker_config set_name_server_config set_white_list start"
     " statistic stop stop_writes switch_over topic_attributes topic_groups topic_route trace"
+    " track"
     " undrain update_group update_topic",
     "Client": "client_id namespace start stop",
     "Consumer": "assign assignment begin_offsets buffered commit committed end_offsets getmany"
