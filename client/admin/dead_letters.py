@@ -158,7 +158,7 @@ class DeadLetterAdmin(MessageAdmin):
             if place is None:
                 place = await self.plan_copy(letter, group, to=to)
             address = (await self._masters(brokers=[place.queue.broker_name])).popitem()[1]
-            place = CopyPlace(place.queue, await self._send_copy(letter, place.queue, address))
+            place = await self._send_copy(letter, place.queue, address)
             status = "sent"
         except _UnknownError as unknown:
             status, error = "unknown", str(unknown)
@@ -238,12 +238,13 @@ class DeadLetterAdmin(MessageAdmin):
             broker = letter.queue.broker_name
             masters = await self._masters(brokers=[broker])
             return MessageQueue(target, broker, 0), masters[broker]
-        key = letter.stored.properties.get(names.SHARDING_KEY)
-        queue = _queue_of_copy(queues, key, letter.queue.broker_name, letter.queue_offset)
+        queue = _queue_of_copy(queues, letter)
         return queue, place.masters[queue.broker_name]
 
-    async def _send_copy(self, letter: StoredMessage, queue: MessageQueue, address: str) -> int:
-        """Send a copy; return its queue offset.
+    async def _send_copy(
+        self, letter: StoredMessage, queue: MessageQueue, address: str
+    ) -> CopyPlace:
+        """Send a copy; return where the broker stored it.
 
         Raises:
             _UnknownError: it is stored, or not.
@@ -271,7 +272,8 @@ class DeadLetterAdmin(MessageAdmin):
         try:
             answer = await self._services.remoting.call(address, command, self._timeout_s)
             if answer.code in STORED_CODES:
-                return stored_answer(answer)[4]
+                _, _, _, queue_id, offset, *_ = stored_answer(answer)
+                return CopyPlace(queue._replace(queue_id=queue_id), offset)
         except RocketMQError as error:
             if isinstance(error, ConnectionFailed) and not error.reached:
                 raise
@@ -288,17 +290,21 @@ class _UnknownError(Exception):
     """Whether a copy is stored is not known."""
 
 
-def _queue_of_copy(
-    queues: Sequence[MessageQueue], sharding_key: str | None, broker_name: str, queue_offset: int
-) -> MessageQueue:
+def _queue_of_copy(queues: Sequence[MessageQueue], letter: StoredMessage) -> MessageQueue:
     """Return where the copy of a dead letter goes, of a topic's writable queues, at least one.
 
-    By its sharding key, as its producer chose; else on the letter's own broker, in turn.
+    By its sharding key, as its producer chose; else on the letter's own broker, in turn. One with a
+    priority goes where a broker whose topic has priorities stores it: `find_copy` looks there.
     """
+    sharding_key = letter.stored.properties.get(names.SHARDING_KEY)
     if sharding_key is not None:
         return by_hash(queues, sharding_key)
-    near = [queue for queue in queues if queue.broker_name == broker_name] or queues
-    return near[queue_offset % len(near)]
+    near = [queue for queue in queues if queue.broker_name == letter.queue.broker_name] or queues
+    first = near[0]
+    if letter.priority is not None and not first.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        levels = [queue for queue in near if queue.broker_name == first.broker_name]
+        return levels[min(letter.priority, len(levels) - 1)]
+    return near[letter.queue_offset % len(near)]
 
 
 def _header_of_copy(

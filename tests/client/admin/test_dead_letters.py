@@ -62,6 +62,31 @@ async def test_to_the_topic_all_groups_get_it(tmp_path: Path) -> None:
         assert "RETRY_TOPIC" not in again[0].properties
 
 
+async def test_a_copy_with_a_priority_is_found_where_its_level_is(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("urgent", queues=4, message_type="PRIORITY")
+        async with Producer(client=it.client) as producer:
+            await producer.send(Message("urgent", b"m", priority=9))
+        await it.consume("urgent", "helpers", 1, dead=1)
+        letter = await anext(it.admin.dead_letters("helpers"))
+        place = await it.admin.plan_copy(letter, "helpers", to="topic")
+        assert place == CopyPlace(MessageQueue("urgent", "broker-a", 3), 1)
+        sent = await it.admin.redrive_dead_letter(letter, "helpers", to="topic", place=place)
+        assert await it.admin.find_copy(letter, place) == sent.place == place
+
+
+async def test_the_place_of_a_copy_is_where_the_broker_stored_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("urgent", queues=4, message_type="PRIORITY")
+        async with Producer(client=it.client) as producer:
+            await producer.send(Message("urgent", b"m", priority=2))
+        await it.consume("urgent", "helpers", 1, dead=1)
+        letter = await anext(it.admin.dead_letters("helpers"))
+        elsewhere = CopyPlace(MessageQueue("urgent", "broker-a", 0), 0)
+        sent = await it.admin.redrive_dead_letter(letter, "helpers", to="topic", place=elsewhere)
+        assert sent.place == CopyPlace(MessageQueue("urgent", "broker-a", 2), 1)
+
+
 async def test_a_failure_is_an_outcome(tmp_path: Path) -> None:
     async with site(tmp_path) as it:
         ids = await with_letters(it, 3)
