@@ -77,9 +77,11 @@ def _pretty(data: bytes) -> str | None:
     if len(data) > JSON_SIZE_MAX or data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        pretty = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        pretty.encode()  # half a surrogate pair, as "\\ud800", is no character that a page can have
     except (ValueError, RecursionError):
         return None
+    return pretty
 
 
 def _text(data: bytes, *, lossy: bool) -> str | None:

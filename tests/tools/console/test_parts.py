@@ -42,6 +42,7 @@ def test_a_body_is_shown_in_the_form_that_fits() -> None:
     assert body_of(stored("Größe".encode())).text == "Größe"
     assert body_of(stored(b"\x00\xffABC")).text.endswith("ABC|")
     assert body_of(stored(b"[" * 100_000)).form == "text"  # too deep to be read
+    assert body_of(stored(b'["\\ud800"]')).text == '["\\ud800"]'  # half a character
     assert body_of(stored(b"\xff"), "text").text == "\N{REPLACEMENT CHARACTER}"
     assert body_of(stored(b"plain"), "json").form == "text"
     assert body_of(stored(b"plain"), "hex").text.startswith("00000000  70 6c 61 69 6e")
