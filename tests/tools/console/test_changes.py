@@ -167,8 +167,9 @@ async def test_dead_letters_are_sent_again() -> None:
         assert f"{DEAD} sent again" in words(answer.text)
         assert len(await broker.messages("orders")) == before + DEAD
         for gone in ("broker-a/0/99", "x"):
-            answer = await browser.change(again, {"letter": gone}, seen=seen)
+            answer = await browser.change(again, {"letter": [places[0], gone]}, seen=seen)
             assert answer.status_code == 400, gone
+        assert len(await broker.messages("%RETRY%billing")) == 1, "none of them was sent"
         for wrong in ({}, {"to": "all"}):
             answer = await browser.send(again, wrong, seen=seen)
             assert answer.status_code == 400, wrong

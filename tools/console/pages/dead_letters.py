@@ -100,11 +100,12 @@ async def resend(visit: Visit) -> Plan:
         raise BadInput("No letter was chosen.")
 
     async def do() -> Response:
-        admin = await visit.access.admin()
+        admin, is_cut = await visit.access.admin(), False
         if is_all:
             outcomes, is_cut = await _resend_all(admin, group, to)
-        else:
-            outcomes, is_cut = [await _resend_one(admin, group, to, name) for name in names], False
+        else:  # all are found before one is sent, so that a wrong one ends it with nothing done
+            letters = [await _letter(admin, group, name) for name in names]
+            outcomes = [await admin.redrive_dead_letter(each, group, to=to) for each in letters]
         sent = sum(one.status == "sent" for one in outcomes)
         visit.outcome = f"{sent} of {len(outcomes)} sent"
         return visit.page("resent.html", group=group, to=to, outcomes=outcomes, is_cut=is_cut)
@@ -131,8 +132,12 @@ async def _resend_all(
     return outcomes, scan.progress.scanned < scan.progress.total
 
 
-async def _resend_one(admin: Admin, group: str, to: RedriveTarget, name: str) -> RedriveOutcome:
-    """Send the letter at a place, `broker/queue/offset`."""
+async def _letter(admin: Admin, group: str, name: str) -> StoredMessage:
+    """Return the letter at a place, `broker/queue/offset`.
+
+    Raises:
+        BadInput: there is none.
+    """
     broker, _, rest = name.rpartition("/")[0].rpartition("/")
     place = name.rpartition("/")[2]
     if not broker or not rest.isdigit() or not place.isdigit():
@@ -140,6 +145,6 @@ async def _resend_one(admin: Admin, group: str, to: RedriveTarget, name: str) ->
     queue = MessageQueue(f"{DLQ_GROUP_TOPIC_PREFIX}{group}", broker, int(rest))
     async for letter in admin.dead_letters(group, after={queue: int(place)}):
         if letter.queue_offset == int(place):
-            return await admin.redrive_dead_letter(letter, group, to=to)
+            return letter
         break
     raise BadInput(f"The letter {name[:80]} is not there any more. Load the page again.")
