@@ -69,17 +69,20 @@ async def test_a_message_is_sent() -> None:
         await broker.create_topic("T")
         seen = "/messages/send"
         fields = {"topic": "T", "body": '{"a": 1.0}\r\n', "encoding": "json", "tags": "new"}
-        fields |= {"keys": "k1 k2", "properties": "colour=red\r\nsize=1=2\r\n"}
+        fields |= {"keys": "k1 k2", "properties": "colour=red\r\nsize=1=2\r\n__SHARDINGKEY=s"}
         answer = await browser.change(seen, fields, seen=seen)
         assert answer.url.path == "/messages/view" and "The message is stored." in answer.text
         (message,) = await broker.messages("T")
         assert (message.body, message.tags, message.keys) == (b'{"a": 1.0}\n', "new", "k1 k2")
         assert message.properties["colour"] == "red" and message.properties["size"] == "1=2"
+        assert message.properties["__SHARDINGKEY"] == "s"
         await browser.change(seen, {"topic": "T", "body": "00ff", "encoding": "hex"}, seen=seen)
         assert b"\x00\xff" in {each.body for each in await broker.messages("T")}
         for wrong in (
             {"body": "{", "encoding": "json"}, {"body": "0", "encoding": "hex"},
             {"body": "x", "properties": "no pair"}, {"body": "x", "encoding": "x"},
+            {"body": "x", "properties": "KEYS=k"}, {"body": "x", "properties": "empty="},
+            {"body": "x", "properties": "_SYS_MSG_PRIORITY_=5"},
         ):  # fmt: skip
             answer = await browser.send(seen, {"topic": "T", **wrong}, seen=seen)
             assert answer.status_code == 400, wrong

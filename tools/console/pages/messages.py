@@ -12,11 +12,12 @@ from starlette.responses import Response, StreamingResponse
 from skylarkmq.client.admin import Admin, MessageTrack
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
-from skylarkmq.client.message_json import message_to_send
+from skylarkmq.client.message_json import message_to_send, own_properties
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.client.send_result import SendStatus
+from skylarkmq.protocol.properties import SHARDING_KEY
 from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.bodies import FORMS, body_of
 from skylarkmq.tools.console.change import Plan
@@ -148,6 +149,12 @@ async def send(visit: Visit) -> Plan:
     pairs = [line.partition("=") for line in (await visit.field("properties")).splitlines()]
     if any(not (name.strip() and equals) for name, equals, _ in pairs):
         raise BadInput("Properties are lines of name=value.")
+    properties = {name.strip(): value.strip() for name, _, value in pairs}
+    for name in properties.keys() - own_properties(properties).keys() - {SHARDING_KEY}:
+        raise BadInput(
+            f"{name[:80]!r} has no value, or is a name of RocketMQ's own: tag and keys have fields of "
+            "their own, and `skylarkmq send --priority` sends a message with a priority."
+        )
     if encoding == "json":
         try:
             json.loads(body)
@@ -158,7 +165,7 @@ async def send(visit: Visit) -> Plan:
         "body_encoding": "text" if encoding == "json" else encoding,  # stays as it is written
         "tags": await visit.field("tags") or None,
         "keys": await visit.field("keys"),
-        "properties": {name.strip(): value.strip() for name, _, value in pairs},
+        "properties": properties,
     }
     message = message_to_send(topic, row)
     await (await visit.admin()).topic_route(topic)  # a name that is mistyped would become a topic
