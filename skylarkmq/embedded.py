@@ -258,7 +258,10 @@ def configuration(root: Path, keys: Settings) -> BrokerConfig:
     """
     keys = {"storePathRootDir": str(root), **keys}
     lines = [f"{key}={_text(value)}" for key, value in keys.items()]
-    return load_broker_config(Sources(None, {}, lines, root, gethostname())).config
+    try:
+        return load_broker_config(Sources(None, {}, lines, root, gethostname())).config
+    except ConfigError as error:  # there is no `--set` that it could stand in
+        raise ConfigError(error.key, error.value, error.cure) from None
 
 
 def _text(value: str | int | bool) -> str:

@@ -38,7 +38,13 @@ class LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; `started` says when the context is entered."""
+        """Begin; `started` says when the context is entered.
+
+        Raises:
+            RuntimeError: it has been started before.
+        """
+        if self._thread.ident is not None:
+            raise RuntimeError("it has run, and runs once: make a new one for another block")
         self._thread.start()
 
     def stop(self) -> None:

@@ -88,8 +88,18 @@ def test_the_folder_is_one_process_s(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_names_the_right_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="flushDiskType"):
+    with pytest.raises(ConfigError, match=r"did you mean flushDiskType\?$"):
         Broker(tmp_path, settings={"flushDiskTyp": "SYNC_FLUSH"})
+
+
+async def test_one_is_for_one_block(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    async with broker:
+        pass
+    with pytest.raises(RuntimeError, match="make a new one for another block"):
+        await broker.__aenter__()
+    with pytest.raises(RuntimeError, match="make a new one for another block"):
+        broker.__enter__()
 
 
 @pytest.mark.parametrize(
