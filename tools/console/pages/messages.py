@@ -152,8 +152,8 @@ async def send(visit: Visit) -> Plan:
     properties = {name.strip(): value.strip() for name, _, value in pairs}
     for name in properties.keys() - own_properties(properties).keys() - {SHARDING_KEY}:
         raise BadInput(
-            f"{name[:80]!r} has no value, or is a name of RocketMQ's own: tag and keys have fields of "
-            "their own, and `skylarkmq send --priority` sends a message with a priority."
+            f"{name[:80]!r} has no value, or is a name of RocketMQ's own: tag and keys have fields "
+            "of their own, and `skylarkmq send --priority` sends a message with a priority."
         )
     if encoding == "json":
         try:
