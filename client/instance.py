@@ -154,15 +154,16 @@ class Client(Started):
                 local_ip = await names.connect()
                 if not asks_for_brokers or await names.has_brokers():
                     return local_ip
+                who = f"a broker at name server {names.text}"
             except RocketMQError as error:
                 if not may_come(error):
                     raise
                 failure = failure or error  # later ones tell of the back-off
+                who = f"{'an answer of ' if local_ip else ''}name server {names.text}"
             self._check_open()
             left_s = end_s - clock.monotonic()
             if left_s <= 0 and failure is not None and not local_ip:
                 raise failure
-            who = f"{'a broker at ' if local_ip else ''}name server {names.text}"
             if left_s <= 0:
                 log.warning("%s has not come, going on without it", who)
                 return local_ip

@@ -130,6 +130,21 @@ async def test_it_waits_for_a_broker_to_register(caplog: pytest.LogCaptureFixtur
     await it.client.stop()
 
 
+async def test_it_says_that_a_name_server_does_not_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = Starting()
+    it.cluster.broker()
+    it.network.is_here = it.cluster.name_server.silent = True
+    task = await it.begun(it.client.start())
+    await advance_async(it.clock, 25)
+    await task
+    who = f"an answer of name server {it.cluster.namesrv}"
+    assert lines(caplog)[0].startswith(f"waiting for {who}, up to 17 s")
+    assert lines(caplog)[-1] == f"{who} has not come, going on without it"
+    await it.client.stop()
+
+
 async def test_it_goes_on_without_a_broker_that_does_not_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
