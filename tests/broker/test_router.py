@@ -403,6 +403,6 @@ def test_an_account_that_nobody_checks_is_named_once_for_an_address(
         "there is no access control here"
         for host, account in ((1, "'alice'"), (2, "'alice'"), (2, r"'bob\n'"))
     ]
-    for number in range(router_module.TOLD_MAX + 10):
+    for number in range(router_module.LOGGED_MAX + 10):
         ask(f"stranger{number}", "192.0.2.3", 1)
-    assert len(caplog.records) == router_module.TOLD_MAX
+    assert len(caplog.records) == router_module.LOGGED_MAX
