@@ -61,6 +61,13 @@ def require_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} is above 0, not {value}")
 
 
+def require_count(name: str, value: int) -> None:
+    """Raise a TypeError or a ValueError for a setting that is no whole number of 1 or more."""
+    _check_type(name, "int", value)
+    if value < 1:
+        raise ValueError(f"{name} is 1 or more, not {value}")
+
+
 def takes(
     config: Callable[P, C],
 ) -> Callable[[Callable[[S, C], None]], Callable[Concatenate[S, P], None]]:

@@ -44,7 +44,7 @@ from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
-from skylarkmq.client.settings import seconds_of, seconds_or_none, takes
+from skylarkmq.client.settings import require_count, seconds_of, seconds_or_none, takes
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 
@@ -281,12 +281,16 @@ class Consumer(OnClient):
                 that nothing would ever come; handlers at work are cancelled. With one of several
                 that refuses it goes on with the others, and the log names that one.
             IllegalState: not started, or `run` is under way already.
+            TypeError: the handler is no function, or a setting is of another type.
+            ValueError: `concurrency` or `max_batch` is below 1.
         """
         _ = self._running
         if self._workers is not None:
             raise IllegalState("run is under way already")
-        if concurrency < 1 or max_batch < 1:
-            raise ValueError("concurrency and max_batch are 1 or more")
+        if not callable(handler):  # else each message fails, and in the end is a dead letter
+            raise TypeError(f"run takes the handler itself, as run(handle), not {handler!r}")
+        require_count("concurrency", concurrency)
+        require_count("max_batch", max_batch)
         loop, timeout_s = asyncio.get_running_loop(), seconds_of(stop_timeout)
 
         def stop() -> None:

@@ -17,6 +17,7 @@ def stopped_on(numbers: Iterable[int], stop: Callable[[], object]) -> Generator[
 
     Raises:
         IllegalState: signals are named, and this is another thread, which gets none.
+        TypeError: these are no signals.
     """
     before: dict[int, Any] = {}
 
@@ -29,7 +30,10 @@ def stopped_on(numbers: Iterable[int], stop: Callable[[], object]) -> Generator[
         restore()
         stop()
 
-    wanted = [*numbers]
+    given: Any = numbers
+    wanted: list[Any] | None = [*given] if isinstance(given, Iterable) else None
+    if wanted is None or not all(isinstance(each, int) for each in wanted):
+        raise TypeError(f"stop_on is a list of signals, as (SIGTERM, SIGINT), not {given!r}")
     if wanted and threading.current_thread() is not threading.main_thread():
         raise IllegalState(
             "stop_on needs the main thread: no other one gets signals",

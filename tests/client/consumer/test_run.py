@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -268,3 +270,26 @@ async def test_getone_raises_it_too_and_so_does_a_pull_that_is_refused() -> None
     it.broker.add("orders", 0, b"one")
     assert (await it.wait(consumer.getone(), 3.0)).body == b"one"
     await it.wait(consumer.stop())
+
+
+@pytest.mark.parametrize(
+    ("handler", "settings", "error"),
+    [
+        (None, {}, "run takes the handler itself, as run(handle), not None"),
+        (asyncio.sleep, {"concurrency": "4"}, "concurrency is a whole number, not '4'"),
+        (asyncio.sleep, {"concurrency": 0}, "concurrency is 1 or more, not 0"),
+        (asyncio.sleep, {"max_batch": 0}, "max_batch is 1 or more, not 0"),
+        (asyncio.sleep, {"stop_on": 15}, "stop_on is a list of signals, as (SIGTERM, SIGINT), no"),
+        (asyncio.sleep, {"stop_on": ["SIGTERM"]}, "stop_on is a list of signals, as (SIGTERM, "),
+    ],
+)
+async def test_what_run_cannot_use_is_told_before_a_message_is_taken(
+    handler: Any, settings: dict[str, Any], error: str
+) -> None:
+    it = Group({"orders": 1})
+    it.broker.add("orders", 0, b"a")
+    consumer = await it.consumer()
+    with pytest.raises((TypeError, ValueError), match=re.escape(error)):
+        await consumer.run(handler, **settings)
+    assert (await it.wait(consumer.getone())).body == b"a"
+    await it.stop(consumer)
