@@ -100,6 +100,8 @@ class Retries(Redelivery):
             log.warning("%r could not be handed back, retried here: %s", message, error)
             if message._is_mine:
                 self._later(message, LOCAL_RETRY_S)
+        if message._outcome == "dead_letter" and not self._config.broadcasting:
+            log.warning("%r is a dead letter of %s: no retry is left", message, self._config.group)
 
     async def give_up(self, message: ReceivedMessage, reason: str | None) -> None:
         if self._config.broadcasting:

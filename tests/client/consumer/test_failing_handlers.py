@@ -62,13 +62,17 @@ def test_a_delay_that_no_level_has_is_refused(delays: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_dead_letter_carries_the_handler_s_last_error(orderly: bool) -> None:
+async def test_a_dead_letter_carries_the_handler_s_last_error(
+    orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     it = Ordered({"orders": 1}) if orderly else Group({"orders": 1})
     it.broker.add("orders", 0, b"it")
     consumer = await it.consumer(max_reconsume=1)
     await runs(it, consumer, fail, 5)
     (stored,) = it.broker.topics[f"%DLQ%{GROUP}"].queues[0]
     assert stored.properties["DEAD_LETTER_REASON"] == "LookupError: no customer for it"
+    (told,) = [line for line in caplog.messages if "dead letter" in line]
+    assert told.endswith(f"try 2> is a dead letter of {GROUP}: no retry is left")
 
 
 def with_a_bad_body(it: Group) -> None:
