@@ -242,8 +242,8 @@ HINTS: Final[dict[int, str]] = {
     ResponseCode.TOPIC_NOT_EXIST: "Create the topic, or set autoCreateTopicEnable on the broker",
     ResponseCode.NO_PERMISSION: "See the permission of the topic, the group and the broker",
     ResponseCode.MESSAGE_ILLEGAL: (
-        "Either it is too large: the body has over the broker's maxMessageSize, or the properties "
-        "over 32,767 bytes; or what it asks for is not allowed. Broker and remark say which"
+        "The remark says which: what it asks for is not allowed, or it is too large: the body has "
+        "over the broker's maxMessageSize, or the properties over 32,767 bytes"
     ),
     ResponseCode.SERVICE_NOT_AVAILABLE: "If the broker does not say why, its log does",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
