@@ -86,7 +86,7 @@ def list_letters(
     async def work(client: Client) -> None:
         async with session.looking(client) as admin:
             if group is None:
-                rows = (await _groups(admin))[:limit]
+                rows = (await groups_with_letters(admin))[:limit]
             else:
                 rows = await _rows(client, admin, group)
         if group is None:
@@ -108,8 +108,8 @@ def list_letters(
     session.run(work)
 
 
-async def _groups(admin: Admin) -> list[dict[str, Any]]:
-    """Return the groups with dead letters, as far as the account may look."""
+async def groups_with_letters(admin: Admin) -> list[dict[str, Any]]:
+    """Return the groups with dead letters, as far as the account may look; most letters first."""
     topics = [
         name
         for name in await admin.list_topics(groups=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from skylarkmq.tools.cluster import status_json
-from skylarkmq.tools.dlq import letters_of, require_group
+from skylarkmq.tools.dlq import groups_with_letters, letters_of, require_group
 from skylarkmq.tools.doctor.cli import LOOKS, Look, examined, findings_json
 from skylarkmq.tools.group import all_lags
 from skylarkmq.tools.mcp.call import Call
@@ -119,17 +119,22 @@ async def trace(call: Call, *, msg_id: Text) -> Fields:
 async def dead_letters(
     call: Call,
     *,
-    group: Group,
+    group: Group | None = None,
     since: Since | None = None,
     until: Until | None = None,
     limit: Limit = 20,
     bodies: Bodies = False,
 ) -> Fields:
     """List messages that a group gave up after its last try, queue after queue, the oldest of each
-    first. The tool `topic` counts them: they lie in %DLQ% and the group's name."""
+    first; the property DEAD_LETTER_REASON says why. Without `group`: the groups that have such
+    messages, with their number, the one with most first."""
+    if group is None and (since is not None or until is not None):
+        raise ValueError("since and until need a group")
     start, stop = call.moment(since), call.moment(until)
     rows: list[Fields] = []
     async with call.looking() as admin:
+        if group is None:
+            return {"groups": (await groups_with_letters(admin))[:limit]}
         scan = letters_of(call.client, admin, group, start, stop)
         async for letter in scan:
             rows.append(call.message_json(letter, bodies=bodies))

@@ -51,6 +51,7 @@ def test_tools_say_what_commands_say(broker: SyncBroker) -> None:
     lag = printed(broker, "group", "lag", group)
     (row,) = printed(broker, "msg", "query", "orders", "--body", "none", "--key", "k1")
     letters = printed(broker, "dlq", "list", group, "--body", "none")
+    with_letters = printed(broker, "dlq", "list")
 
     async def work() -> None:
         async with agent_of(broker.namesrv_addr) as agent:
@@ -71,6 +72,7 @@ def test_tools_say_what_commands_say(broker: SyncBroker) -> None:
             assert await agent("message", id=row["offset_msg_id"]) == row
             assert await agent("message", id=ids[1], topic="orders") == row
             assert (await agent("dead_letters", group=group))["dead_letters"] == letters
+            assert (await agent("dead_letters"))["groups"] == with_letters
             looked = await agent("doctor", only=["limits"])
             assert looked.keys() == {"looked_at", "findings"}
             assert agent.audit == []
@@ -88,6 +90,7 @@ async def test_what_is_wrong_is_said(broker: SyncBroker) -> None:
         assert "key, a msg_id, or a time" in await agent.refused("messages", topic="x")
         assert "no route to topic absent" in await agent.refused("topic", topic="absent")
         assert "no group absent" in await agent.refused("dead_letters", group="absent")
+        assert "since and until need a group" in await agent.refused("dead_letters", since="1h")
         assert "topic needs a group" in await agent.refused("lag", topic="x")
         assert "RMQ_SYS_TRACE_TOPIC" in await agent.refused("trace", msg_id="0" * 32)
 
