@@ -204,7 +204,8 @@ async def find(admin: Admin, msg_id: str, topic: str | None) -> StoredMessage:
 
 def _not_found(msg_id: str, topic: str | None, why: str) -> NotFound:
     if topic is None:
-        return NotFound(f"{msg_id} is not found: {why}", hint="For a producer's id give --topic")
+        cure = "A producer's id needs its topic, too: --topic"
+        return NotFound(f"{msg_id} is not found: {why}", hint=cure)
     return NotFound(f"{msg_id} is not found: the index of {topic} does not have it, and {why}")
 
 

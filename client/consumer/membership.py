@@ -394,9 +394,9 @@ class Membership:
             try:
                 await self.commit_assigned(anew=anew)
             except RocketMQError as error:
-                log.warning("group %s: %s, tried again in its time", self.group, error)
+                log.warning("group %s: offsets wait for the next commit: %s", self.group, error)
             except Exception:
-                log.exception("group %s: commit failed, tried again in its time", self.group)
+                log.exception("group %s: offsets wait for the next commit", self.group)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"skylarkmq-{self.group}-{name}")
