@@ -109,6 +109,8 @@ class _TestFile(DiskFile):
         self._is_log = path.parent.name == "commitlog"
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self._is_log:  # else it would be acknowledged
+            self._files.check_alive(self.path)
         if not self._files.is_dead:
             super().pwrite(data, position)
 
@@ -116,6 +118,7 @@ class _TestFile(DiskFile):
         files = self._files
         if self._is_log:
             files.may_sync.wait(HELD_SYNC_MAX_S)
+            files.check_alive(self.path)
             if files.sync_error is not None:
                 raise OSError(files.sync_error, os.strerror(files.sync_error), str(self.path))
         if files.syncs and not files.is_dead:
