@@ -280,7 +280,8 @@ def compute(
         outcome.sides["source"] = from_source(path, outcome.total)
     spark = build_session("pipeline-demo", MASTER, **settings)
     try:
-        with Progress("computing from the stream", shown=True) as progress, outcome.timed("stream"):
+        progress = Progress("computing from the stream", shown=True)
+        with outcome.timed("stream"):
             outcome.sides["stream"] = from_stream(
                 spark, namesrv, root / "checkpoint", outcome, progress
             )
@@ -340,7 +341,8 @@ async def run(
     await broker.start()
     job = ArchiveJob(root, broker.namesrv, outcome.rows_a_batch, settings)
     try:
-        with Progress("archiving", shown=True) as progress, outcome.timed("archive"):
+        progress = Progress("archiving", shown=True)
+        with outcome.timed("archive"):
             job.start()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(publish_all(flights, broker.namesrv, outcome))

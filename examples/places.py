@@ -316,7 +316,8 @@ async def run(places: list[Place], root: Path, settings: Mapping[str, str]) -> O
     broker = BrokerProcess(root, "ASYNC_FLUSH")
     await broker.start()
     try:
-        with Progress("publishing", shown=True) as progress, outcome.timed("publish"):
+        progress = Progress("publishing", shown=True)
+        with outcome.timed("publish"):
             await publish(messages, broker.namesrv, progress)
         jobs = Jobs(broker.namesrv, settings)
         await asyncio.to_thread(work, root / "table", jobs, outcome)
