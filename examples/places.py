@@ -147,23 +147,28 @@ async def publish(messages: Sequence[Message], namesrv: str, progress: Progress)
     """Send all messages, message n to queue n modulo their number, the queues side by side."""
     async with Client(namesrv) as client, Producer(client=client, group="places-demo") as producer:
         queues = sorted(await producer.queues(TOPIC))
+        sent: list[int] = []
         async with asyncio.TaskGroup() as tasks:
             for index, queue in enumerate(queues):
                 own = messages[index :: len(queues)]
-                tasks.create_task(_publish_queue(own, producer, queue, progress, len(messages)))
+                tasks.create_task(
+                    _publish_queue(own, producer, queue, sent, len(messages), progress)
+                )
 
 
 async def _publish_queue(
     messages: Sequence[Message],
     producer: Producer,
     queue: MessageQueue,
-    progress: Progress,
+    sent: list[int],
     total: int,
+    progress: Progress,
 ) -> None:
     for start in range(0, len(messages), BATCH):
         batch = messages[start : start + BATCH]
         await producer.send_batch(list(batch), queue=queue)
-        progress.show(progress.done + len(batch), total)
+        sent.append(len(batch))
+        progress.show(sum(sent), total)
 
 
 class Jobs:
