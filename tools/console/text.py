@@ -6,7 +6,7 @@ All times are UTC, and say so: brokers, logs and colleagues are in other zones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -137,11 +137,6 @@ def code(text: str) -> Markup:
 def field_time(value: datetime | None) -> str:
     """Return a time as a field of a form takes it."""
     return "" if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
-
-
-def from_now(now: datetime, seconds: float) -> datetime:
-    """Return the time in `seconds`; before now if below 0."""
-    return now + timedelta(seconds=seconds)
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
