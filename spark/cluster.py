@@ -170,24 +170,27 @@ class BlockingClient:
         self._made: OwnLoop | None = None
         self._used_s = 0.0
         self._unasked_until_s = 0.0
+        self._is_started = False
 
     def await_start(self) -> None:
         """Wait for a name server and for a first broker, `start_timeout_s` at most.
 
-        Where they have not come by then, the first question tells why.
+        Where they have not come by then, the first question tells why. Once they have, this client
+        does not wait again.
 
         Raises:
             RocketMQError: what waiting does not mend: see `may_come`.
         """
         timeout_s, is_told = self.settings.start_timeout_s, False
         end_s = self.clock.monotonic() + timeout_s
-        while self.clock.monotonic() < end_s:
+        while not self._is_started and self.clock.monotonic() < end_s:
             try:
-                if self._opened.run(self._opened.source.has_brokers()):
-                    return
+                self._is_started = self._opened.run(self._opened.source.has_brokers())
             except RocketMQError as error:
                 if not may_come(error):
                     raise self._unanswered(error) from error
+            if self._is_started:
+                return
             if not is_told:
                 log.warning(
                     "waiting for %s, up to %.3g s (startTimeoutMs)", self.settings.text, timeout_s

@@ -62,7 +62,7 @@ class ConnectionSettings:
     start_timeout_s: float = seconds(
         "startTimeoutMs",
         30_000,
-        "how long a query's start waits for a cluster that is not there yet",
+        "how long a query, a write or a job that starts waits for a cluster that is not there yet",
     )
     request_timeout_s: float = seconds("pullTimeoutMs", 3000, "one request and its answer", low=1)
     retries: int = number(

@@ -1,7 +1,8 @@
 """The sink of `format("skylarkmq")`, streaming and batch: rows to a topic, once or at least once.
 
-    writer()/streamWriter()   driver: options and columns are checked; with delivery=exactlyOnce
-                              the brokers of option `topic` are asked whether they promise it
+    writer()/streamWriter()   driver: options and columns are checked, and the cluster is waited
+                              for; with delivery=exactlyOnce the brokers of option `topic` are
+                              asked whether they promise it
     write(batches)            executor, one call a task, again when Spark repeats the task: every
                               row is acknowledged by its broker before the call returns
     commit / abort            driver: log what was sent; what a failed batch sent stays sent
@@ -14,6 +15,8 @@ Save modes. `append` alone: a topic is never overwritten. Spark itself refuses i
 (errorifexists) and `ignore` for Python sources, so a batch write says `.mode("append")`.
 
 The writers pickle: connections live in the worker's pool (`clients.client_for`), never in them.
+Spark makes a stream's writer anew for each micro-batch, mostly in one process at the driver: its
+client, which has found the cluster once, does not wait again.
 Source: apache/spark@v4.3.0 python/pyspark/sql/datasource.py (DataSourceArrowWriter,
 DataSourceStreamArrowWriter), python/pyspark/sql/worker/write_into_data_source.py
 """
@@ -193,7 +196,9 @@ def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) 
     """
     if overwrite:
         raise OptionError('mode overwrite: a topic cannot be overwritten; use .mode("append")')
-    return BatchSink(*_plan(options, schema))
+    plan, chosen = _plan(options, schema)
+    _await_cluster(chosen)
+    return BatchSink(plan, chosen)
 
 
 def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
@@ -214,6 +219,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
             "a batch",
             "writeName",
         )
+    _await_cluster(chosen)
     return StreamSink(plan, chosen)
 
 
@@ -221,14 +227,7 @@ def _plan(given: Mapping[str, str], schema: StructType) -> tuple[RowPlan, SinkOp
     options = SinkOptions.from_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     plan = plan_rows(fields, has_topic=options.topic is not None, identity=options.identity)
-    if options.delivery == EXACTLY_ONCE:
-        _require_promise(plan, options)
-    return plan, options
-
-
-def _require_promise(plan: RowPlan, options: SinkOptions) -> None:
-    """Check that rows can be known again, and that the brokers of option `topic` would do so."""
-    if not plan.identity and plan.msg_id is None:
+    if options.delivery == EXACTLY_ONCE and not plan.identity and plan.msg_id is None:
         raise OptionError(
             "option delivery=exactlyOnce: without option idempotencyColumns or a column msgId a "
             "row is known by its place among the others, which a repeated task may get in another "
@@ -236,8 +235,15 @@ def _require_promise(plan: RowPlan, options: SinkOptions) -> None:
             "idempotencyColumns=topic,brokerName,queueId,queueOffset of a row that was read",
             "delivery",
         )
-    if options.topic is not None:
-        Promises(client_for(options.connection), options).of(options.topic)
+    return plan, options
+
+
+def _await_cluster(options: SinkOptions) -> None:
+    """Wait for the cluster; check that brokers promise what is to be stored exactly once."""
+    client = client_for(options.connection)
+    client.await_start()
+    if options.delivery == EXACTLY_ONCE and options.topic is not None:
+        Promises(client, options).of(options.topic)
 
 
 def no_key(topic: str, row: int) -> str:

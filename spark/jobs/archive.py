@@ -187,6 +187,7 @@ def run(options: ArchiveOptions, settings: JobSettings) -> Summary:
     location = settings.location(options.table)
     view = view_of(options, settings)
     schema = archive_typed.load(options.schema) if options.schema else None
+    view.brokers.await_start()
     if options.dry_run:
         return dry_run(options, location, view, schema)
     view.patiently(view.queues)  # no table is made for a topic that is not there

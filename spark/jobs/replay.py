@@ -128,6 +128,7 @@ def run(options: ReplayOptions, settings: JobSettings) -> Summary:
     given = settings.connector_options(delivery=EXACTLY_ONCE)
     sink = SinkOptions.from_options(given)
     with closing(BlockingClient(sink.connection)) as client:
+        client.await_start()
         client.route(options.target)  # unlike a send, a replay creates no topic
         targets = lasting_write_queues(client, options.target, sink.topic_brokers)
         Promises(client, sink).of(options.target)

@@ -22,7 +22,7 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.sync import Producer
 from skylarkmq.client.wire.api_pull import PullStatus
-from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from skylarkmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from skylarkmq.protocol.bodies.text import encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.message import MessageQueue
@@ -33,6 +33,7 @@ from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.blocking_clock import TestClock
+from tests.spark.support.scripted_brokers import late_broker, waiting_for
 from tests.spark.support.scripted_peer import CLOSE, Said, ScriptedPeer
 from tests.support.patience import LIMIT_S
 
@@ -347,23 +348,14 @@ def test_a_refusal_names_who_refused_and_why() -> None:
 
 
 def test_a_start_waits_for_a_broker_to_register(caplog: pytest.LogCaptureFixture) -> None:
-    brokers: dict[str, BrokerData] = {}
-
-    def script(request: RemotingCommand) -> RemotingCommand:
-        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            info = ClusterInfo(broker_addr_table=dict(brokers))
-            brokers["a"] = BrokerData(cluster="c", broker_name="a", broker_addrs={0: "127.0.0.1:1"})
-            return request.reply(0, body=encode_body(info))
-        return request.reply(ResponseCode.TOPIC_NOT_EXIST, "none")
-
     clock = TestClock()
-    with ScriptedPeer(script) as names:
+    with late_broker() as names:
         client = BlockingClient(ConnectionSettings((names.address,)), clock)
         client.await_start()
         assert clock.slept == [0.5]
-        assert [record.getMessage() for record in caplog.records] == [
-            f"waiting for name server {names.address}, up to 30 s (startTimeoutMs)"
-        ]
+        client.await_start()  # once is enough
+        assert len(names.requests) == 2
+        assert [record.getMessage() for record in caplog.records] == [waiting_for(names)]
         client.close()
 
 

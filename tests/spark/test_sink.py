@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
 
+from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.client.producer.lanes import by_hash
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.spark import clients
@@ -24,6 +25,7 @@ from skylarkmq.spark.writing.sink_task import QueueTotal
 from skylarkmq.spark.writing.unique_keys import PlaceKeys
 from skylarkmq.spark.writing.window import MessageQueue
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.scripted_brokers import late_broker, waiting_for
 from tests.spark.support.sink_tasks import BODY, LOCAL, Context, batches, in_task
 
 if TYPE_CHECKING:
@@ -134,8 +136,29 @@ def test_a_bad_row_ends_the_task(
         writer.write(batches([b"x", bytes(101)]))
 
 
+@pytest.mark.parametrize("sink", [batch_sink, stream_sink])
+def test_the_driver_waits_for_the_cluster_once(
+    sink: Callable[..., object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with late_broker() as names:
+        options = {"nameserver": names.address, "topic": "T"}
+        for _ in range(3):  # as in each micro-batch
+            sink(options, BODY, overwrite=False)
+        assert [record.getMessage() for record in caplog.records] == [waiting_for(names)]
+        assert len(names.requests) == 2
+
+
+def test_what_waiting_does_not_mend_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"nameserver": "no such host:1", "topic": "T"}
+    with pytest.raises(ConnectionFailed, match="no such host"):
+        batch_sink(options, BODY, overwrite=False)
+    with pytest.raises(OptionError, match="or a column msgId"):
+        batch_sink({**options, "delivery": "exactlyOnce"}, BODY, overwrite=False)
+    assert not caplog.records
+
+
 def test_an_empty_task() -> None:
-    options = {"nameserver": "127.0.0.1:1", "topic": "T"}
+    options = {"nameserver": "127.0.0.1:1", "topic": "T", "starttimeoutms": "0"}
     receipt = batch_sink(options, BODY, overwrite=False).write(iter(()))
     assert (receipt.count, receipt.queues) == (0, {})
 
@@ -161,7 +184,7 @@ def test_what_the_driver_logs(caplog: pytest.LogCaptureFixture) -> None:
         SendReceipt(1, 2, 3, 30, 1, {queue: totals[1]}, promises=told),
         None,
     ]
-    options = {"nameserver": "127.0.0.1:1", "topic": "T"}
+    options = {"nameserver": "127.0.0.1:1", "topic": "T", "starttimeoutms": "0"}
     writer: StreamSink = stream_sink(options, BODY, overwrite=False)
     with caplog.at_level(logging.INFO):
         writer.commit(pickle.loads(pickle.dumps(receipts)), 4)
@@ -233,7 +256,7 @@ def test_through_spark(spark: SparkSession, broker: SyncBroker, topic: str, tmp_
 
     assert "unknown option tipoc: did you mean topic?" in refused(tipoc="x")
     away = {"nameServer": "127.0.0.1:1", "retryTimeoutMs": "1", "fetchOffset.numRetries": "0"}
-    secret = refused(**away, accessKey="the-account", secretKey="hush-hush")
+    secret = refused(**away, startTimeoutMs="0", accessKey="the-account", secretKey="hush-hush")
     assert "127.0.0.1:1" in secret
     assert "hush" not in secret
     assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refused("errorifexists")

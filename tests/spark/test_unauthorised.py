@@ -40,8 +40,7 @@ def denied_to_pull(request: RemotingCommand) -> RemotingCommand:
 
 def source(name_server: str, **more: str) -> SkylarkSource:
     account = {"accessKey": "the-account", "secretKey": "very-secret"}
-    at_once = {"startTimeoutMs": "0"}  # these name servers know a route and nothing else
-    made = SkylarkSource({"nameServer": name_server, "topic": "T", **account, **at_once, **more})
+    made = SkylarkSource({"nameServer": name_server, "topic": "T", **account, **more})
     return pickle.loads(pickle.dumps(made))
 
 

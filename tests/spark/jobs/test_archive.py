@@ -39,6 +39,7 @@ from tests.spark.support.archives import (
     rows_of,
     run_of,
 )
+from tests.spark.support.scripted_brokers import late_broker, waiting_for
 from tests.support.raw_client import send_fields
 
 if TYPE_CHECKING:
@@ -177,6 +178,13 @@ def test_a_queue_that_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert json.loads(started[0]) == {"T": {"broker-a": {"0": 5}}}
     assert (figures["messages"], figures["messages_archived_before"]) == (5, 5)
     assert len(set(committed(tmp_path))) == len(committed(tmp_path)) == 15
+
+
+def test_it_waits_for_a_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ArchiveOptions(("T",), str(tmp_path / "table"))
+    with late_broker() as names, pytest.raises(NotFound, match="topic T does not exist"):
+        archive.run(options, JobSettings(name_server=names.address))
+    assert [record.getMessage() for record in caplog.records] == [waiting_for(names)]
 
 
 def anew(broker: SyncBroker, topic: str, count: int) -> None:

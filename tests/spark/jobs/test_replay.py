@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from skylarkmq.client import DeduplicationWindow
+from skylarkmq.client.errors import RouteNotFound
 from skylarkmq.client.sync import Admin
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.spark.archive.table import ArchiveTable
@@ -22,6 +23,7 @@ from skylarkmq.spark.writing.unique_keys import key_of_values
 from skylarkmq.testing.threaded import SyncBroker
 from tests.spark.support.archives import T0_MS, append, here, open_table, rows_of, run_of
 from tests.spark.support.s3_server import S3Server
+from tests.spark.support.scripted_brokers import late_broker, waiting_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +112,13 @@ def test_a_target_without_a_window_is_refused(
     settings = JobSettings(name_server=broker.namesrv_addr, show_progress=False)
     with pytest.raises(OptionError, match=f"skylarkmq topic update {topic} --deduplicate"):
         replay.run(options, settings)
+
+
+def test_it_waits_for_a_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ReplayOptions(archive_of(tmp_path / "archive", count=1), "again")
+    with late_broker() as names, pytest.raises(RouteNotFound):
+        replay.run(options, JobSettings(name_server=names.address))
+    assert [record.getMessage() for record in caplog.records] == [waiting_for(names)]
 
 
 @pytest.mark.spark
