@@ -32,10 +32,8 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import click
 
-from skylarkmq.spark.cluster import BlockingClient
 from skylarkmq.spark.jobs.reporting import FAILED, INTERRUPTED, USAGE, Progress, Summary
 from skylarkmq.spark.option_reading import OptionError, OptionReader
-from skylarkmq.spark.settings import ConnectionSettings
 from skylarkmq.spark.storage import Location, StorageError
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
@@ -93,10 +91,6 @@ class JobSettings:
         if self.name_server and "nameserver" not in given:
             found["nameServer"] = self.name_server
         return {**found, **self.options}
-
-    def client(self) -> BlockingClient:
-        """Return a client of the cluster that was named; it connects when it is first used."""
-        return BlockingClient(ConnectionSettings.from_options(self.connector_options()))
 
     def progress(self, what: str, unit: str = "messages") -> Progress:
         """Return the job's progress."""
