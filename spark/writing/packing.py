@@ -5,8 +5,8 @@
 
 So there is no Python work per row, which otherwise takes most of a task's time. What a slice may
 hold: bodies, topics, texts, maps of properties, queues, sharding keys, flags. A slice with anything
-else (delays, compression, arrays of keys, rows too large for a batch, retry topics) and one with a
-row that is wrong is left to `rows`, which takes it row by row and words the refusal.
+else (delays, priorities, compression, arrays of keys, rows too large for a batch, retry topics) and
+one with a row that is wrong is left to `rows`, which takes it row by row and words the refusal.
 
 Both give the same messages; only the order of a message's properties may differ.
 Runs in a Spark worker.
@@ -138,6 +138,7 @@ class Packer:
     def _pack(self, batch: pa.RecordBatch, first_row: int) -> Packed:
         plan, options = self._plan, self._options
         _require(not _any(_number(batch, plan.delay_level), lambda levels: pc.not_equal(levels, 0)))
+        _require(not _any(_number(batch, plan.priority), pc.is_valid))
         body = cast("Column", batch.column(plan.body)).cast(_BINARY)
         _require(not body.null_count)
         topics = self._topics(batch)

@@ -3,13 +3,14 @@
 Properties of a message, later ones going before earlier ones of the same name:
 
     map `properties`   without the names below, and without pairs whose value is null or empty
-    columns            keys, tags, shardingKey, delayTimeLevel
+    columns            keys, tags, shardingKey, delayTimeLevel, priority
     here               UNIQ_KEY, and INSTANCE_ID with a namespace
 
 Names of the map that RocketMQ keeps for a message's way (UNIQ_KEY, WAIT, DELAY, REAL_TOPIC,
 RECONSUME_TIME and so on) are taken out, because they tell of another send: a row that was read
 from a topic can be sent as it is. KEYS, TAGS and __SHARDINGKEY of the map stand in for columns that
-are missing or null.
+are missing or null. _SYS_MSG_PRIORITY_ of the map is the row's priority where its topic has such,
+and elsewhere means nothing; column `priority` asks for such a topic.
 
 Row by row: for those rows that `packing` leaves, which takes a slice at once.
 Runs in a Spark worker, one object per task.
@@ -72,7 +73,9 @@ class Addressed(NamedTuple):
     sharding_key: str | None
     """Chooses the queue where none is named; None: any queue."""
     alone: bool
-    """It may stand in no batch: delayed, compressed, or for a retry topic."""
+    """It may stand in no batch: delayed, compressed, for a retry topic, or with a priority."""
+    by_priority: bool = False
+    """Column `priority` chooses the queue: its broker finds it."""
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -153,14 +156,14 @@ class RowReader:
         # The body's bytes, also where they are no UTF-8.
         bodies = cast("Any", batch.column(plan.body)).cast("binary").to_pylist()
         identity = [column(place) for place in plan.identity]
-        for index, (body, topic, keys, tags, more, queue_id, broker, key, delay, flag, given) in (
-            enumerate(
-                zip(
-                    bodies, column(plan.topic), column(plan.keys), column(plan.tags),
-                    column(plan.properties), column(plan.queue_id), column(plan.broker_name),
-                    column(plan.sharding_key), column(plan.delay_level), column(plan.flag),
-                    column(plan.msg_id), strict=True,
-                )
+        for index, (
+            body, topic, keys, tags, more, queue_id, broker, key, delay, priority, flag, given
+        ) in enumerate(
+            zip(
+                bodies, column(plan.topic), column(plan.keys), column(plan.tags),
+                column(plan.properties), column(plan.queue_id), column(plan.broker_name),
+                column(plan.sharding_key), column(plan.delay_level), column(plan.priority),
+                column(plan.flag), column(plan.msg_id), strict=True,
             )
         ):  # fmt: skip
             topic = self._options.topic or topic
@@ -174,11 +177,15 @@ class RowReader:
             )
             if keys is not None and not isinstance(keys, str):
                 keys = self._joined_keys(keys, topic)
-            if self._plain and not key and not delay:
+            by_priority = priority is not None
+            if self._plain and not key and not delay and not by_priority:
                 text = self._plain_text(topic, unique_key, tags, keys)
             else:
                 pairs = self._pairs(topic, unique_key, more, tags, keys, key, delay)
                 key = pairs.get(names.SHARDING_KEY)
+                if by_priority:
+                    self._check_priority(topic, priority, queue_id, key)
+                    pairs[names.PRIORITY] = str(priority)
                 text = encode_properties(pairs)
             properties = self._encoded(text, topic)
             if flag and not -_INT32_MAX - 1 <= flag <= _INT32_MAX:
@@ -190,8 +197,10 @@ class RowReader:
                     "A queue's number is 0 or more; null lets the sink choose",
                 )
             message = Outgoing(body, properties, unique_key, flag or 0, sys_flag)
-            alone = bool(delay) or sys_flag != 0 or is_retry_topic(topic)
-            yield Addressed(topic, message, queue_id, broker or None, key or None, alone)
+            alone = bool(delay) or sys_flag != 0 or by_priority or is_retry_topic(topic)
+            yield Addressed(
+                topic, message, queue_id, broker or None, key or None, alone, by_priority
+            )
             self.row_count += 1
 
     def error(self, topic: str | None, why: str, hint: str = "") -> RowError:
@@ -301,6 +310,21 @@ class RowReader:
             if names.is_forbidden(value) or names.is_forbidden(name):
                 self._find_forbidden(topic, {f"property {name[:64]!a}": f"{name}{value}"})
         return pairs
+
+    def _check_priority(
+        self, topic: str, priority: int, queue_id: int | None, sharding_key: str | None
+    ) -> None:
+        """Refuse what the SDK's messages refuse."""
+        what = f"column priority is {priority}"
+        if not 0 <= priority <= names.PRIORITY_MAX:
+            hint = f"A priority is 0 to {names.PRIORITY_MAX}; null is none"
+            raise self.error(topic, what, hint)
+        if queue_id is not None:
+            why = f"{what}, and column queueId is {queue_id}: both choose the queue"
+            raise self.error(topic, why, "Drop queueId, which rows that were read have")
+        if sharding_key:
+            why = f"{what}, and a sharding key is there, too: both choose the queue"
+            raise self.error(topic, why, "Drop it, also __SHARDINGKEY of column properties")
 
     def _find_forbidden(self, topic: str, parts: dict[str, str | None]) -> None:
         for what, text in parts.items():

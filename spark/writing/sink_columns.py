@@ -10,6 +10,7 @@
     brokerName      string                   only together with queueId
     shardingKey     string                   all of one key go to one queue, as Java's hash says
     delayTimeLevel  a whole number           above 0: delivered after that level's delay
+    priority        a whole number           0 or more, in a topic of type PRIORITY; picks the queue
     msgId           string                   the unique key, instead of a computed one
     flag            int                      the application's own number
 
@@ -43,6 +44,7 @@ SINK_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "brokerName": _TEXT,
     "shardingKey": _TEXT,
     "delayTimeLevel": _WHOLE,
+    "priority": _WHOLE,
     "msgId": _TEXT,
     "flag": _WHOLE,
 }
@@ -70,6 +72,7 @@ class RowPlan:
     broker_name: int | None = None
     sharding_key: int | None = None
     delay_level: int | None = None
+    priority: int | None = None
     msg_id: int | None = None
     flag: int | None = None
     identity: tuple[int, ...] = ()
@@ -129,6 +132,7 @@ def plan_rows(
         broker_name=places.get("brokerName") if "queueId" in places else None,
         sharding_key=places.get("shardingKey"),
         delay_level=places.get("delayTimeLevel"),
+        priority=places.get("priority"),
         msg_id=None if found else places.get("msgId"),
         flag=places.get("flag"),
         identity=found,

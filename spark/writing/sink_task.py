@@ -2,6 +2,7 @@
 
     row names a queue       that queue
     row has a sharding key  the queue of its hash, as RocketMQ's producers choose it
+    row has a priority      that of its level, which the broker finds; alone, at a broker as below
     neither                 the topic's queues in turn, a batch each; when a broker is away, another
     neither, exactly once   the queues in turn of the broker that its unique key chooses
 
@@ -144,6 +145,9 @@ class SinkTask:
                 if key.queue_id != _ANY and key in self._open:  # it keeps its place in its queue
                     self._go(key)
                 queue, others = self._target(key)
+                if item.by_priority:  # no queue: the broker refuses it where there are no levels
+                    queue, *more = (each._replace(queue_id=-1) for each in (queue, *others))
+                    others = tuple(more)
                 self._put(queue, message, others)
                 continue
             part = encode_batch((BatchItem(message.flag, message.body, message.properties),))

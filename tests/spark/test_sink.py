@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import LongType, StructField, StructType
 
+from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.errors import ConnectionFailed
 from skylarkmq.client.producer.lanes import by_hash
+from skylarkmq.client.sync import Admin
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.spark import clients
+from skylarkmq.spark.errors import SendFailed
 from skylarkmq.spark.option_reading import OptionError
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.sink import BatchSink, SendReceipt, StreamSink, batch_sink, stream_sink
@@ -134,6 +139,43 @@ def test_a_bad_row_ends_the_task(
     writer = batch_sink({**options, "sendbatchbytes": "90"}, BODY, overwrite=False)
     with pytest.raises(RowError, match=r"row 1 of partition 2, to topic .* 101 bytes.* 100\. R"):
         writer.write(batches([b"x", bytes(101)]))
+
+
+PRIORITY = StructType([*BODY.fields, StructField("priority", LongType())])
+
+
+def with_priorities() -> pa.RecordBatch:
+    """Ten rows, each with its priority as body; the last one has none."""
+    priorities = [0, 9, 2, 3, 1, 2**31 - 1, 2, 7, 0, None]
+    bodies = pa.array([str(each).encode() for each in priorities])
+    return pa.record_batch([bodies, pa.array(priorities, pa.int64())], names=PRIORITY.names)
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_a_priority_is_the_queue(broker: SyncBroker, topic: str, windowed: bool) -> None:
+    topic = f"{topic}_urgent"
+    window = DeduplicationWindow(3600, 1000) if windowed else None
+    with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+        admin.create_topic(topic, queues=4, message_type="PRIORITY", deduplication=window)
+    options = {"nameserver": broker.namesrv_addr, "topic": topic, "idempotencycolumns": "priority"}
+    options["delivery"] = "exactlyOnce" if windowed else "atLeastOnce"
+    rows = with_priorities()
+    for _ in range(2):
+        receipt = batch_sink(options, PRIORITY, overwrite=False).write(iter([rows[:-1]]))
+        assert receipt.count == 9
+    stored = broker.messages(topic)
+    assert len(stored) == (7 if windowed else 18)  # two priorities are there twice
+    for message in stored:
+        assert message.priority == int(message.body)
+        assert message.queue_id == min(message.priority, 3)
+
+
+def test_a_topic_without_priorities(broker: SyncBroker, topic: str) -> None:
+    options = {"nameserver": broker.namesrv_addr, "topic": topic}
+    sink = batch_sink(options, PRIORITY, overwrite=False)
+    assert sink.write(iter([with_priorities()[-1:]])).count == 1
+    with pytest.raises(SendFailed, match=f"topic {topic} has no priorities"):
+        sink.write(iter([with_priorities()]))
 
 
 @pytest.mark.parametrize("sink", [batch_sink, stream_sink])

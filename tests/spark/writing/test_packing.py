@@ -91,6 +91,7 @@ ANY_TOPIC = replace(OPTIONS, topic=None)
 FULL: Row = {
     "body": b"a", "topic": "other", "keys": "k1 k2", "tags": "t", "queueId": 3,
     "brokerName": "b", "shardingKey": "s", "delayTimeLevel": None, "msgId": "M", "flag": -7,
+    "priority": None,
     "properties": [("colour", "blue"), ("empty", ""), ("none", None), ("", "x"), ("TAGS", "u")],
 }  # fmt: skip
 
@@ -157,6 +158,7 @@ def test_some_rows() -> None:
     ("row", "options", "kinds"),
     [
         ({"delayTimeLevel": 3}, {}, {}),
+        ({"priority": 0}, {}, {}),
         ({"keys": ["a", "b"]}, {}, {"keys": "array<string>"}),
         ({}, {"compression": CompressionKind.ZLIB}, {}),
         ({}, {"topic": "%RETRY%g"}, {}),
@@ -184,7 +186,7 @@ def test_what_is_left_to_be_taken_row_by_row(
         {"properties": [("a", "\0")]}, {"shardingKey": "\0"},
         {"msgId": "\x02"}, {"properties": [("a\x02", "b")]}, {"properties": [("a", "\x01")]},
         {"shardingKey": "\x01"}, {"tags": "é" * 16_384}, {"delayTimeLevel": -1}, {"queueId": -1},
-        {"flag": 2**31}, {"topic": None}, {"topic": "a b"}, {"topic": ""},
+        {"flag": 2**31}, {"priority": -1}, {"topic": None}, {"topic": "a b"}, {"topic": ""},
         {"topic": "rmq_sys_wheel_timer"},
     ],
 )  # fmt: skip

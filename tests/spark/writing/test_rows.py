@@ -88,6 +88,19 @@ def test_all_parts() -> None:
     }  # fmt: skip
 
 
+def test_a_priority_chooses_the_queue() -> None:
+    stored = [("_SYS_MSG_PRIORITY_", "3"), ("mine", "1")]
+    rows: list[Row] = [{"body": b"a", "priority": at, "properties": stored} for at in (7, 0, None)]
+    urgent, lowest, none = messages(rows)
+    for found, priority in ((urgent, "7"), (lowest, "0")):
+        assert found.alone and found.by_priority
+        assert properties(found) == {
+            "UNIQ_KEY": found.message.unique_key, "mine": "1", "_SYS_MSG_PRIORITY_": priority
+        }  # fmt: skip
+    assert not (none.alone or none.by_priority)  # as it was read
+    assert properties(none)["_SYS_MSG_PRIORITY_"] == "3"
+
+
 def test_text_goes_as_its_bytes() -> None:
     assert messages([{"body": "Grüße"}], body="string")[0].message.body == "Grüße".encode()
 
@@ -202,6 +215,13 @@ def test_retry_topics_take_no_batches() -> None:
         ({"tags": "é" * 16_384}, "tags, keys and properties have 32[0-9]+ bytes together"),
         ({"delayTimeLevel": -1}, "delayTimeLevel is -1, below 0"),
         ({"queueId": -1}, "column queueId is -1.*null lets the sink choose"),
+        ({"priority": -1}, "column priority is -1. A priority is 0 to 2147483647; null is none"),
+        ({"priority": 0, "queueId": 0}, "priority is 0, and column queueId .*Drop queueId"),
+        ({"priority": 1, "shardingKey": "s"}, "priority is 1, and a sharding key .*Drop it"),
+        (
+            {"priority": 1, "properties": [("__SHARDINGKEY", "s")]},
+            "and a sharding key .*properties",
+        ),
     ],
 )
 def test_refused(row: Row, text: str) -> None:
@@ -226,6 +246,10 @@ def test_a_key_with_a_blank() -> None:
 
 def test_a_large_flag() -> None:
     assert "flag is 2147483648, beyond 32 bits" in refused({"flag": 2**31}, flag="bigint")
+
+
+def test_a_large_priority() -> None:
+    assert "priority is 2147483648. " in refused({"priority": 2**31}, priority="bigint")
 
 
 def test_a_few_large_bodies_among_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:

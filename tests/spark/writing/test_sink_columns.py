@@ -12,13 +12,14 @@ ALL = [
     ("shardingKey", "string"), ("body", "binary"), ("topic", "string"), ("keys", "array<string>"),
     ("tags", "string"), ("properties", "map<string,string>"), ("queueId", "int"),
     ("brokerName", "string"), ("delayTimeLevel", "tinyint"), ("msgId", "string"), ("flag", "int"),
+    ("priority", "int"),
 ]  # fmt: skip
 
 
 def test_all_parts_in_any_order() -> None:
     assert plan_rows(ALL, has_topic=False) == RowPlan(
         body=1, topic=2, keys=3, tags=4, properties=5, queue_id=6, broker_name=7, sharding_key=0,
-        delay_level=8, msg_id=9, flag=10,
+        delay_level=8, msg_id=9, flag=10, priority=11,
     )  # fmt: skip
 
 

@@ -143,6 +143,14 @@ def test_a_named_queue() -> None:
     ]
 
 
+def test_of_a_priority_the_broker_finds_the_queue() -> None:
+    window = sent([addressed(f"{n}", alone=True)._replace(by_priority=True) for n in range(4)])
+    assert keys(window) == [["0"], ["1"], ["2"], ["3"]]
+    for queue, _, others in window.requests:
+        assert {queue, *others} == {MessageQueue("T", broker, -1) for broker in ("a", "b")}
+    assert [queue.broker_name for queue, _, _ in window.requests] == ["a", "a", "a", "b"]
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [
