@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -23,7 +24,7 @@ from skylarkmq.client.wire.nameserver import may_come
 from skylarkmq.common.extras import how_to_install
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
-from skylarkmq.remoting.waiting import wait_event
+from skylarkmq.remoting.waiting import fail_after, wait_event
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""How often a start that waits looks again."""
+"""How often a start that waits looks again, and how long its last look may take."""
 
 
 class Started(ABC):
@@ -145,17 +146,21 @@ class Client(Started):
         Return this side's address towards the name server. Without a broker the start goes on.
         """
         names, clock = services.name_servers, services.clock
-        asks_for_brokers = self._config.start_timeout_s > 0
+        start_timeout_s = self._config.start_timeout_s
         told = False
         failure: RocketMQError | None = None
         while True:
             local_ip = ""
+            look_s = max(end_s - clock.monotonic(), LOOK_S)
             try:
-                local_ip = await names.connect()
-                if not asks_for_brokers or await names.has_brokers():
-                    return local_ip
+                async with fail_after(clock, look_s) if start_timeout_s else nullcontext():
+                    local_ip = await names.connect()
+                    if not start_timeout_s or await names.has_brokers():
+                        return local_ip
                 who = f"a broker at name server {names.text}"
-            except RocketMQError as error:
+            except (RocketMQError, TimeoutError) as error:
+                if not isinstance(error, RocketMQError):
+                    error = names.not_reached(f"{names.text}: no connection within {look_s:.3g} s")
                 if not may_come(error):
                     raise
                 failure = failure or error  # later ones tell of the back-off
@@ -168,7 +173,7 @@ class Client(Started):
                 log.warning("%s has not come, going on without it", who)
                 return local_ip
             if not told:
-                log.warning("waiting for %s, up to %.3g s (start_timeout)", who, left_s)
+                log.warning("waiting for %s, up to %g s (start_timeout)", who, round(left_s, 1))
                 told = True
             await wait_event(clock, self._stopping, min(LOOK_S, left_s))
             self._check_open()

@@ -95,13 +95,16 @@ class NameServers:
         except TlsError:
             raise  # it says which check failed, and what to do
         except RocketMQError as error:
-            hint = "Is the name server running there? Set namesrv_addr or NAMESRV_ADDR"
-            why = error.text.removeprefix(NONE_ANSWERED)
-            failed = ConnectionFailed("", f"no name server reached: {why}", hint=hint)
-            failed.address = self.text
-            raise failed from error
+            raise self.not_reached(error.text.removeprefix(NONE_ANSWERED)) from error
         assert address is not None  # every connection has one
         return address
+
+    def not_reached(self, why: str) -> ConnectionFailed:
+        """Return the error of a start that reaches none of them."""
+        hint = "Is the name server running there? Set namesrv_addr or NAMESRV_ADDR"
+        failed = ConnectionFailed("", f"no name server reached: {why}", hint=hint)
+        failed.address = self.text
+        return failed
 
     async def has_brokers(self) -> bool:
         """Return whether a broker is registered with one of them, or none of them tells.

@@ -145,6 +145,41 @@ async def test_it_says_that_a_name_server_does_not_answer(
     await it.client.stop()
 
 
+@pytest.mark.parametrize("connects", [True, False])
+async def test_a_look_takes_no_longer_than_the_wait(connects: bool) -> None:
+    it = Starting(start_timeout=2)
+    it.network.is_here = it.cluster.name_server.silent = True
+    if not connects:
+        it.network.connect = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign]
+    task = await it.begun(it.client.start())
+    await advance_async(it.clock, 1.9)
+    assert not task.done()
+    await advance_async(it.clock, 0.2)
+    if connects:
+        await task
+    else:
+        with pytest.raises(ConnectionFailed, match=r"reached: .*: no connection within 2 s"):
+            await task
+    await it.client.stop()
+    assert it.clock.pending_count == 0
+
+
+async def test_the_wait_is_told_as_it_was_set(caplog: pytest.LogCaptureFixture) -> None:
+    it = Starting(start_timeout=1)
+    failing = it.network.connect
+
+    async def slowly(address: str, receiver: asyncio.Protocol) -> Any:
+        it.clock.advance(0.001)
+        return await failing(address, receiver)
+
+    it.network.connect = slowly  # type: ignore[method-assign]
+    task = await it.begun(it.client.start())
+    await it.client.stop()
+    assert "up to 1 s (start_timeout)" in lines(caplog)[0]
+    with pytest.raises(IllegalState):
+        await task
+
+
 async def test_it_goes_on_without_a_broker_that_does_not_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
