@@ -20,8 +20,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from skylarkmq.client.errors import DEFAULT_RETRY_CODES, IllegalState
-from skylarkmq.client.settings import require_positive, seconds_of, seconds_or_none
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.settings import names_checked, require_positive, seconds_of, seconds_or_none
 from skylarkmq.protocol.frame import MAX_FRAME_SIZE
 from skylarkmq.remoting.connection import Codec as Codec
 from skylarkmq.remoting.stream import Network
@@ -83,6 +83,7 @@ forgotten the locks, and their owners come first."""
 LOCK_TIMEOUT_S: Final = 1.0
 
 
+@names_checked
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """An account of the brokers' access control; what prints it shows no secret.

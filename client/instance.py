@@ -19,9 +19,9 @@ from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported, Roc
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
-from skylarkmq.client.settings import takes
 from skylarkmq.client.wire.nameserver import may_come
 from skylarkmq.common.extras import how_to_install
+from skylarkmq.common.settings import takes
 from skylarkmq.remoting.stream import AsyncioNetwork
 from skylarkmq.remoting.tls import ClientTls
 from skylarkmq.remoting.waiting import fail_after, wait_event

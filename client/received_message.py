@@ -41,8 +41,8 @@ from skylarkmq.client.awaited import DONE, must_await
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.retry_delay import RetryDelay, retry_delay
-from skylarkmq.client.settings import require_positive, seconds_of
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.settings import require_positive, seconds_of
 from skylarkmq.protocol import properties as names
 from skylarkmq.protocol.flags import MessageSysFlag
 from skylarkmq.protocol.message import MessageExt, MessageQueue

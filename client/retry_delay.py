@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from skylarkmq.client.settings import seconds_of
+from skylarkmq.common.settings import seconds_of
 
 LEVELS_S: Final = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,

@@ -32,6 +32,7 @@ from skylarkmq.broker.start.banner import text_of
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import Files
+from skylarkmq.common.settings import checked
 from skylarkmq.loop_thread import LoopThread
 from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.message_store import MessageStore
@@ -65,6 +66,7 @@ class Broker:
         namesrv_addr: `host:port` for clients, of this process and of others on this machine.
     """
 
+    @checked
     def __init__(
         self,
         folder: str | Path,

@@ -27,10 +27,10 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.services import Services
-from skylarkmq.client.settings import checked, require_positive, seconds_of
 from skylarkmq.client.wire.api_admin import AdminApi
 from skylarkmq.client.wire.ask import read_body, read_messages
 from skylarkmq.client.wire.route import parse_route
+from skylarkmq.common.settings import checked, require_positive, seconds_of
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable, TopicRouteData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
 from skylarkmq.protocol.codes import RequestCode, ResponseCode

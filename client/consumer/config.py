@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from skylarkmq.client.config import MAX_RECONSUME, MIB, RETRY_DELAY_MAX_S
 from skylarkmq.client.consumer.allocate import Assignment, find_allocation
 from skylarkmq.client.consumer.subscription import Selector, StartFrom
-from skylarkmq.client.settings import require_positive, seconds_of
+from skylarkmq.common.settings import require_positive, seconds_of
 
 if TYPE_CHECKING:
     from skylarkmq.client.consumer.rebalance import QueuesCallback

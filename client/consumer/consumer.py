@@ -44,7 +44,7 @@ from skylarkmq.client.instance import OnClient, services_of
 from skylarkmq.client.producer.request_reply import send_reply
 from skylarkmq.client.producer.trace import Tracer, trace_topic
 from skylarkmq.client.received_message import ProcessQueue, ReceivedMessage
-from skylarkmq.client.settings import require_count, seconds_of, seconds_or_none, takes
+from skylarkmq.common.settings import require_count, seconds_of, seconds_or_none, takes
 from skylarkmq.protocol.flags import is_retry_topic, validate_group, validate_topic
 from skylarkmq.protocol.message import MessageQueue
 

@@ -42,8 +42,8 @@ from skylarkmq.client.errors import (
 )
 from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.message_view import StoredMessage, stored_message
-from skylarkmq.client.settings import checked
 from skylarkmq.client.wire.api_pull import NO_END, PullResult, PullStatus, QueuePages
+from skylarkmq.common.settings import checked
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import TOOLS_CONSUMER_GROUP
 from skylarkmq.protocol.message import MessageQueue

@@ -27,9 +27,9 @@ from skylarkmq.client.instance import Client, OnClient, services_of
 from skylarkmq.client.observe.hooks import ReceiveContext, each
 from skylarkmq.client.popped_message import PoppedMessage
 from skylarkmq.client.producer.trace import Tracer, trace_topic
-from skylarkmq.client.settings import checked, seconds_of
 from skylarkmq.client.wire.api_pop import POP_COUNT_MAX
 from skylarkmq.client.wire.pushes import Answer
+from skylarkmq.common.settings import checked, seconds_of
 from skylarkmq.protocol.bodies.group import ConsumerData
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import validate_group, validate_topic

@@ -33,7 +33,7 @@ from skylarkmq.client.producer.transaction import Transaction, Transactions
 from skylarkmq.client.received_message import ReceivedMessage
 from skylarkmq.client.send_result import SendResult
 from skylarkmq.client.services import Services
-from skylarkmq.client.settings import seconds_of, seconds_or_none, takes
+from skylarkmq.common.settings import seconds_of, seconds_or_none, takes
 from skylarkmq.protocol.flags import validate_producer_group
 from skylarkmq.protocol.message import Message, MessageQueue, require_message
 from skylarkmq.remoting.waiting import within

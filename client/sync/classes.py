@@ -27,10 +27,10 @@ from skylarkmq.client.producer.producer import Producer as AsyncProducer
 from skylarkmq.client.producer.transaction import Transaction as AsyncTransaction
 from skylarkmq.client.received_message import ReceivedMessage as AsyncReceivedMessage
 from skylarkmq.client.send_result import SendResult
-from skylarkmq.client.settings import seconds_of, seconds_or_none
 from skylarkmq.client.sync.outbox import Outbox
 from skylarkmq.client.sync.portal import Portal, Threads
 from skylarkmq.client.sync.twin import Bound, Started, blocking, in_thread
+from skylarkmq.common.settings import seconds_of, seconds_or_none
 from skylarkmq.protocol.message import Message, MessageQueue
 
 Check = Callable[[HalfMessage], TransactionState]

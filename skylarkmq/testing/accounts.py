@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skylarkmq.broker.access.accounts import ACCOUNTS_KEY
 from skylarkmq.broker.access.yaml_text import write_yaml
+from skylarkmq.common.settings import names_checked
 
 if TYPE_CHECKING:  # the SDK is loaded when a test asks for a client
     from skylarkmq.client.admin import Right
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # the SDK is loaded when a test asks for a client
 SECRET: Final = "a secret of tests"
 
 
+@names_checked
 @dataclass(frozen=True)
 class Account:
     """An account of a test's broker; attributes are named as in `Admin.put_account`.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, T
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.broker.controller import BrokerController
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.settings import checked
 from skylarkmq.embedded import Settings
 from skylarkmq.protocol.message import MessageExt
 from skylarkmq.testing import inspection
@@ -378,6 +379,7 @@ def _absolute(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
+@checked
 @asynccontextmanager
 async def run_broker(
     profile: Profile = "test",

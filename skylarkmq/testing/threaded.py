@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skylarkmq.broker.config.config_file import Profile
 from skylarkmq.common.clock import Clock
+from skylarkmq.common.settings import checked
 from skylarkmq.embedded import Settings
 from skylarkmq.loop_thread import LoopThread
 from skylarkmq.protocol.message import MessageExt
@@ -114,6 +115,7 @@ class SyncBroker:
         return asyncio.run_coroutine_threadsafe(coroutine, self.broker.home).result()
 
 
+@checked
 @contextmanager
 def run_broker_in_thread(
     profile: Profile = "test",
@@ -138,6 +140,7 @@ def run_broker_in_thread(
     thread.ended.result()
 
 
+@checked
 @contextmanager
 def run_broker_sync(
     profile: Profile = "test",

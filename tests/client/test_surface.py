@@ -161,6 +161,17 @@ def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> 
         (lambda: client.Producer(retrys=3), "Producer has no setting 'retrys'; retries?"),
         (lambda: client.Consumer("t", gruop="g"), "Consumer has no setting 'gruop'; group?"),
         (lambda: client.Client("a:1", xyz=1), "Client has no setting 'xyz'$"),
+        (
+            lambda: client.Producer(start_timeout=1),
+            "Producer has no setting 'start_timeout'; start_timeout is a setting of Client$",
+        ),
+        (lambda: client.Client(unanswered={}), "'unanswered'; unanswered is a setting of Admin$"),
+        (lambda: client.Consumer(topic="t", group="g"), "no setting 'topic'; topics?"),
+        (lambda: client.Producer(timeout=1), "'timeout'; send_timeout or try_timeout?"),
+        (
+            lambda: client.Credentials("a", secret="b"),
+            "Credentials has no setting 'secret'; secret_key?",
+        ),
         (lambda: client.Consumer("t"), "Consumer: missing a required argument: 'group'"),
         (lambda: client.Producer("a:1"), "Producer: too many positional arguments"),
         (lambda: sync.Producer(retrys=3), "Producer has no setting 'retrys'; retries?"),

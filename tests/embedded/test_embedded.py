@@ -90,6 +90,8 @@ def test_the_folder_is_one_process_s(tmp_path: Path) -> None:
 def test_a_wrong_setting_names_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean flushDiskType\?$"):
         Broker(tmp_path, settings={"flushDiskTyp": "SYNC_FLUSH"})
+    with pytest.raises(TypeError, match=r"^Broker: port is a whole number, not '1'$"):
+        Broker(tmp_path, port="1")  # type: ignore[arg-type]
 
 
 async def test_one_is_for_one_block(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """How constructors take their settings: known names, right types, durations.
 
 `takes` gives a constructor the keywords of a class of settings, `checked` checks those that it has
-itself. Both tell a name that is unknown with the nearest one, and a value of the wrong type with
-the setting's name, for the class that the user sees. Annotations say which types are right: those
-of the types in `_KINDS` are checked, the others are the class's own business.
+itself, `names_checked` those of a dataclass. All tell a name that is unknown with the nearest one,
+or with the class whose setting it is; the first two also a value of the wrong type with the
+setting's name, for the class that the user sees. Annotations say which types are right: those of
+the types in `_KINDS` are checked, the others are the class's own business.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import update_wrapper
@@ -20,6 +22,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 C = TypeVar("C")
+R = TypeVar("R")
 S = TypeVar("S")
 
 Duration = float | timedelta
@@ -35,6 +38,11 @@ _KINDS: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
     "Sequence": ("a list", Collection),
     "Collection": ("a list", Collection),
 }
+
+_owners: Final = defaultdict[str, list[str]](list)
+"""The public classes that have a setting of a name."""
+_NEAR: Final = 0.6
+_AS_GOOD_AS_EQUAL: Final = 0.9
 
 
 def seconds_of(duration: Duration) -> float:
@@ -74,13 +82,15 @@ def takes(
     """Return a decorator for an `__init__`: it has the arguments of `config`, and gets one made.
 
     Raises:
-        TypeError: (when called) an argument that is not known, with the nearest one, that is
-            missing, or of the wrong type.
+        TypeError: (when called) an argument that is not known, with the nearest one or with the
+            class whose it is; that is missing, or of the wrong type.
     """
     signature = inspect.signature(config)
     known = signature.parameters
 
     def decorate(function: Callable[[S, C], None]) -> Callable[Concatenate[S, P], None]:
+        _note(function, known)
+
         def taken(self: S, /, *arguments: P.args, **settings: P.kwargs) -> None:
             _check(type(self).__name__, signature, arguments, settings)
             function(self, config(*arguments, **settings))
@@ -96,17 +106,57 @@ def takes(
     return decorate
 
 
-def checked(function: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Check the arguments of an `__init__`, which has its keywords itself; raises as `takes`."""
-    its = inspect.signature(function)
-    signature = its.replace(parameters=[*its.parameters.values()][1:])
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the arguments of a function or an `__init__`; raises as `takes`."""
+    signature = inspect.signature(function)
+    known = [*signature.parameters]
+    is_method = known[0] == "self"
+    if is_method:
+        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+        _note(function, signature.parameters)
 
-    def taken(self: S, /, *arguments: P.args, **settings: P.kwargs) -> None:
-        _check(type(self).__name__, signature, arguments, settings)
-        function(self, *arguments, **settings)
+    def taken(*arguments: P.args, **settings: P.kwargs) -> R:
+        owner = type(arguments[0]) if is_method else function
+        _check(owner.__name__, signature, arguments[is_method:], settings)
+        return function(*arguments, **settings)
 
-    shown: Any = update_wrapper(taken, function)
-    return shown  # type: ignore[no-any-return]
+    return update_wrapper(taken, function)
+
+
+def names_checked(kind: type[C]) -> type[C]:
+    """Check the names of a dataclass's keywords, as Python does from 3.13 on; raises as `takes`."""
+    known, made = inspect.signature(kind).parameters, kind.__init__
+
+    def taken(self: C, /, *arguments: Any, **settings: Any) -> None:
+        require_names(kind.__name__, settings, known)
+        made(self, *arguments, **settings)
+
+    changed: Any = kind
+    changed.__init__ = update_wrapper(taken, made)
+    return kind
+
+
+def require_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a TypeError for a name that is not known, with the nearest one or with whose it is."""
+    names = [*known]
+    for name in given:
+        if name in names:
+            continue
+        others = [other for other in _owners.get(name, ()) if other != owner]
+        near = [one for one in names if one.endswith(f"_{name}")] or get_close_matches(
+            name, names, 1, _AS_GOOD_AS_EQUAL if others else _NEAR
+        )
+        hint = f"; {' or '.join(near)}?" if near else ""
+        if others and not near:
+            hint = f"; {name} is a setting of {', '.join(others)}"
+        raise TypeError(f"{owner} has no setting {name!r}{hint}")
+
+
+def _note(function: Callable[..., object], known: Iterable[str]) -> None:
+    """Note which class has the settings of an `__init__`; of a base, the class that is public."""
+    owner = function.__qualname__.partition(".")[0].removesuffix("Base")
+    for name in known:
+        _owners[name].append(owner)
 
 
 def _check(
@@ -116,10 +166,7 @@ def _check(
     settings: Mapping[str, Any],
 ) -> None:
     known = signature.parameters
-    for given in settings:
-        if given not in known:
-            near = "".join(f"; {one}?" for one in get_close_matches(given, known, 1))
-            raise TypeError(f"{owner} has no setting {given!r}{near}")
+    require_names(owner, settings, known)
     try:
         bound = signature.bind(*arguments, **settings)
     except TypeError as error:
