@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast
 
@@ -25,6 +26,7 @@ from faststream.specification.schema import BrokerSpec
 from skylarkmq.client import Admin, Client, Consumer, Credentials, Producer, SendResult
 from skylarkmq.client.config import default_namesrv_addr
 from skylarkmq.client.errors import RocketMQError
+from skylarkmq.common.settings import seconds_or_none
 from skylarkmq.integrations.faststream.config import BrokerSettings, logger_state, require_known
 from skylarkmq.integrations.faststream.message import RocketMQMessage
 from skylarkmq.integrations.faststream.producer import RocketMQProducer
@@ -42,7 +44,7 @@ class BrokerOptions(TypedDict, total=False):
     middlewares: Sequence[Any]
     ack_policy: AckPolicy
     id_generator: IdGenerator
-    graceful_timeout: float | None
+    graceful_timeout: float | timedelta | None
     specification_url: str | None
     protocol: str | None
     protocol_version: str | None
@@ -80,7 +82,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
             producer: settings of `skylarkmq.client.Producer`, as `{"send_timeout": 10}`.
             security: `BaseSecurity` for TLS, `SASLPlaintext` for an account of access control.
         """
-        require_known("RocketMQBroker", options, BrokerOptions)
+        require_known(type(self), options, BrokerOptions)
         take: Any = options.get
         parser, decoder = take("parser"), take("decoder")
         super().__init__(
@@ -98,7 +100,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
                 broker_middlewares=take("middlewares", ()),
                 ack_policy=take("ack_policy", EMPTY),
                 id_generator=take("id_generator", gen_cor_id),
-                graceful_timeout=take("graceful_timeout", 15.0),
+                graceful_timeout=seconds_or_none(take("graceful_timeout", 15.0)),
                 logger=logger_state(
                     logger=take("logger", EMPTY), log_level=take("log_level", logging.INFO)
                 ),
@@ -158,13 +160,14 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
                 if client is not None:
                     await client.stop()
 
-    async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+    async def ping(self, timeout: float | timedelta | None = None) -> bool:  # noqa: ASYNC109
         """Return whether a name server answers, and no subscriber is refused by all its brokers."""
         subscribers = cast("Iterable[Any]", self.subscribers)
         if self._connection is None or any(each.is_refused for each in subscribers):
             return False
         try:
-            async with Admin(client=self._connection) as admin, asyncio.timeout(timeout):
+            limit = asyncio.timeout(seconds_or_none(timeout))
+            async with Admin(client=self._connection) as admin, limit:
                 await admin.cluster()
         except (RocketMQError, TimeoutError):
             return False
@@ -229,13 +232,13 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, BrokerSetti
         *,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
-        timeout: float = 3.0,  # noqa: ASYNC109
+        timeout: float | timedelta = 3.0,  # noqa: ASYNC109
         **options: Unpack[MessageOptions],
     ) -> RocketMQMessage:
         """Send a request and return what its handler returned; see `Producer.request`.
 
         Raises:
-            ReplyTimeout: it was sent, and nobody replied within `timeout` seconds.
+            ReplyTimeout: it was sent, and nobody replied within `timeout`.
         """
         command = RocketMQPublishCommand(
             message,

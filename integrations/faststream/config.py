@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from faststream.middlewares import AckPolicy
 
 from skylarkmq.client import Consumer, Tag
 from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.common.settings import require_names
 from skylarkmq.integrations.faststream.response import MessageOptions
 from skylarkmq.protocol.flags import validate_topic
 
@@ -109,14 +111,15 @@ class PublisherDocs(PublisherSpecificationConfig):
     topic: str
 
 
-def require_known(name: str, given: Iterable[str], options: type) -> None:
-    """Refuse options that a table of them does not have, as Python refuses unknown arguments.
+def require_known(called: Callable[..., Any], given: Iterable[str], options: type) -> None:
+    """Refuse options that neither a function nor its table of further ones has.
 
     Raises:
         TypeError: there is such an option.
     """
-    if unknown := {*given} - options.__annotations__.keys():
-        raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}")
+    if {*given} - options.__annotations__.keys():
+        own = [*inspect.signature(called).parameters][:-1]  # the last one is the table
+        require_names(called.__name__, given, [*own, *options.__annotations__])
 
 
 def require_topic(topic: str) -> None:

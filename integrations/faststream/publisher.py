@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Unpack
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
@@ -72,7 +73,7 @@ class TopicPublisher(PublisherUsecase):
         *,
         headers: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
-        timeout: float = 3.0,  # noqa: ASYNC109
+        timeout: float | timedelta = 3.0,  # noqa: ASYNC109
         **options: Unpack[MessageOptions],
     ) -> RocketMQMessage:
         """Send a request and return its reply; see `Producer.request`."""

@@ -14,6 +14,7 @@ from faststream.middlewares import AckPolicy
 
 from skylarkmq.client import StartFrom
 from skylarkmq.client.consumer.subscription import Selector
+from skylarkmq.common.settings import checked
 from skylarkmq.integrations.faststream.config import (
     BrokerSettings,
     Listening,
@@ -82,7 +83,7 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
             consumer: further settings of `skylarkmq.client.Consumer`, as `{"prefetch": 100}`.
             options: FastStream's own, see `SubscriberOptions`.
         """
-        require_known("subscriber", options, SubscriberOptions)
+        require_known(self.subscriber, options, SubscriberOptions)
         settings = {
             "start_from": start_from,
             "orderly": orderly,
@@ -126,6 +127,7 @@ class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
             headers: for all its messages.
             options: parts of all its messages: `tags`, `keys`, `sharding_key`, `delay` ...
         """
+        require_known(self.publisher, options, MessageOptions)
         require_topic(topic)
         outer: Any = self.config
         config = PublisherConfig(
@@ -189,6 +191,7 @@ class RocketMQRoute(SubscriberRoute):
 class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
     """Subscribers and publishers to include into a broker, below a prefix of their topics."""
 
+    @checked
     def __init__(
         self,
         prefix: str = "",
@@ -197,16 +200,12 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
         routers: Iterable[RocketMQRegistrator] = (),
         dependencies: Sequence[Any] = (),
         middlewares: Sequence[Any] = (),
-        **settings: Any,
+        parser: Any = None,
+        decoder: Any = None,
+        ack_policy: AckPolicy = EMPTY,
+        include_in_schema: bool | None = None,
     ) -> None:
-        """Take the parts.
-
-        Args:
-            settings: `parser`, `decoder`, `ack_policy`, `include_in_schema`.
-        """
-        own: dict[str, Any] = {"include_in_schema": None}
-        for name, value in settings.items():
-            own[f"broker_{name}" if name in ("parser", "decoder") else name] = value
+        """Take the parts."""
         super().__init__(
             handlers=handlers,
             routers=routers,
@@ -214,6 +213,9 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
                 prefix=prefix,
                 broker_dependencies=dependencies,
                 broker_middlewares=middlewares,
-                **own,
+                broker_parser=parser,
+                broker_decoder=decoder,
+                ack_policy=ack_policy,
+                include_in_schema=include_in_schema,
             ),
         )

@@ -9,6 +9,7 @@ from typing import Any, Self, TypedDict, Unpack
 from faststream.response import BatchPublishCommand, PublishCommand, PublishType, Response
 
 from skylarkmq.client import Message, ReceivedMessage
+from skylarkmq.common.settings import require_names
 from skylarkmq.integrations.faststream.message import CONTENT_TYPE, CORRELATION, REPLY_TO
 
 
@@ -58,7 +59,7 @@ class RocketMQPublishCommand(BatchPublishCommand):
         *bodies: Any,
         _publish_type: PublishType,
         options: MessageOptions | None = None,
-        timeout: float = 3.0,
+        timeout: float | timedelta = 3.0,
         **settings: Any,
     ) -> None:
         super().__init__(body, *bodies, _publish_type=_publish_type, **settings)
@@ -92,6 +93,9 @@ class RocketMQPublishCommand(BatchPublishCommand):
 
     def message(self, body: bytes, content_type: str | None) -> Message:
         """Return the message to send."""
-        return Message(
-            self.destination, body, properties=self.properties(content_type), **self.options
-        )
+        properties = self.properties(content_type)
+        try:
+            return Message(self.destination, body, properties=properties, **self.options)
+        except TypeError:
+            require_names("a message", self.options, MessageOptions.__annotations__)
+            raise

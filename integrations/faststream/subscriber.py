@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from faststream._internal.endpoint.publisher import PublisherProto
@@ -110,8 +111,12 @@ class RocketMQSubscriber(TasksMixin):
             await consumer.stop(timeout=DRAIN_MAX_S if timeout_s is None else timeout_s)
         await super().stop()
 
-    async def get_one(self, *, timeout: float = 5.0) -> RocketMQMessage | None:  # noqa: ASYNC109
-        """Return the next message, or None after `timeout` seconds; `ack` it when it is done."""
+    async def get_one(
+        self,
+        *,
+        timeout: float | timedelta = 5.0,  # noqa: ASYNC109
+    ) -> RocketMQMessage | None:
+        """Return the next message, or None after `timeout`; `ack` it when it is done."""
         try:
             return await self._processed(await self._listener.getone(timeout))
         except RequestTimeout:

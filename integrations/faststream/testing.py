@@ -24,6 +24,7 @@ from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.consumer.subscription import Selector
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.received_message import ProcessQueue, Redelivery
+from skylarkmq.common.settings import seconds_of
 from skylarkmq.integrations.faststream.broker import RocketMQBroker
 from skylarkmq.integrations.faststream.producer import RocketMQProducer
 from skylarkmq.integrations.faststream.publisher import TopicPublisher
@@ -88,7 +89,7 @@ class FakeProducer(RocketMQProducer):
         """Call one handler, and return its answer as a message."""
         asked = _received(await self.message(cmd))
         for subscriber in self._wanting(asked):
-            async with asyncio.timeout(cmd.timeout):
+            async with asyncio.timeout(seconds_of(cmd.timeout)):
                 answer = await subscriber.process_message(
                     [asked] if subscriber.listening.batch else asked
                 )

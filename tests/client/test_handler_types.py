@@ -36,6 +36,18 @@ async def main(consumer: Consumer, blocks: sync.Consumer) -> None:
     Client(start_timeout=timedelta(minutes=1), request_timeout=2)
     Producer(send_timeout=timedelta(seconds=2))
 """
+FASTSTREAM = """
+from datetime import timedelta
+
+from skylarkmq.integrations.faststream import RocketMQBroker
+
+async def main(broker: RocketMQBroker) -> None:
+    RocketMQBroker(graceful_timeout=timedelta(seconds=5))
+    await broker.ping(timedelta(seconds=1))
+    await broker.request("tea", "orders", timeout=timedelta(seconds=1))
+    await broker.publisher("orders").request("tea", timeout=timedelta(seconds=1))
+    await broker.subscriber("orders").get_one(timeout=timedelta(seconds=1))
+"""
 UNAWAITED = """
 from skylarkmq.client import ReceivedMessage
 
@@ -50,7 +62,8 @@ def test_mypy_takes_the_handlers_and_refuses_a_call_without_await(tmp_path: Path
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(PROGRAM)
     wrong.write_text(UNAWAITED)
-    command = [sys.executable, "-m", "mypy", "--strict", str(right), str(wrong)]
+    (tmp_path / "stream.py").write_text(FASTSTREAM)
+    command = [sys.executable, "-m", "mypy", "--strict", *map(str, tmp_path.iterdir())]
     seen = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     errors = [line for line in seen.splitlines() if "error:" in line]
     assert len(errors) == 1, seen

@@ -7,8 +7,10 @@ request, parser and decoder, middlewares, router, test client, connection.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -448,5 +450,42 @@ def test_a_topic_that_cannot_be_is_refused_at_once() -> None:
     for register in (broker.subscriber, broker.publisher):
         with pytest.raises((ValueError, SetupError), match="illegal characters"):
             register("orders.new")
-    with pytest.raises(TypeError, match="no option grupp"):
-        RocketMQBroker(grupp="g")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda it: RocketMQBroker(grupp="g"), "RocketMQBroker has no setting 'grupp'; group?"),
+        (lambda it: it.subscriber("t", orderli=True), "subscriber has no setting 'orderli'; order"),
+        (lambda it: it.publisher("t", tag="a"), "publisher has no setting 'tag'; tags?"),
+        (lambda it: RocketMQRouter(middleware=()), "RocketMQRouter has no setting 'middleware'; m"),
+    ],
+)
+def test_an_unknown_setting_is_told_with_the_nearest_one(wrong: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        wrong(RocketMQBroker(group="g"))
+
+
+async def test_an_unknown_part_of_a_message_is_told_with_the_nearest_one() -> None:
+    broker = RocketMQBroker(group="g")
+    async with TestRocketMQBroker(broker):
+        with pytest.raises(TypeError, match=r"a message has no setting 'tag'; tags\?"):
+            await broker.publish("tea", "orders", tag="a")  # type: ignore[call-arg]
+
+
+async def test_times_are_seconds_or_timedeltas() -> None:
+    second = timedelta(seconds=1)
+    broker = RocketMQBroker(group="g", graceful_timeout=second)
+    assert broker.config.graceful_timeout == 1
+
+    @broker.subscriber("orders")
+    async def order(body: str) -> str:
+        return body
+
+    async with TestRocketMQBroker(broker):
+        publisher = broker.publisher("orders")
+        for reply in (
+            await broker.request("tea", "orders", timeout=second),
+            await publisher.request("tea", timeout=second),
+        ):
+            assert await reply.decode() == "tea"

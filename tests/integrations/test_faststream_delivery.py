@@ -254,7 +254,7 @@ async def test_messages_one_by_one(skylarkmq_broker: RunningBroker) -> None:
     subscriber = broker.subscriber("orders", group=GROUP, start_from=FIRST)
     async with broker:
         await broker.start()
-        assert await subscriber.get_one(timeout=0.01) is None
+        assert await subscriber.get_one(timeout=timedelta(milliseconds=10)) is None
         await broker.publish_batch(1, 2, topic="orders")
         first = await subscriber.get_one(timeout=300)
         assert first is not None and await first.decode() == 1
@@ -291,7 +291,7 @@ async def test_ping_tells_whether_it_is_connected(skylarkmq_broker: RunningBroke
     broker = made(skylarkmq_broker)
     assert not await broker.ping()
     async with broker:
-        assert await broker.ping(300)
+        assert await broker.ping(timedelta(minutes=5))
     assert not await broker.ping()
 
 
