@@ -134,6 +134,15 @@ def are_programs() -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("name", [name for name in SNIPPETS if "stop_on=" in SNIPPETS[name]])
+async def test_ctrl_c_ends_a_program_well_that_waits_for_a_broker(
+    name: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    program = SNIPPETS[name].replace(NAME_SERVER, f"127.0.0.1:{unused_tcp_port}")
+    printed = (await output_of(program, tmp_path, ["waiting for name server *"])).splitlines()
+    assert len(printed) == 1, printed
+
+
 @pytest.mark.parametrize(
     "name", [slow(name) if name.startswith(WAITING_PAGE) else name for name in are_programs()]
 )
