@@ -15,15 +15,17 @@ application's signals, log settings and garbage collection are left alone.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from types import TracebackType
 from typing import Final
 
+from skylarkmq.broker.base.logs import RateLimit
 from skylarkmq.broker.base.process import connections_possible, loop_factory
 from skylarkmq.broker.config.config_file import PROFILES, Sources, load_broker_config
 from skylarkmq.broker.config.settings import BrokerConfig
@@ -56,6 +58,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "controllerEndpoints": "replicas that elect their master are servers: use `skylarkmq serve`",
 }
 """Keys that say what this process has otherwise, or cannot have."""
+_LOGGERS: Final = ("skylarkmq.broker.", "skylarkmq.store.")
 
 
 class Broker:
@@ -195,25 +198,26 @@ class Broker:
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[str]:
         """Run the broker; gives the name server's address. The broker's thread."""
-        controller = BrokerController(self._config, with_namesrv=True, files=self._files)
-        try:
-            await controller.start(self._go_on)
-        except StoreLockedError:
-            port = self._config.namesrv_listen_port
-            place = "the address that `port=` gives it"
-            if port:
-                place = text_of((self._config.bind_address, port))
-            raise StoreLockedError(
-                f"{self.folder} is in use: one process embeds its broker, and all others are "
-                f"clients of that one at {place}"
-            ) from None
-        try:
-            self._store = controller.parts.store
-            self._store.failure_listeners.append(self._failed)
-            assert controller.namesrv_address is not None
-            yield text_of(controller.namesrv_address)
-        finally:
-            await controller.stop()
+        with limited_logs():
+            controller = BrokerController(self._config, with_namesrv=True, files=self._files)
+            try:
+                await controller.start(self._go_on)
+            except StoreLockedError:
+                port = self._config.namesrv_listen_port
+                place = "the address that `port=` gives it"
+                if port:
+                    place = text_of((self._config.bind_address, port))
+                raise StoreLockedError(
+                    f"{self.folder} is in use: one process embeds its broker, and all others are "
+                    f"clients of that one at {place}"
+                ) from None
+            try:
+                self._store = controller.parts.store
+                self._store.failure_listeners.append(self._failed)
+                assert controller.namesrv_address is not None
+                yield text_of(controller.namesrv_address)
+            finally:
+                await controller.stop()
 
     def _go_on(self, what: str, done: int, total: int) -> None:
         if self._is_ending:
@@ -247,6 +251,21 @@ class Broker:
         ended.result()
         if cancelled is not None:
             raise cancelled
+
+
+@contextmanager
+def limited_logs() -> Generator[None]:
+    """Bound the lines that a peer can provoke, as the daemon does; handlers are not ours here."""
+    limit = RateLimit()
+    names = [name for name in [*logging.root.manager.loggerDict] if name.startswith(_LOGGERS)]
+    loggers = [logging.getLogger(name) for name in names]
+    for logger in loggers:
+        logger.addFilter(limit)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(limit)
 
 
 def configuration(root: Path, keys: Settings) -> BrokerConfig:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from skylarkmq.broker.base.logs import LINES_MAX
 from skylarkmq.client import Client, Message, PeekReader, Producer, RocketMQError, sync
 from skylarkmq.common.config_fields import ConfigError
 from skylarkmq.common.errors import StoreError
@@ -70,6 +73,19 @@ def test_the_signals_stay_the_application_s(tmp_path: Path) -> None:
     with Broker(tmp_path):
         during = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert during == before
+
+
+def test_a_peer_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(tmp_path) as broker:
+        host, port = broker.namesrv_addr.split(":")
+        for _ in range(200):
+            with socket.create_connection((host, int(port))) as peer:
+                peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                peer.recv(100)
+    told = [each for each in caplog.records if each.getMessage().startswith("closing ")]
+    seconds = {int(each.created) for each in told}
+    assert len(told) <= LINES_MAX * len(seconds)
+    assert not logging.getLogger(told[0].name).filters
 
 
 def test_the_folder_is_one_process_s(tmp_path: Path) -> None:
