@@ -14,7 +14,6 @@ from faststream.middlewares import AckPolicy
 
 from skylarkmq.client import StartFrom
 from skylarkmq.client.consumer.subscription import Selector
-from skylarkmq.common.settings import checked
 from skylarkmq.integrations.faststream.config import (
     BrokerSettings,
     Listening,
@@ -48,6 +47,15 @@ class SubscriberOptions(TypedDict, total=False):
     title: str | None
     description: str | None
     include_in_schema: bool
+
+
+class RouterOptions(TypedDict, total=False):
+    """FastStream's own options of a router; its documentation says what each does."""
+
+    parser: Any
+    decoder: Any
+    ack_policy: AckPolicy
+    include_in_schema: bool | None
 
 
 class RocketMQRegistrator(Registrator[Any, BrokerSettings]):
@@ -191,7 +199,6 @@ class RocketMQRoute(SubscriberRoute):
 class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
     """Subscribers and publishers to include into a broker, below a prefix of their topics."""
 
-    @checked
     def __init__(
         self,
         prefix: str = "",
@@ -200,12 +207,10 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
         routers: Iterable[RocketMQRegistrator] = (),
         dependencies: Sequence[Any] = (),
         middlewares: Sequence[Any] = (),
-        parser: Any = None,
-        decoder: Any = None,
-        ack_policy: AckPolicy = EMPTY,
-        include_in_schema: bool | None = None,
+        **options: Unpack[RouterOptions],
     ) -> None:
-        """Take the parts."""
+        """Take the parts, and FastStream's own options, see `RouterOptions`."""
+        require_known(type(self), options, RouterOptions)
         super().__init__(
             handlers=handlers,
             routers=routers,
@@ -213,9 +218,9 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, BrokerSettings]):
                 prefix=prefix,
                 broker_dependencies=dependencies,
                 broker_middlewares=middlewares,
-                broker_parser=parser,
-                broker_decoder=decoder,
-                ack_policy=ack_policy,
-                include_in_schema=include_in_schema,
+                broker_parser=options.get("parser"),
+                broker_decoder=options.get("decoder"),
+                ack_policy=options.get("ack_policy", EMPTY),
+                include_in_schema=options.get("include_in_schema"),
             ),
         )
