@@ -167,6 +167,9 @@ def _check(
 ) -> None:
     known = signature.parameters
     require_names(owner, settings, known)
+    for name in settings:
+        if known[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            raise TypeError(f"{owner}: {name} come first, without their name")
     try:
         bound = signature.bind(*arguments, **settings)
     except TypeError as error:

@@ -167,6 +167,7 @@ def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> 
         ),
         (lambda: client.Client(unanswered={}), "'unanswered'; unanswered is a setting of Admin$"),
         (lambda: client.Consumer(topic="t", group="g"), "no setting 'topic'; topics?"),
+        (lambda: client.Consumer(topics="t", group="g"), "topics come first, without their name$"),
         (lambda: client.Producer(timeout=1), "'timeout'; send_timeout or try_timeout?"),
         (
             lambda: client.Credentials("a", secret="b"),
