@@ -33,6 +33,7 @@ from skylarkmq.client.wire.route import parse_route
 from skylarkmq.common.settings import checked, require_positive, seconds_of
 from skylarkmq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable, TopicRouteData
 from skylarkmq.protocol.bodies.text import MessageQueueBody
+from skylarkmq.protocol.bodies.topic import TopicConfig
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import MASTER_ID, validate_group, validate_topic
 from skylarkmq.protocol.headers.pull import ViewMessageRequestHeader
@@ -40,7 +41,10 @@ from skylarkmq.protocol.headers.route import (
     DeleteTopicFromNamesrvRequestHeader,
     GetRouteInfoRequestHeader,
 )
-from skylarkmq.protocol.headers.topic import DeleteTopicRequestHeader
+from skylarkmq.protocol.headers.topic import (
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+)
 from skylarkmq.protocol.message import MessageExt, MessageQueue
 from skylarkmq.protocol.message_id import decode_offset_message_id
 from skylarkmq.remoting.waiting import sleep
@@ -312,6 +316,14 @@ class AdminBase(OnClient):
                 topic, "topic_missing", "No broker with a master has told the name server of it"
             )
         return place
+
+    async def _topic_attributes(self, address: str, topic: str) -> Mapping[str, str]:
+        """Return a topic's attributes on a broker; none of one that is not SkylarkMQ."""
+        if not (await self._services.peer(address)).ours:
+            return {}
+        header = GetTopicConfigRequestHeader(topic=topic)
+        code = RequestCode.GET_TOPIC_CONFIG
+        return (await self._api.body(TopicConfig, address, code, header)).attributes_map
 
     async def _remove_topic(
         self, topic: str, addresses: Iterable[str], cluster: str | None = None

@@ -45,6 +45,7 @@ from skylarkmq.protocol.headers.send import SendMessageRequestHeader, encode_sen
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.protocol.properties import encode_properties
 from skylarkmq.protocol.remoting_command import RemotingCommand
+from skylarkmq.protocol.topic_attributes import has_priorities
 
 RedriveTarget = Literal["group", "topic"]
 DROPPED_NAMES: Final = frozenset(
@@ -239,7 +240,19 @@ class DeadLetterAdmin(MessageAdmin):
             masters = await self._masters(brokers=[broker])
             return MessageQueue(target, broker, 0), masters[broker]
         queue = _queue_of_copy(queues, letter)
-        return queue, place.masters[queue.broker_name]
+        address = place.masters[queue.broker_name]
+        if target.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return queue, address
+        # Of a topic with priorities the broker chooses the queue, by the message's level, and
+        # `find_copy` has to look there. RocketMQ's does so with a priority alone, and does not tell
+        # which topics these are.
+        priority = letter.priority
+        if priority is None and has_priorities(await self._topic_attributes(address, target)):
+            priority = 0
+        if priority is not None:
+            levels = [each for each in queues if each.broker_name == queue.broker_name]
+            queue = levels[min(priority, len(levels) - 1)]
+        return queue, address
 
     async def _send_copy(
         self, letter: StoredMessage, queue: MessageQueue, address: str
@@ -293,17 +306,12 @@ class _UnknownError(Exception):
 def _queue_of_copy(queues: Sequence[MessageQueue], letter: StoredMessage) -> MessageQueue:
     """Return where the copy of a dead letter goes, of a topic's writable queues, at least one.
 
-    By its sharding key, as its producer chose; else on the letter's own broker, in turn. One with a
-    priority goes where a broker whose topic has priorities stores it: `find_copy` looks there.
+    By its sharding key, as its producer chose; else on the letter's own broker, in turn.
     """
     sharding_key = letter.stored.properties.get(names.SHARDING_KEY)
     if sharding_key is not None:
         return by_hash(queues, sharding_key)
     near = [queue for queue in queues if queue.broker_name == letter.queue.broker_name] or queues
-    first = near[0]
-    if letter.priority is not None and not first.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-        levels = [queue for queue in near if queue.broker_name == first.broker_name]
-        return levels[min(letter.priority, len(levels) - 1)]
     return near[letter.queue_offset % len(near)]
 
 

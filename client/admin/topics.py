@@ -50,7 +50,6 @@ from skylarkmq.protocol.headers.route import (
 )
 from skylarkmq.protocol.headers.topic import (
     CreateTopicRequestHeader,
-    GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
 from skylarkmq.protocol.message import MessageQueue
@@ -258,15 +257,9 @@ class TopicAdmin(AdminBase):
             RouteNotFound: there is no such topic.
         """
         place = await self._place(self._topic(topic))
-
-        async def attributes(_: str, address: str) -> Mapping[str, str]:
-            if not (await self._services.peer(address)).ours:
-                return {}
-            header = GetTopicConfigRequestHeader(topic=place.topic)
-            code = RequestCode.GET_TOPIC_CONFIG
-            return (await self._api.body(TopicConfig, address, code, header)).attributes_map
-
-        return await self._ask(attributes, place.masters)
+        return await self._ask(
+            lambda _, address: self._topic_attributes(address, place.topic), place.masters
+        )
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages from all brokers and name servers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,27 @@ async def test_a_copy_with_a_priority_is_found_where_its_level_is(tmp_path: Path
         assert place == CopyPlace(MessageQueue("urgent", "broker-a", 3), 1)
         sent = await it.admin.redrive_dead_letter(letter, "helpers", to="topic", place=place)
         assert await it.admin.find_copy(letter, place) == sent.place == place
+
+
+@pytest.mark.parametrize(
+    ("given", "level"), [({}, 0), ({"sharding_key": "s"}, 0), ({"priority": 2}, 2)]
+)
+async def test_a_topic_with_priorities_gets_every_copy_where_it_was_planned(
+    tmp_path: Path, given: dict[str, Any], level: int
+) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("urgent", queues=4, message_type="PRIORITY")
+        async with Producer(client=it.client) as producer:
+            for _ in range(4):
+                await producer.send(Message("urgent", b"m", **given))
+        await it.consume("urgent", "helpers", 4, dead=4)
+        placed: list[CopyPlace] = []
+        async for letter in it.admin.dead_letters("helpers"):
+            place = await it.admin.plan_copy(letter, "helpers", to="topic")
+            sent = await it.admin.redrive_dead_letter(letter, "helpers", to="topic", place=place)
+            assert await it.admin.find_copy(letter, place, taken=placed) == sent.place == place
+            placed.append(place)
+        assert {place.queue.queue_id for place in placed} == {level}
 
 
 async def test_the_place_of_a_copy_is_where_the_broker_stored_it(tmp_path: Path) -> None:
