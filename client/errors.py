@@ -64,8 +64,6 @@ The second one is such an answer except to a send, which is stored then."""
 
 NOT_STARTED: Final = "not started: call start() first, or use it as a context manager"
 ACL_REMARK_MARK: Final = "AclException"
-DELAY_REMARK_MARK: Final = "bigger than the max delay"
-DELAY_HINT: Final = "Give it a shorter delay, or the broker a higher timerMaxDelaySec"
 AUTH_HINT: Final = (
     "Check Client(credentials=Credentials(access_key, secret_key)), in Spark the options accessKey "
     "and secretKey, and the account's permissions in the broker's plain_acl.yml"
@@ -248,6 +246,13 @@ HINTS: Final[dict[int, str]] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: "If the broker does not say why, its log does",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
 }
+REMARK_HINTS: Final = {
+    "bigger than the max delay": "Give it a shorter delay, or the broker a higher timerMaxDelaySec",
+    "has no priorities": "Leave the priority out, or name a topic of type PRIORITY: create_topic "
+    "or update_topic makes one",
+    "it takes a restart": "Set it in the broker's configuration file, and start the broker again",
+}
+"""By a part of the remark: what helps more than the hint of its code."""
 
 
 def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError:
@@ -255,7 +260,8 @@ def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError
     text = remark or ""
     if code == ResponseCode.SYSTEM_ERROR and ACL_REMARK_MARK in text:
         return AuthError(code, text, broker_addr)
-    hint = DELAY_HINT if DELAY_REMARK_MARK in text else HINTS.get(code, "")
+    known = (hint for part, hint in REMARK_HINTS.items() if part in text)
+    hint = next(known, HINTS.get(code, ""))
     return BROKER_ERRORS.get(code, BrokerError)(code, text, broker_addr, hint=hint)
 
 

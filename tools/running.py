@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from skylarkmq.client.errors import (
+    AUTH_HINT,
     AlreadyExists,
     BrokerError,
     ConnectionFailed,
@@ -42,10 +43,16 @@ INCOMPLETE: Final = 6
 SIGNALLED: Final = 128
 """Plus the number of the signal that ended a command before its end, as shells have it."""
 COMMAND_OF: Final = {
+    "create_topic": "skylarkmq topic create",
     "create_group": "skylarkmq group create",
     "update_group": "skylarkmq group update",
     "update_topic": "skylarkmq topic update",
 }
+ACCOUNT_CURE: Final = (
+    "--access-key and --secret-key, or the context, name the account; its rights stand in each "
+    "broker's plain_acl.yml"
+)
+"""In place of the SDK's."""
 NO_TOPIC: Final = "`skylarkmq topic list` shows the topics, `skylarkmq topic create` makes one"
 _CALL: Final = re.compile(rf"\b({'|'.join(COMMAND_OF)})\b")
 EXIT_CODES: Final = (
@@ -133,8 +140,9 @@ def fail(error: Exception | str, code: int) -> int:
 
 
 def error_text(error: Exception | str) -> str:
-    """Return an error in one line, with commands where its cure names calls."""
-    return visible(_CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", str(error)))
+    """Return an error in one line, with commands and options where its cure names calls."""
+    text = str(error).replace(AUTH_HINT, ACCOUNT_CURE)
+    return visible(_CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", text))
 
 
 def removed(group: click.Group, name: str, instead: str) -> None:

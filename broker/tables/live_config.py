@@ -104,7 +104,7 @@ class LiveConfig:
         texts = {known_key(key, text, KEYS): text for key, text in texts.items()}
         for key, text in texts.items():
             if key not in KEYS or not KEYS[key].effect.is_live:
-                raise FixedKeyError(key, text, "it takes a restart; set it where that is done")
+                raise FixedKeyError(key, text, "it takes a restart")
         values = read_values(KEYS, texts)
         for part in (self._config, self._config.store):
             keys = keys_of(type(part))

@@ -134,6 +134,17 @@ async def test_what_is_no_message_and_whose_topic_is_taken_is_told_before_it_is_
     await it.wait(producer._client.stop())
 
 
+@pytest.mark.parametrize(
+    ("code", "remark", "cure"),
+    [
+        (13, "topic T has no priorities", "Leave the priority out"),
+        (16, "'listenPort'='1': it takes a restart", "start the broker again"),
+    ],
+)
+def test_what_a_remark_says_has_a_cure_of_its_own(code: int, remark: str, cure: str) -> None:
+    assert cure in broker_error(code, remark, "b:1").hint
+
+
 def test_code_13_says_both_of_its_meanings() -> None:
     hint = broker_error(13, "maybe msg body or properties length not matched", "b:1").hint
     assert "maxMessageSize" in hint

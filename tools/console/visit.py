@@ -38,6 +38,7 @@ from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.sessions import Session, Sessions
 from skylarkmq.tools.console.settings import Settings
+from skylarkmq.tools.running import error_text
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +335,9 @@ def explained(error: Exception, settings: Settings) -> Failure:
     if isinstance(error, RocketMQError):
         status, title, cure = _of_cluster(error, settings)
         cause = str(error).removesuffix(f". {error.hint}")
-        return Failure(status, title, cause, error.hint or cure)
+        if error.hint and not isinstance(error, AuthError):
+            cure = error_text(error.hint)
+        return Failure(status, title, cause, cure)
     if isinstance(error, ValueError):
         return Failure(400, "This cannot be used", str(error), "Go back and correct it.")
     return Failure(

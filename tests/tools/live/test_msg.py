@@ -8,7 +8,7 @@ import pytest
 
 from skylarkmq.client import Consumer, Message, Producer, ReceivedMessage, StartFrom
 from skylarkmq.testing import SyncBroker
-from skylarkmq.tools.running import NOT_FOUND, UNREACHABLE, USAGE
+from skylarkmq.tools.running import NOT_FOUND, REFUSED, UNREACHABLE, USAGE
 from tests.tools.live.shell import Shell, beside
 
 pytestmark = pytest.mark.timing
@@ -121,6 +121,18 @@ def test_a_copy_goes_where_it_is_told(shell: Shell) -> None:
     assert shell("peek", "first").json == before
     shell("msg", "resend", sent["offset_msg_id"], "--yes")
     assert len(shell("peek", "first").json) == 2
+
+
+def test_a_copy_with_a_priority_needs_a_topic_of_that_type(shell: Shell) -> None:
+    shell("topic", "create", "levels", "--message-type", "PRIORITY", "--yes")
+    shell("topic", "create", "flat", "--yes")
+    sent = shell.send("levels", "x", "--priority", "2")
+    resend = ("msg", "resend", sent["offset_msg_id"], "--yes", "--to")
+    refused = shell(*resend, "flat", code=REFUSED).err
+    assert "topic flat has no priorities. Leave the priority out, or name a topic of " in refused
+    assert "`skylarkmq topic update` makes one" in refused
+    shell("topic", "update", "flat", "--message-type", "PRIORITY", "--yes")
+    assert shell(*resend, "flat").json["queue_id"] == 2
 
 
 def test_peek_reads_from_every_place_and_commits_nothing(shell: Shell, broker: SyncBroker) -> None:
