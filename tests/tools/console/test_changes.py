@@ -82,10 +82,33 @@ async def test_a_message_is_sent() -> None:
             {"body": "{", "encoding": "json"}, {"body": "0", "encoding": "hex"},
             {"body": "x", "properties": "no pair"}, {"body": "x", "encoding": "x"},
             {"body": "x", "properties": "KEYS=k"}, {"body": "x", "properties": "empty="},
-            {"body": "x", "properties": "_SYS_MSG_PRIORITY_=5"},
+            {"body": "x", "properties": "_SYS_MSG_PRIORITY_=5"}, {"body": "x", "priority": "-1"},
         ):  # fmt: skip
             answer = await browser.send(seen, {"topic": "T", **wrong}, seen=seen)
             assert answer.status_code == 400, wrong
+
+
+async def test_a_priority_is_offered_where_a_topic_has_some_or_none_is_named() -> None:
+    field = 'name="priority"'
+    async with (
+        run_broker() as broker,
+        of(broker, is_writing=True) as browser,
+        broker.client() as client,
+        Admin(client=client) as admin,
+    ):
+        await admin.create_topic("urgent", queues=4, message_type="PRIORITY")
+        await admin.create_topic("plain")
+        assert field in await browser.page("/messages/send")
+        assert field not in await browser.page("/messages/send?topic=plain")
+        seen = "/messages/send?topic=urgent"
+        assert field in await browser.page(seen)
+        fields = {"body": "x", "priority": "2"}
+        answer = await browser.change("/messages/send", {**fields, "topic": "urgent"}, seen=seen)
+        assert "Priority 2 Queue broker-a / 2" in words(answer.text)
+        answer = await browser.change("/messages/send", {**fields, "topic": "plain"}, seen=seen)
+        assert "topic plain has no priorities" in words(answer.text)
+        cure = "Leave the priority out, or name a topic of type PRIORITY: skylarkmq topic create or"
+        assert cure in words(answer.text)
 
 
 async def test_a_delayed_message_is_taken_back() -> None:
@@ -114,6 +137,11 @@ async def test_a_setting_of_a_broker_is_changed_while_it_runs() -> None:
         assert "fileReservedTime 48" in words(answer.text)
         answer = await browser.change(path, {"value": "soon"}, seen=path)
         assert answer.status_code == 502 and "The cluster refused" in words(answer.text)
+        path = "/brokers/broker-a/settings/storePathRootDir"
+        answer = await browser.change(path, {"value": "/x"}, seen=path)
+        assert "takes a restart Set it in the broker's configuration" in words(
+            answer.text.replace("What to do", "")
+        )
         answer = await browser.get("/brokers/broker-a/settings/none")
         assert answer.status_code == 404
         assert (await browser.get("/brokers/absent")).status_code == 404

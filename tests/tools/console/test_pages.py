@@ -192,11 +192,12 @@ async def test_a_message_as_json_text_and_hex() -> None:
         assert "Priority" not in page
 
 
-async def test_a_message_shows_its_priority() -> None:
+async def test_a_topic_shows_its_type_and_a_message_its_priority() -> None:
     async with run_broker() as broker, of(broker) as browser, broker.client() as client:
         async with Admin(client=client) as admin, Producer(client=client) as producer:
             await admin.create_topic("urgent", message_type="PRIORITY")
             await producer.send(Message("urgent", "x", keys="k", priority=7))
+        assert "rw no PRIORITY" in words(await browser.page("/topics/urgent"))
         page = await browser.page("/messages?topic=urgent&by=key&value=k")
         link = re.search(r'href="(/messages/view[^"]+)"', page)[1]  # type: ignore[index]
         assert "<dt>Priority</dt><dd>7</dd>" in await browser.page(link)

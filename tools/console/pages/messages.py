@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -17,12 +18,13 @@ from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
 from skylarkmq.client.producer.trace import TRACE_TOPIC
 from skylarkmq.client.send_result import SendStatus
-from skylarkmq.protocol.properties import SHARDING_KEY
+from skylarkmq.protocol.properties import PRIORITY_MAX, SHARDING_KEY
+from skylarkmq.protocol.topic_attributes import has_priorities
 from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.bodies import FORMS, body_of
 from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.search import KEY_MAX, WAYS, Found, Search, at, find
-from skylarkmq.tools.console.text import BadInput, address, parse_time
+from skylarkmq.tools.console.text import BadInput, address, parse_number, parse_time
 from skylarkmq.tools.console.visit import Visit
 
 LIMIT: Final = KEY_MAX
@@ -137,8 +139,18 @@ async def trace(visit: Visit) -> Response:
 
 async def new_message(visit: Visit) -> Response:
     """Show the form of a message."""
-    topics = await (await visit.admin()).list_topics()
-    return visit.page("send.html", topics=topics, topic=visit.asked("topic"), encodings=ENCODINGS)
+    admin, topic = await visit.admin(), visit.asked("topic")
+    may_have_priority = True
+    with suppress(RocketMQError, ValueError):  # there is no such topic, or it may not be asked for
+        found = await admin.topic_attributes(topic)
+        may_have_priority = any(map(has_priorities, found.values()))
+    return visit.page(
+        "send.html",
+        topics=await admin.list_topics(),
+        topic=topic,
+        may_have_priority=may_have_priority,
+        encodings=ENCODINGS,
+    )
 
 
 async def send(visit: Visit) -> Plan:
@@ -152,19 +164,21 @@ async def send(visit: Visit) -> Plan:
     properties = {name.strip(): value.strip() for name, _, value in pairs}
     for name in properties.keys() - own_properties(properties).keys() - {SHARDING_KEY}:
         raise BadInput(
-            f"{name[:80]!r} has no value, or is a name of RocketMQ's own: tag and keys have fields "
-            "of their own, and `skylarkmq send --priority` sends a message with a priority."
+            f"{name[:80]!r} has no value, or is a name of RocketMQ's own: tag, keys and priority "
+            "have fields of their own."
         )
     if encoding == "json":
         try:
             json.loads(body)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"The body is no JSON: {error}") from None
+    priority = await visit.field("priority")
     row = {
         "body": body,
         "body_encoding": "text" if encoding == "json" else encoding,  # stays as it is written
         "tags": await visit.field("tags") or None,
         "keys": await visit.field("keys"),
+        "priority": parse_number(priority, "A priority", 0, PRIORITY_MAX) if priority else None,
         "properties": properties,
     }
     message = message_to_send(topic, row)

@@ -18,6 +18,7 @@ from skylarkmq.protocol.flags import (
     RETRY_GROUP_TOPIC_PREFIX,
     is_system_topic,
 )
+from skylarkmq.protocol.topic_attributes import MESSAGE_TYPE
 from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.sorting import ordered
@@ -134,11 +135,14 @@ def kind_of(name: str) -> str:
 async def topic(visit: Visit) -> Response:
     """Show one topic: its brokers, its queues, who consumes it."""
     name, admin, history = visit.path("topic"), await visit.admin(), visit.access.history
-    found, cluster = await asyncio.gather(admin.describe_topic(name), admin.cluster())
+    found, attributes, cluster = await asyncio.gather(
+        admin.describe_topic(name), admin.topic_attributes(name), admin.cluster()
+    )
     lags = {group: history.last("group", group) for group in found.groups}
     return visit.page(
         "topic.html",
         topic=found,
+        types={broker: named.get(MESSAGE_TYPE) for broker, named in attributes.items()},
         addresses={broker.name: broker.addresses for broker in cluster.brokers},
         last=max(
             (each.last_stored_at for each in found.queues if each.last_stored_at), default=None
