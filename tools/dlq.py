@@ -22,6 +22,7 @@ from typing import Any, Final, TextIO
 import click
 
 from skylarkmq.client.admin import Admin, MessageScan, RedriveTarget, base
+from skylarkmq.client.consumer.retry import DEAD_LETTER_REASON
 from skylarkmq.client.errors import AuthError, BrokerError, NotFound, RocketMQError, RouteNotFound
 from skylarkmq.client.instance import Client, services_of
 from skylarkmq.client.message_json import BodyForm
@@ -32,19 +33,25 @@ from skylarkmq.tools.connection import ASKED_AT_ONCE, Change, Session, changes, 
 from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
-from skylarkmq.tools.output import Columns, ProgressBar, Report, as_json, moment
+from skylarkmq.tools.output import Columns, ProgressBar, Report, Row, as_json, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, removed
-from skylarkmq.tools.showing import body_option, brief, show_message
+from skylarkmq.tools.showing import body_option, brief, short, show_message
+
+
+def _reason_and_body(row: Row) -> str:
+    reason = row["properties"].get(DEAD_LETTER_REASON)
+    return f"({short(reason)}) {brief(row)}" if reason else brief(row)
+
 
 LIST_COLUMNS: Final[Columns] = {
     "GIVEN UP": moment("stored_at"),
     "TOPIC": "origin_topic",
-    "QUEUE": lambda row: f"{row['broker']}/{row['queue_id']}",
-    "OFFSET": "queue_offset",
     "KEYS": "keys",
     "OFFSET ID": "offset_msg_id",
-    "BODY": brief,
+    "(REASON) BODY": _reason_and_body,
 }
+REASON_MIN: Final = 32
+"""Characters of the last column that a narrow terminal shows."""
 GROUP_COLUMNS: Final[Columns] = {
     "GROUP": "group", "LETTERS": "letters", "LAST GIVEN UP": moment("last_given_up_at"),
 }  # fmt: skip
@@ -93,7 +100,7 @@ def list_letters(
             session.output.rows(rows, GROUP_COLUMNS, none="no group has dead letters")
         else:
             none = f"{group} has no dead letters"
-            session.output.rows(rows, LIST_COLUMNS, none=none, fits=True)
+            session.output.rows(rows, LIST_COLUMNS, none=none, fits=REASON_MIN)
 
     async def _rows(client: Client, admin: Admin, group: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import Moment, instant
 from skylarkmq.tools.output import Columns, moment
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, fail
-from skylarkmq.tools.showing import LIST_COLUMNS, body_option, result_row, show_message
+from skylarkmq.tools.showing import BODY_MIN, LIST_COLUMNS, body_option, result_row, show_message
 
 TRACE_COLUMNS: Final[Columns] = {
     "AT": moment("at"), "EVENT": "event", "GROUP": "group", "CLIENT": "client",
@@ -95,7 +95,7 @@ def query(
                 topic, key=key, msg_id=msg_id, start=start, stop=stop, limit=limit
             )
         rows = [message.to_json(form) for message in found]
-        session.output.rows(rows, LIST_COLUMNS, none="no such message", fits=True)
+        session.output.rows(rows, LIST_COLUMNS, none="no such message", fits=BODY_MIN)
         return 0 if rows else NOT_FOUND
 
     session.run(work)

@@ -31,7 +31,6 @@ Report = Callable[[str, int, int], None]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024
-LAST_MIN: Final = 16
 _TIME: Final = re.compile(
     r"^(?P<day>(?P<year>\d{4})-(?P<date>\d\d-\d\d)) (?P<clock>\d\d:\d\d:\d\d)(?P<ms>\.\d{3}|)Z$"
 )
@@ -74,14 +73,14 @@ class Output:
         columns: Columns | None = None,
         *,
         none: str = "",
-        fits: bool = False,
+        fits: int = 0,
     ) -> None:
         """Print a list.
 
         Args:
             columns: of the table; all of the first row's keys when not given.
             none: what a person reads on standard error when the list is empty, as far as is known.
-            fits: cut the last column, a text, to the width of the terminal.
+            fits: cut the last column, a text, to the width of the terminal, but not below this.
         """
         found = list(rows)
         if not self.is_table:
@@ -226,7 +225,7 @@ def narrow(
     rows: Iterable[Sequence[Any]],
     width: int,
     *,
-    fits: bool = False,
+    fits: int = 0,
 ) -> list[str]:
     """Return the lines of a table for a terminal of this width.
 
@@ -235,7 +234,7 @@ def narrow(
     not enough, each row becomes a block of lines, one for each field that is not empty.
 
     Args:
-        fits: the last column may be cut, to LAST_MIN.
+        fits: the last column may be cut to this width; 0: it may not.
     """
     full = [[_cell(value) for value in row] for row in rows]
     shown = _Shown([*headers], full, [])
@@ -245,7 +244,7 @@ def narrow(
             shown = step(shown)
         lines = table(shown.headers, shown.rows)
         begin = lines[0].rindex(headers[-1]) if fits and headers[-1] in shown.headers else width
-        if max(map(len, lines)) <= width or begin + LAST_MIN <= width:
+        if max(map(len, lines)) <= width or (fits and begin + fits <= width):
             above = [part for line in shown.above for part in textwrap.wrap(line, width)]
             return [*above, *(_cut(line, width) for line in lines)]
     return _blocks(headers, full)

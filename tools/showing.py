@@ -18,6 +18,8 @@ from skylarkmq.tools.output import Columns, Output, Row, moment, visible
 
 HEX_WIDTH: Final = 16
 CUT: Final = 60
+BODY_MIN: Final = 16
+"""Characters of a body that a narrow terminal shows in a table."""
 _PRINTABLE: Final = range(0x20, 0x7F)
 
 
@@ -81,6 +83,11 @@ def brief(row: Row) -> str:
         text = str(row["body"])
     else:
         text = body_text(row)
+    return short(text)
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text, in one line."""
     text = visible(text)
     return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
 
@@ -100,6 +107,7 @@ LIST_COLUMNS: Final[Columns] = {
     "OFFSET": "queue_offset",
     "TAG": "tags",
     "KEYS": "keys",
+    "PRIORITY": "priority",
     "MESSAGE ID": "msg_id",
     "BODY": brief,
 }

@@ -27,7 +27,7 @@ from skylarkmq.protocol.message import Message, MessageQueue
 from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.moments import Moment, Span, instant
 from skylarkmq.tools.running import EXIT_CODES, NOT_FOUND, USAGE, fail
-from skylarkmq.tools.showing import LIST_COLUMNS, body_option, body_text, line_of
+from skylarkmq.tools.showing import BODY_MIN, LIST_COLUMNS, body_option, body_text, line_of
 
 
 @click.command(epilog=EXIT_CODES)
@@ -143,7 +143,7 @@ def peek(
             else:
                 found = sorted([message async for message in scan], key=_stored)[-count:]
         rows = [message.to_json(form) for message in found]
-        session.output.rows(rows, LIST_COLUMNS, none="no message there", fits=True)
+        session.output.rows(rows, LIST_COLUMNS, none="no message there", fits=BODY_MIN)
         return 0 if rows else NOT_FOUND
 
     session.run(work)

@@ -18,8 +18,9 @@ from skylarkmq.tools.delay import COLUMNS as DELAYED
 from skylarkmq.tools.doctor import cli as doctor
 from skylarkmq.tools.doctor.checks import not_looked_at
 from skylarkmq.tools.msg import TRACE_COLUMNS
-from skylarkmq.tools.output import LAST_MIN, Columns, Output, cells, narrow
+from skylarkmq.tools.output import Columns, Output, cells, narrow
 from skylarkmq.tools.running import REFUSED, fail, run
+from skylarkmq.tools.showing import BODY_MIN
 from skylarkmq.tools.watching import Watch
 
 MESSAGE_ID = "7F000001000018B4AAC25A5B3C4D0001"
@@ -96,7 +97,7 @@ async def test_a_first_look_that_fails_ends_a_watch(watch: Watch) -> None:
 
 def test_the_last_column_is_cut_to_the_terminal() -> None:
     rows = [[12, "x" * 60], [13, "short"]]
-    cut = narrow(["ID", "BODY"], rows, 30, fits=True)
+    cut = narrow(["ID", "BODY"], rows, 30, fits=BODY_MIN)
     assert cut == ["ID  BODY", "12  " + "x" * 23 + "...", "13  short"]
     assert narrow(["ID", "BODY"], rows, 99)[1] == "12  " + "x" * 60
 
@@ -104,19 +105,21 @@ def test_the_last_column_is_cut_to_the_terminal() -> None:
 def test_a_narrow_terminal_gets_shorter_times_and_ids_then_a_line_for_each_field() -> None:
     headers = ["STORED", "QUEUE", "TAG", "MESSAGE ID", "BODY"]
     row = ["2026-01-31 11:53:46.123Z", "broker-a/0", None, MESSAGE_ID, "hello " * 9]
-    lines = narrow(headers, [row], 80, fits=True)
+    lines = narrow(headers, [row], 80, fits=BODY_MIN)
     assert lines[0] == "times of 2026-01-31, UTC"
     assert lines[2].startswith("11:53:46.123Z  broker-a/0  7F000001000018B4AAC25A5B3C4D0001  hel")
     assert max(map(len, lines)) == 80
-    assert narrow(headers, [row], 74, fits=True)[2].startswith("11:53:46Z  broker-a/0  7F00000100")
+    assert narrow(headers, [row], 74, fits=BODY_MIN)[2].startswith(
+        "11:53:46Z  broker-a/0  7F00000100"
+    )
     yesterday = ["2026-01-30 11:53:46.123Z", *row[1:]]
-    of_two_days = narrow(headers, [row, yesterday], 80, fits=True)
+    of_two_days = narrow(headers, [row, yesterday], 80, fits=BODY_MIN)
     assert of_two_days[1].startswith("2026-01-31 11:53:46Z  broker-a/0  7F00...3C4D0001  hello")
     assert max(map(len, of_two_days)) == 80
-    of_one_year = narrow(headers, [row, yesterday], 64, fits=True)
+    of_one_year = narrow(headers, [row, yesterday], 64, fits=BODY_MIN)
     assert of_one_year[0] == "times of 2026, UTC"
     assert of_one_year[2].startswith("01-31 11:53:46Z  broker-a/0  7F00...3C4D0001  hello")
-    blocks = narrow(headers, [row, yesterday], 30 + LAST_MIN, fits=True)
+    blocks = narrow(headers, [row, yesterday], 30 + BODY_MIN, fits=BODY_MIN)
     assert blocks[:2] == ["STORED      2026-01-31 11:53:46.123Z", "QUEUE       broker-a/0"]
     assert blocks[2] == f"MESSAGE ID  {MESSAGE_ID}", "whole, and without what is empty"
     assert blocks.count("") == 1 and len(blocks) == 9

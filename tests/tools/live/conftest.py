@@ -56,7 +56,7 @@ def group(request: pytest.FixtureRequest, broker: SyncBroker) -> str:
     return give_up(broker, re.sub(r"\W", "_", f"g_{request.node.name}"), 4)
 
 
-def give_up(broker: SyncBroker, name: str, count: int) -> str:
+def give_up(broker: SyncBroker, name: str, count: int, reason: str | None = None) -> str:
     """Let a group give up so many messages of a topic named like it; return the name."""
     broker.create_topic(name, queues=1)
     with broker.client() as client, Producer(client=client) as producer:
@@ -64,5 +64,5 @@ def give_up(broker: SyncBroker, name: str, count: int) -> str:
             producer.send(Message(name, f"m-{number}".encode(), keys=f"k{number}"))
         with Consumer(name, client=client, group=name, start_from=StartFrom.FIRST) as member:
             for _ in range(count):
-                member.getone(timeout=20).dead_letter()
+                member.getone(timeout=20).dead_letter(reason)
     return name

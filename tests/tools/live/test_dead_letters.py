@@ -1,8 +1,10 @@
-"""`dlq list` without a group: which groups have dead letters."""
+"""`dlq list`: which groups have dead letters, and why each letter became one."""
 
 from __future__ import annotations
 
 from skylarkmq.testing import Account, SyncBroker, run_broker_sync
+from skylarkmq.tools.dlq import LIST_COLUMNS, REASON_MIN
+from skylarkmq.tools.output import cells, narrow
 from skylarkmq.tools.running import REFUSED, USAGE
 from tests.tools.live.conftest import give_up
 from tests.tools.live.shell import Shell
@@ -26,6 +28,21 @@ def test_the_groups_with_dead_letters_are_listed(shell: Shell, broker: SyncBroke
     assert shell("dlq", "list", "--limit", "1").json == [many]
     assert shell("dlq", "list", "-o", "table").out.startswith("GROUP  LETTERS  LAST GIVEN UP\nmany")
     shell("dlq", "list", "--since", "10m", code=USAGE)
+
+
+def test_each_letter_has_its_reason_before_its_body(shell: Shell) -> None:
+    with run_broker_sync() as broker:
+        words = ("dlq", "list", "--namesrv", broker.namesrv_addr)
+        give_up(broker, "told", 2, reason="no such customer")
+        give_up(broker, "untold", 1)
+        lines = shell(*words, "told", "-o", "table").out.splitlines()
+        assert shell(*words, "untold", "-o", "table").out.endswith("  m-0\n")
+        rows = shell(*words, "told").json
+    ends = [f"  (no such customer) m-{number}" for number in range(2)]
+    assert all(line.endswith(end) for line, end in zip(lines[1:], ends, strict=True))
+    shown = narrow([*LIST_COLUMNS], cells(rows, LIST_COLUMNS), 80, fits=REASON_MIN)
+    assert max(map(len, shown)) <= 80
+    assert all(line.endswith(end) for line, end in zip(shown[-2:], ends, strict=True))
 
 
 def test_an_account_sees_the_groups_that_it_may_use(shell: Shell) -> None:

@@ -133,6 +133,9 @@ def test_a_copy_with_a_priority_needs_a_topic_of_that_type(shell: Shell) -> None
     assert "`skylarkmq topic update` makes one" in refused
     shell("topic", "update", "flat", "--message-type", "PRIORITY", "--yes")
     assert shell(*resend, "flat").json["queue_id"] == 2
+    assert shell("peek", "flat").json[0]["priority"] == 2
+    assert "PRIORITY" in (shown := shell("peek", "flat", "-o", "table").out)
+    assert "  -            2  " in shown
 
 
 def test_peek_reads_from_every_place_and_commits_nothing(shell: Shell, broker: SyncBroker) -> None:
