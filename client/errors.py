@@ -248,8 +248,8 @@ HINTS: Final[dict[int, str]] = {
 }
 REMARK_HINTS: Final = {
     "bigger than the max delay": "Give it a shorter delay, or the broker a higher timerMaxDelaySec",
-    "has no priorities": "Leave the priority out, or name a topic of type PRIORITY: create_topic "
-    "or update_topic makes one",
+    "has no priorities": "Leave the priority out, or let create_topic or update_topic give the "
+    "topic this type",
     "it takes a restart": "Set it in the broker's configuration file, and start the broker again",
 }
 """By a part of the remark: what helps more than the hint of its code."""

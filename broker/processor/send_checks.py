@@ -95,8 +95,10 @@ class SendChecks:
         config = self._topics.table.get(topic)
         has_levels = config is not None and has_priorities(config.attributes_map)
         if header.queue_id < 0 and not has_levels and names.PRIORITY in (header.properties or ""):
-            # Our SDK asks so, to be told before a topic is made.
-            raise _illegal(f"topic {topic} has no priorities")
+            raise _illegal(  # our SDK asks so, to be told before a topic is made
+                f"topic {topic} has no priorities; one that was created with --message-type "
+                "PRIORITY has"
+            )
         fresh = config is None
         if config is None:
             config = self._create(header, remote_address)

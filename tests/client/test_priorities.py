@@ -86,9 +86,9 @@ async def test_send_many_takes_any_mixture(client: Client) -> None:
 
 async def test_a_topic_without_priorities_refuses_one(client: Client) -> None:
     async with Producer(client=client) as producer:
-        with pytest.raises(MessageIllegal, match="name a topic of type PRIORITY"):
+        with pytest.raises(MessageIllegal, match="--message-type PRIORITY"):
             await producer.send(Message("plain", b"x", priority=1))
-        with pytest.raises(MessageIllegal, match="name a topic of type PRIORITY"):
+        with pytest.raises(MessageIllegal, match="--message-type PRIORITY"):
             await producer.send(Message("none", b"x", priority=1))
     async with Admin(client=client) as admin:
         assert "none" not in await admin.list_topics()

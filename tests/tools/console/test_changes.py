@@ -107,7 +107,7 @@ async def test_a_priority_is_offered_where_a_topic_has_some_or_none_is_named() -
         assert "Priority 2 Queue broker-a / 2" in words(answer.text)
         answer = await browser.change("/messages/send", {**fields, "topic": "plain"}, seen=seen)
         assert "topic plain has no priorities" in words(answer.text)
-        cure = "Leave the priority out, or name a topic of type PRIORITY: skylarkmq topic create or"
+        cure = "Leave the priority out, or let skylarkmq topic create or skylarkmq topic update"
         assert cure in words(answer.text)
 
 

@@ -129,8 +129,8 @@ def test_a_copy_with_a_priority_needs_a_topic_of_that_type(shell: Shell) -> None
     sent = shell.send("levels", "x", "--priority", "2")
     resend = ("msg", "resend", sent["offset_msg_id"], "--yes", "--to")
     refused = shell(*resend, "flat", code=REFUSED).err
-    assert "topic flat has no priorities. Leave the priority out, or name a topic of " in refused
-    assert "`skylarkmq topic update` makes one" in refused
+    assert "topic flat has no priorities" in refused
+    assert "let `skylarkmq topic create` or `skylarkmq topic update` give the topic " in refused
     shell("topic", "update", "flat", "--message-type", "PRIORITY", "--yes")
     assert shell(*resend, "flat").json["queue_id"] == 2
     assert shell("peek", "flat").json[0]["priority"] == 2
