@@ -15,7 +15,7 @@ from skylarkmq.client.errors import NotSupported, RequestTimeout, RocketMQError
 from skylarkmq.client.instance import Client
 from skylarkmq.tools.connection import Change, Session, changes, online
 from skylarkmq.tools.moments import age_text, now
-from skylarkmq.tools.output import Columns, Output, Parts, Row, refusal_of, release_text, visible
+from skylarkmq.tools.output import Columns, Output, Parts, Row, release_text, told_once, visible
 from skylarkmq.tools.running import EXIT_CODES, FAILED, fail, run
 from skylarkmq.tools.watching import Watch, watched
 
@@ -70,7 +70,7 @@ def status(session: Session, watch: Watch) -> None:
                 fields["brokers"],
                 {**PROCESSES, "UP": lambda row: _up(row["started_at"], at)},
             ),
-            "No answer": (told_once(errors), NO_ANSWER),
+            "No answer": (told_once(errors, "text"), NO_ANSWER),
             "Replicas that elect their master": (sets, SETS),
         }
         output.parts(fields, parts)
@@ -145,9 +145,9 @@ def health(
             return (Problem("name_server_unreachable", session.namesrv, str(error), cure),)
 
     def show(found: tuple[Problem, ...], output: Output) -> None:
-        rows: list[dict[str, Any]] = [each.to_json() for each in found]
+        rows: list[Row] = [each.to_json() for each in found]
         if output.is_table:
-            rows = told_once(rows)
+            rows = told_once(rows, "text")
         output.rows(rows, PROBLEMS, none="all is well")
 
     def enough(found: tuple[Problem, ...]) -> bool:
@@ -158,17 +158,6 @@ def health(
 
     asked = f"{session.namesrv} ({session.origin})"
     run(work, asked=asked, open_ended=watch.open_ended and not exit_when_ready)
-
-
-def told_once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return problems with one row for all brokers that refuse with the same words."""
-    found: dict[object, dict[str, Any]] = {}
-    for number, row in enumerate(rows):
-        refusal = refusal_of(row["text"])
-        first = found.setdefault(number if refusal == row["text"] else refusal, row)
-        if first is not row:
-            first["subject"] += f", {row['subject']}"
-    return [*found.values()]
 
 
 @cluster.command("drain", epilog=EXIT_CODES)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TextIO
 import click
 
 from skylarkmq.client.admin.results import Unanswered
+from skylarkmq.client.errors import ACL_REMARK_MARK, AUTH_HINT
 
 FORMATS: Final = ("table", "json", "ndjson", "yaml")
 Row = Mapping[str, Any]
@@ -35,6 +36,7 @@ _TIME: Final = re.compile(
     r"^(?P<day>(?P<year>\d{4})-(?P<date>\d\d-\d\d)) (?P<clock>\d\d:\d\d:\d\d)(?P<ms>\.\d{3}|)Z$"
 )
 _CLOCK: Final = re.compile(r"^(\d\d:\d\d:\d\d)\.\d{3}Z$")
+_REQUEST: Final = re.compile(r" for request code=\d+")
 _ID: Final = re.compile(r"[0-9A-Fa-f]{24,}")
 _ID_HEAD: Final = 4
 _ID_TAIL: Final = 8
@@ -187,8 +189,37 @@ class Output:
 
 
 def refusal_of(error: str) -> str:
-    """Return what a server answered, without the server's address; another error as it is."""
-    return error.partition(" answered ")[2] or error
+    """Return what a server answered, without the server's address; another error as it is.
+
+    Of access control: who lacks which right, without the request's code and the SDK's cure.
+    """
+    answer = error.partition(" answered ")[2] or error
+    why = answer.partition(f"{ACL_REMARK_MARK}: ")[2].removesuffix(f". {AUTH_HINT}")
+    return _REQUEST.sub("", why) or answer
+
+
+def told_once(rows: Iterable[Row], key: str) -> list[Row]:
+    """Return problems with one for all that servers refuse with the same words, and one for all
+    that access control refuses.
+
+    Args:
+        key: of the text that says what is wrong.
+    """
+    alike: dict[object, list[Row]] = {}
+    for number, row in enumerate(rows):
+        refusal = refusal_of(row[key])
+        same = "access control" if ACL_REMARK_MARK in row[key] else refusal
+        alike.setdefault(number if refusal == row[key] else same, []).append(row)
+    return [_joined(each, key) for each in alike.values()]
+
+
+def _joined(rows: Sequence[Row], key: str) -> Row:
+    subjects = ", ".join(dict.fromkeys(row["subject"] for row in rows))
+    text = rows[0][key]
+    if ACL_REMARK_MARK in text:
+        refusals = "; ".join(dict.fromkeys(refusal_of(row[key]) for row in rows))
+        text = f"access control refuses: {refusals}"
+    return {**rows[0], "subject": subjects, key: text}
 
 
 def cells(rows: Iterable[Row], columns: Columns) -> list[list[Any]]:

@@ -13,7 +13,7 @@ from skylarkmq.tools.connection import Session, online
 from skylarkmq.tools.doctor.checks import Examination, not_looked_at
 from skylarkmq.tools.doctor.findings import ORDER, Finding, arranged
 from skylarkmq.tools.doctor.limits import limits
-from skylarkmq.tools.output import ProgressBar, Report, refusal_of
+from skylarkmq.tools.output import ProgressBar, Report, refusal_of, told_once
 from skylarkmq.tools.running import EXIT_CODES
 
 Look = Literal[
@@ -65,30 +65,20 @@ async def examined(
         found = await look.found(name for name in LOOKS if name in wanted and name != "limits")
     if "limits" in wanted:
         found += limits()
-    told = [one.cause for one in found if one.kind == "not_looked_at"]
+    told = [refusal_of(one.cause) for one in found if one.kind == "not_looked_at"]
     found += [
         not_looked_at(one.broker, str(one))
         for one in session.output.unanswered.values()
         if not any(refusal_of(str(one.error)) in cause for cause in told)
     ]
     session.output.told_unanswered()
-    return arranged(told_once(found))
+    rows: Any = told_once([one.to_json() for one in found], "cause")
+    return arranged(Finding(**row) for row in rows)
 
 
 def findings_json(wanted: Collection[str], found: list[Finding]) -> dict[str, Any]:
     """Return findings as programs get them."""
     return {"looked_at": [*wanted], "findings": [one.to_json() for one in found]}
-
-
-def told_once(found: list[Finding]) -> list[Finding]:
-    """Return findings with one for all that was refused with the same words."""
-    alike: dict[object, Finding] = {}
-    for one in found:
-        refusal = refusal_of(one.cause)
-        first = alike.setdefault(one if refusal == one.cause else refusal, one)
-        if first is not one:
-            alike[refusal] = replace(first, subject=f"{first.subject}, {one.subject}")
-    return [*alike.values()]
 
 
 def _print(session: Session, wanted: tuple[str, ...], found: list[Finding]) -> None:

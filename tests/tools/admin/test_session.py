@@ -11,14 +11,13 @@ import pytest
 
 from skylarkmq.client import BrokerError, ConnectionFailed
 from skylarkmq.client.admin import Unanswered
-from skylarkmq.tools import cluster
+from skylarkmq.client.errors import broker_error
 from skylarkmq.tools.cluster import PROCESSES
 from skylarkmq.tools.connection import Change, Session
 from skylarkmq.tools.delay import COLUMNS as DELAYED
-from skylarkmq.tools.doctor import cli as doctor
 from skylarkmq.tools.doctor.checks import not_looked_at
 from skylarkmq.tools.msg import TRACE_COLUMNS
-from skylarkmq.tools.output import Columns, Output, cells, narrow
+from skylarkmq.tools.output import Columns, Output, cells, narrow, told_once
 from skylarkmq.tools.running import REFUSED, fail, run
 from skylarkmq.tools.showing import BODY_MIN
 from skylarkmq.tools.watching import Watch
@@ -211,9 +210,25 @@ def test_doctor_and_cluster_status_have_one_row_for_what_was_refused_with_the_sa
     refusals = [str(refused(each).error) for each in "ab"]
     texts = [*refusals, "c:1: gone", "c:1: gone"]
     found = [not_looked_at(subject, text) for subject, text in zip("abcd", texts, strict=True)]
-    assert [each.subject for each in doctor.told_once(found)] == ["a, b", "c", "d"]
-    rows = [{"subject": each.subject, "text": each.cause} for each in found]
-    assert [each["subject"] for each in cluster.told_once(rows)] == ["a, b", "c", "d"]
+    rows = told_once([each.to_json() for each in found], "cause")
+    assert [each["subject"] for each in rows] == ["a, b", "c", "d"]
+    assert rows[0]["cause"] == refusals[0]
+
+
+def test_what_access_control_refuses_is_one_row_which_says_who_lacks_what() -> None:
+    remarks = [
+        *(f"Need to read for request code={code}, but accessKey=me has not" for code in (28, 201)),
+        "No default permission for topic:orders, account me lacks SUB",
+    ]
+    rows = [
+        {"subject": name, "text": str(broker_error(1, f"x.AclException: {remark}", f"{name}:1"))}
+        for name, remark in zip("aab", remarks, strict=True)
+    ]
+    told = "access control refuses: Need to read, but accessKey=me has not; " + remarks[2]
+    assert told_once([*rows, {"subject": "c", "text": "gone"}], "text") == [
+        {"subject": "a, b", "text": told},
+        {"subject": "c", "text": "gone"},
+    ]
 
 
 def test_what_a_server_says_cannot_write_over_the_terminal(

@@ -157,12 +157,15 @@ def test_a_broker_that_refuses_is_not_called_unreachable(shell: Shell) -> None:
     ]
     with run_broker_sync(accounts=accounts) as guarded:
         namesrv = ("--namesrv", guarded.namesrv_addr, "--secret-key", "secret-enough")
-        said = examined(
-            shell, *namesrv, "--access-key", "somebody", code=FAILED, looks=("replicas",)
-        )
-        examined(shell, *namesrv, "--access-key", "the-admin")
+        admin = (*namesrv, "--access-key", "the-admin")
+        shell("topic", "create", "hidden", *admin)
+        said = examined(shell, *namesrv, "--access-key", "somebody", code=FAILED)
+        examined(shell, *admin)
     (found,) = said.json["findings"]
     assert (found["kind"], found["severity"]) == ("not_looked_at", "warning")
+    assert found["subject"] == "broker-a (master), topics, groups"
+    assert found["cause"].startswith("access control refuses: Need permission to read everything, ")
+    assert "topic:hidden, account somebody lacks SUB" in found["cause"]
     assert "secret-enough" not in said.out + said.err
 
 
