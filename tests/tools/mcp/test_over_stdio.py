@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from skylarkmq import __version__
 from skylarkmq.testing import SyncBroker
-from skylarkmq.tools.mcp import cli
+from skylarkmq.tools.mcp import cli, requests
 from skylarkmq.tools.mcp.reading import READING
+from skylarkmq.tools.mcp.requests import Requests
 from tests.tools.command import say
 
 pytestmark = [pytest.mark.timing, pytest.mark.slow]
@@ -88,6 +91,35 @@ async def test_it_ends_when_it_is_told(broker: SyncBroker, end: str) -> None:
         process.stdin.close()
     assert await asyncio.wait_for(process.wait(), 20) == 0
     assert "Traceback" not in (await process.stderr.read()).decode()
+
+
+@pytest.fixture
+def typed() -> Iterator[int]:
+    """Stands in the place of standard input: what is written here is read there."""
+    reading, writing = os.pipe()
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    os.close(reading)
+    yield writing
+    os.dup2(before, 0)
+    os.close(before)
+
+
+async def test_a_parent_that_sends_too_much_waits(
+    typed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "TASKS_MAX", 4)
+    lines = Requests()
+    os.write(typed, b"first\nsecond\n")
+    assert await anext(lines) == "first\n"
+    busy = [asyncio.create_task(asyncio.Event().wait()) for _ in range(4)]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(lines), 10 * requests.PAUSE_S)
+    for one in busy:
+        one.cancel()
+    assert await anext(lines) == "second\n"
+    os.close(typed)
+    assert [line async for line in lines] == []
 
 
 def test_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
