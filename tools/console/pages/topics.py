@@ -18,7 +18,13 @@ from skylarkmq.protocol.flags import (
     RETRY_GROUP_TOPIC_PREFIX,
     is_system_topic,
 )
-from skylarkmq.protocol.topic_attributes import MESSAGE_TYPE
+from skylarkmq.protocol.topic_attributes import (
+    ANY_MESSAGE_TYPE,
+    MESSAGE_TYPE,
+    MESSAGE_TYPES,
+    PRIORITY_TYPE,
+    MessageType,
+)
 from skylarkmq.tools.connection import ASKED_AT_ONCE
 from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.sorting import ordered
@@ -34,6 +40,9 @@ PERMS: Final = {
     "r": "read only",
     "w": "write only",
     "": "neither",
+}
+TYPES: Final[dict[str, MessageType]] = {
+    each: each for each in (ANY_MESSAGE_TYPE, *MESSAGE_TYPES, PRIORITY_TYPE)
 }
 KINDS: Final = ("application", "retry", "dead letters", "system")
 
@@ -160,23 +169,31 @@ async def new_topic(visit: Visit) -> Response:
     """Show the form of a new topic."""
     cluster = await (await visit.admin()).cluster()
     return visit.page(
-        "topic_edit.html", topic=None, clusters=sorted(cluster.clusters), perms=PERMS, before=None
+        "topic_edit.html",
+        topic=None,
+        clusters=sorted(cluster.clusters),
+        perms=PERMS,
+        types=TYPES,
+        before=None,
     )
 
 
 async def create_topic(visit: Visit) -> Plan:
     """Make a topic."""
     name, queues, perm = await visit.field("topic"), await _queues(visit), await _perm(visit)
-    cluster = await visit.field("cluster")
+    cluster, kind = await visit.field("cluster"), await _type(visit)
     if not name:
         raise BadInput("A topic needs a name.")
 
     async def do() -> Response:
         admin = await visit.access.admin()
-        await admin.create_topic(name, queues=queues, perm=perm, cluster=cluster or None)
+        await admin.create_topic(
+            name, queues=queues, perm=perm, cluster=cluster or None, message_type=kind
+        )
         return visit.go(f"/topics/{segment(name)}", done="created")
 
     what = f"Create the topic {name} with {queues} queues on each broker ({PERMS[perm]})"
+    what += f" and the type {kind}" if kind else ""
     return Plan("topic.create", name, what, do, "/topics")
 
 
@@ -185,7 +202,12 @@ async def edit_topic(visit: Visit) -> Response:
     name = visit.path("topic")
     found = await (await visit.admin()).topic_route(name)
     return visit.page(
-        "topic_edit.html", topic=name, clusters=[], perms=PERMS, before=found.settings[0]
+        "topic_edit.html",
+        topic=name,
+        clusters=[],
+        perms=PERMS,
+        types=TYPES,
+        before=found.settings[0],
     )
 
 
@@ -193,7 +215,7 @@ async def update_topic(visit: Visit) -> Plan:
     """Change a topic on all its brokers."""
     name, admin = visit.path("topic"), await visit.admin()
     queues, reads = await _queues(visit), await _queues(visit, "read_queues")
-    perm = await _perm(visit)
+    perm, kind = await _perm(visit), await _type(visit)
     before = (await admin.topic_route(name)).settings
     notes = [
         f"{one.broker} has {one.write_queues} write queues, {one.read_queues} read queues, "
@@ -207,13 +229,13 @@ async def update_topic(visit: Visit) -> Plan:
 
     async def do() -> Response:
         await (await visit.access.admin()).update_topic(
-            name, queues=queues, read_queues=reads, perm=perm
+            name, queues=queues, read_queues=reads, perm=perm, message_type=kind
         )
         return visit.go(f"/topics/{segment(name)}", done="updated")
 
     what = (
         f"Give the topic {name} {queues} write queues, {reads} read queues and the permission "
-        f"“{PERMS[perm]}” on each of its brokers"
+        f"“{PERMS[perm]}” on each of its brokers" + (f", and the type {kind}" if kind else "")
     )
     return Plan("topic.update", name, what, do, f"/topics/{segment(name)}", tuple(notes))
 
@@ -246,3 +268,10 @@ async def _perm(visit: Visit) -> str:
     if perm not in PERMS:
         raise BadInput(f"A permission is one of {', '.join(PERMS)}, not {perm[:20]!r}")
     return perm
+
+
+async def _type(visit: Visit) -> MessageType | None:
+    kind = await visit.field("type")
+    if kind and kind not in TYPES:
+        raise BadInput(f"A type is one of {', '.join(TYPES)}, not {kind[:20]!r}")
+    return TYPES.get(kind)
