@@ -278,7 +278,8 @@ def test_the_console_understands_how_it_is_started(case: str, tmp_path: Path) ->
     assert given["listen"] == ("0.0.0.0", 8080)
     is_secured = case == "everything"
     assert (given["login"], given["write"]) == (is_secured, is_secured)
-    hosts = {"mq-skylarkmq-console", "mq-skylarkmq-console.queues.svc.cluster.local"}
+    ends = ("", ".queues", ".queues.svc", ".queues.svc.cluster.local")
+    hosts = {f"mq-skylarkmq-console{end}" for end in ends}
     assert set(given["names"]) == (hosts | {"mq.example"} if is_secured else hosts)
     assert f"--namesrv={broker_config(objects, tmp_path, 'pod-1', 1).namesrv_addr}" in words
     assert len(container["args"]) == 1 + len(words) + is_secured
