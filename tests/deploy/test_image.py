@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 
 import pytest
 
@@ -11,7 +13,7 @@ from skylarkmq.broker.config.config_file import Sources, load_broker_config
 from skylarkmq.broker.fleet.console import DEFAULT_PLACE
 from skylarkmq.cli import COMMANDS
 from tests.deploy import image
-from tests.deploy.tools import program, run
+from tests.deploy.tools import ROOT, program, run
 
 
 def test_it_serves_by_default_with_keys_that_the_broker_knows() -> None:
@@ -50,6 +52,16 @@ def test_its_labels_say_which_release_it_is() -> None:
     assert f"ARG VERSION={__version__}\n" in image.TEXT
     for label in ("title", "description", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in image.TEXT
+
+
+def test_its_page_names_extras_that_there_are() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (given,) = re.findall(r"^ARG EXTRAS=(.+)$", image.TEXT, re.M)
+    page = (ROOT / "docs" / "start" / "docker.md").read_text("utf-8")
+    (named,) = re.findall(r"with the extras (.+)\.$", page, re.M)
+    (example,) = re.findall(r"EXTRAS=(\S+) -t", page)
+    assert re.findall(r"`(\w+)`", named) == given.split(",")
+    assert {*given.split(","), *example.split(",")} <= project["optional-dependencies"].keys()
 
 
 def test_it_is_nobody_s_root() -> None:
