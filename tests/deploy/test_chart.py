@@ -381,7 +381,7 @@ def test_the_commands_of_the_page_render(tmp_path: Path) -> None:
     assert len(lines) >= 5
     for _, chart, words in lines:
         assert DEPLOY.parent / chart == CHART
-        more = shlex.split(words.replace("--reuse-values", ""))
+        more = shlex.split(words.replace("--reset-then-reuse-values", ""))
         if not (DEPLOY / "prometheus" / "rules.yml").exists():
             (tmp_path / "rules.yml").write_text("groups: []\n")
             more = [one.replace("deploy/prometheus", str(tmp_path)) for one in more]
