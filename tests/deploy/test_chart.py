@@ -251,18 +251,20 @@ def test_secrets_come_as_files_and_everything_else_as_it_was_asked_for(tmp_path:
 
 @pytest.mark.interop
 def test_clients_of_rocketmq_5_come_by_one_service(tmp_path: Path) -> None:
-    """A shard names itself after the first question; a replica answers for its master."""
-    objects = rendered(tmp_path, "shards with gRPC and the console")
-    shard = broker_config(objects, tmp_path, "mq-skylarkmq-broker-2", 2)
-    assert (shard.grpc_listen_port, shard.grpc_proxy_mode) == (8081, "LOCAL")
-    assert shard.grpc_advertised_address == f"{shard.broker_ip1}:8081"
-    (port,) = objects["Service", "mq-skylarkmq-grpc"]["spec"]["ports"]
-    assert port["port"] == 8081
-    objects = rendered(tmp_path, "everything")
-    replica = broker_config(objects, tmp_path, "mq-skylarkmq-broker-1", 1)
-    assert (replica.grpc_proxy_mode, replica.grpc_advertised_address) == ("CLUSTER", None)
+    """Each broker answers for all; with LOCAL a shard names itself after the first question."""
+    for case in ("shards with gRPC and the console", "everything"):
+        objects = rendered(tmp_path, case)
+        broker = broker_config(objects, tmp_path, "mq-skylarkmq-broker-1", 1)
+        assert (broker.grpc_listen_port, broker.grpc_proxy_mode) == (8081, "CLUSTER")
+        assert broker.grpc_advertised_address is None
+        (port,) = objects["Service", "mq-skylarkmq-grpc"]["spec"]["ports"]
+        assert port["port"] == 8081
     clients, *_ = objects["NetworkPolicy", "mq-skylarkmq"]["spec"]["ingress"]
     assert {"port": "grpc"} in clients["ports"]
+    local = {"grpc": {"enabled": True}, "broker": {"config": {"grpcProxyMode": "LOCAL"}}}
+    objects = parsed(template(tmp_path, local))
+    shard = broker_config(objects, tmp_path, "mq-skylarkmq-broker-2", 2)
+    assert shard.grpc_advertised_address == f"{shard.broker_ip1}:8081"
 
 
 @pytest.mark.interop

@@ -13,9 +13,9 @@
 
 {{- define "skylarkmq.console" -}}{{ include "skylarkmq.fullname" . }}-console{{- end -}}
 
-{{/* A follower of a set answers for its master in mode CLUSTER alone. */}}
+{{/* With LOCAL clients go to the pods by name, and keep the address of one that was replaced for a while. */}}
 {{- define "skylarkmq.grpcProxyMode" -}}
-{{- .Values.broker.config.grpcProxyMode | default (ternary "CLUSTER" "LOCAL" (eq .Values.mode "replicas")) -}}
+{{- .Values.broker.config.grpcProxyMode | default "CLUSTER" -}}
 {{- end -}}
 
 {{- define "skylarkmq.image" -}}
