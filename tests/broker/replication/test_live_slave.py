@@ -54,7 +54,8 @@ class Cluster:
         return broker
 
     def client(self) -> Client:
-        return Client(namesrv_addr=self.namesrv_addr, credentials=Credentials(KEY, SECRET))
+        access = Credentials(KEY, SECRET)
+        return Client(namesrv_addr=self.namesrv_addr, credentials=access, start_timeout=0)
 
     def addresses(self, topic: str) -> dict[int, str]:
         """The addresses of the brokers with a topic, by id, as clients are told them."""

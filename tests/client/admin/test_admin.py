@@ -51,7 +51,7 @@ async def test_its_life(tmp_path: Path) -> None:
             await it.admin.message("7F0000010AE5E73ADE376A5BFA270001")
         assert await it.admin.list_topics() == [], "a shared client is not closed"
     with pytest.raises(ConnectionFailed):
-        await Admin(namesrv_addr=it.namesrv).start()
+        await Admin(client=Client(it.namesrv, start_timeout=0)).start()
     with pytest.raises(ValueError, match="timeout"):
         Admin(timeout=0)
 
