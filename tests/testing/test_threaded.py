@@ -113,7 +113,7 @@ def test_a_broker_that_has_gone_is_gone() -> None:
         pass
 
     async def connect() -> None:
-        async with AsyncClient(broker.namesrv_addr):
+        async with AsyncClient(broker.namesrv_addr, start_timeout=0):
             pass
 
     with pytest.raises(ConnectionFailed):

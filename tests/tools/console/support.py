@@ -79,7 +79,7 @@ async def console(
     """A console that serves until the block ends, and a browser that looks at it."""
 
     def connect(credentials: Credentials | None) -> Client:
-        return new_client(namesrv, credentials=credentials)
+        return new_client(namesrv, credentials=credentials, start_timeout=0)  # as the command
 
     given = Settings(namesrv=namesrv, connect=connect, **settings)
     server = ConsoleServer(make_app(given, make_clock), listen(HOST, 0))
