@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from skylarkmq.client.config import ClientConfig, ProducerConfig
 from skylarkmq.client.producer.send_pipeline import SendPipeline
 from skylarkmq.client.producer.sender import Sender
 from skylarkmq.client.services import Services
+from skylarkmq.common import files
 from skylarkmq.remoting import client
 from skylarkmq.remoting.waiting import within
 from tests.support.amounts import Amounts
@@ -139,6 +141,24 @@ def patient_clients() -> Iterator[None]:
         patch.setattr(client, "within", connecting)
         patch.setattr(Sender, "__init__", sender)
         patch.setattr(SendPipeline, "__init__", pipeline)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cuts() -> Iterator[None]:
+    """No file of this process waits for the disk: a broker starts and stops with forty syncs.
+
+    Nothing that the process does shows whether they happened. What is synced, and when, is seen on
+    disks that tests hand in; real power cuts meet brokers in processes of their own.
+    """
+
+    def sync(fd: int) -> None:
+        os.fstat(fd)  # a file that is closed is an error still
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", sync)
+        patch.setattr(os, "fdatasync", sync)
+        patch.setattr(files, "_datasync", sync)
         yield
 
 
