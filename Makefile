@@ -7,7 +7,7 @@
 #   make places-demo  234,908 real places archived as columns, counted by polars, one of them erased
 #
 # Test a change
-#   make test      the test suite: about three minutes, three files at a time, in a random order
+#   make test      the test suite: about three minutes, four files at a time, in a random order
 #   make check     style, types, the Dockerfiles, layers and other rules of the architecture
 #   make test-slow  the tests above half a CPU second, two seconds of waiting, or 40 MiB
 #   make test-pure  without the compiled kernel: the tests of what has a twin in it
@@ -64,20 +64,21 @@ run: $(VENV)/.core
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
+# Tests wait for half of their time, so there are more files at a time than processors.
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/architecture $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --ignore tests/architecture $(ARGS)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist loadfile -m 'slow and $(ELSEWHERE)' $(ARGS)
+	$(BIN)/pytest -n 6 --dist loadfile -m 'slow and $(ELSEWHERE)' $(ARGS)
 
 # Whose code takes another road where the kernel is. TWINS=tests for the whole suite.
 TWINS ?= tests/kernel tests/store tests/protocol tests/remoting tests/property tests/broker/processor \
 	tests/spark/log tests/spark/reading tests/spark/test_batches.py tests/spark/test_spark_columns.py
 test-pure: $(VENV)/.dev
-	SKYLARKMQ_PURE=1 $(BIN)/pytest -n 2 --dist loadfile $(TWINS) $(ARGS)
+	SKYLARKMQ_PURE=1 $(BIN)/pytest -n 3 --dist loadfile $(TWINS) $(ARGS)
 
 test-spark: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile -m 'spark and not interop and not soak' $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m 'spark and not interop and not soak' $(ARGS)
 
 test-busy: $(VENV)/.dev
 	$(BIN)/pytest -m 'timing and $(ELSEWHERE)' --busy 4 $(ARGS)

@@ -9,6 +9,11 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 TOGETHER: Final = "tests/spark/"
+SESSION: Final = "the session of Spark"
+OWN_JVM: Final = (
+    "_avro_page.py", "_cluster.py", "_connect.py", "_demo.py", "_kill.py", "_session.py"
+)  # fmt: skip
+"""How files end whose tests start JVMs of their own."""
 
 
 class Scheduling(LoadFileScheduling):
@@ -28,9 +33,21 @@ class Scheduling(LoadFileScheduling):
             node.shutdown()  # once it has done what it was given
 
 
+class SparkScheduling(LoadFileScheduling):
+    """Gives the tests that share a session of Spark to one worker: each session takes a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return file if file.endswith(OWN_JVM) else SESSION
+
+
 class TogetherPlugin:
-    """Makes xdist use `Scheduling` where no JVM is started: that takes more time than memory."""
+    """Makes xdist use `Scheduling`, and `SparkScheduling` for the tests that start a JVM."""
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Scheduling | None:
-        return Scheduling(config, log) if "not spark" in config.option.markexpr else None
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Any
+    ) -> LoadFileScheduling | None:
+        if "not spark" in config.option.markexpr:
+            return Scheduling(config, log)
+        return SparkScheduling(config, log) if "spark" in config.option.markexpr else None
