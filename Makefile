@@ -95,14 +95,15 @@ failover: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants $(ARGS)
 
+# With -k all tests are collected, which compiles them: each process of `make test` would do it itself.
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pyright
 	@if [ -x $(BIN)/hadolint ]; then set -x; $(BIN)/hadolint Dockerfile deploy/spark/Dockerfile; \
 	else echo 'Dockerfiles not checked: PyPI has no hadolint for this machine'; fi
-	$(BIN)/pytest -q tests/architecture
+	@echo '$(BIN)/pyright; meanwhile $(BIN)/mypy and $(BIN)/pytest -q -k architecture'
+	@($(BIN)/mypy && $(BIN)/pytest -q -k architecture) & rest=$$!; \
+	told=$$($(BIN)/pyright); code=$$?; wait $$rest || code=$$?; echo "$$told"; exit $$code
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.flights $(ARGS)
@@ -180,7 +181,8 @@ $(VENV)/.core: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/p
 
 $(VENV)/.%: pyproject.toml setup.py $(wildcard kernel/*.p[xy][xi]) | $(BIN)/python
 	@echo '$(INSTALLS)'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all processors, which pip does not
 	@touch $@
 
 $(BIN)/python:
