@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import starmap
 from typing import Any, Final, Literal
 
 import click
 
 from skylarkmq.client import DeduplicationWindow
-from skylarkmq.client.admin import Admin, Statistic, TopicSettings
+from skylarkmq.client.admin import Admin, Statistic, TopicRoute
+from skylarkmq.client.admin.topics import read_queues_after
 from skylarkmq.client.errors import NotFound
 from skylarkmq.protocol.topic_attributes import (
     ANY_MESSAGE_TYPE,
@@ -254,7 +256,11 @@ async def make_topic(admin: Admin, topic: str, **settings: Any) -> dict[str, Any
 @topic.command("update", epilog=EXIT_CODES)
 @click.argument("topic")
 @click.option("--queues", type=QUEUE_COUNT, help="To write to, on each broker.")
-@click.option("--read-queues", type=QUEUE_COUNT, help="To read from; default as --queues.")
+@click.option(
+    "--read-queues",
+    type=QUEUE_COUNT,
+    help="To read from; default as before, and at least --queues.",
+)
 @click.option("--perm", help="Letters of r, w and x (inherited), or '' for none.")
 @click.option("--order/--no-order", default=None, help="Keep its queues in the route, or not.")
 @click.option(
@@ -271,8 +277,9 @@ async def make_topic(admin: Admin, topic: str, **settings: Any) -> dict[str, Any
 def update(session: Session, change: Change, where: Where, topic: str, **given: Any) -> None:
     """Change what is given of a topic, on all its brokers or on those named.
 
-    With fewer queues the messages of the others stay unread: lower --queues first, and
-    --read-queues once they are consumed.
+    Messages in queues that are not read stay unread: lower --queues first, which leaves the queues
+    to read as they are, and --read-queues once what is in the others is consumed. --dry-run says
+    what each broker gets, and how many messages would stay unread.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     if not wanted:
@@ -280,15 +287,17 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
         raise click.UsageError(f"nothing to change: give {options}")
 
     async def work(admin: Admin) -> None:
-        before = (await admin.topic_route(topic)).settings
+        before = await admin.topic_route(topic)
         brokers = where.brokers
         if where.cluster is not None:
             known = (await admin.cluster()).clusters
             if where.cluster not in known:
                 raise NotFound(f"there is no cluster {where.cluster}; known: {', '.join(known)}")
-            brokers = tuple(each.broker for each in before if each.broker in known[where.cluster])
+            there = known[where.cluster]
+            brokers = tuple(each.broker for each in before.settings if each.broker in there)
         asked = ", ".join(f"{name.replace('_', '-')}={_shown(wanted[name])}" for name in wanted)
-        if not change.allowed(f"set {asked} of the topic {topic} on {where} ({_now(before)})"):
+        effects = await _effects(admin, before, brokers, wanted)
+        if not change.allowed(f"set {asked} of the topic {topic} on {where} ({effects})"):
             return
         await admin.update_topic(topic, brokers=brokers, **wanted)
         told = {name: _plain(value) for name, value in wanted.items()}
@@ -306,13 +315,33 @@ def _shown(value: Any) -> str:
     return str(_window_text(_plain(value)) if isinstance(value, DeduplicationWindow) else value)
 
 
-def _now(settings: tuple[TopicSettings, ...]) -> str:
-    told = (
-        f"{each.broker}: queues={each.write_queues}, read-queues={each.read_queues}, "
-        f"perm={each.perm}"
-        for each in settings
-    )
-    return f"now {'; '.join(told)}"
+async def _effects(
+    admin: Admin, before: TopicRoute, brokers: Collection[str] | None, wanted: Mapping[str, Any]
+) -> str:
+    """Return what a change makes of a topic on each of these brokers, and what stays unread."""
+    told: list[str] = []
+    addresses = {each.name: each.addresses.values() for each in before.brokers}
+    for old in before.settings:
+        name = old.broker
+        if brokers is not None and not {name, *addresses[name]}.intersection(brokers):
+            continue
+        reads = read_queues_after(old.read_queues, wanted.get("queues"), wanted.get("read_queues"))
+        steps = (
+            ("queues", old.write_queues, wanted.get("queues", old.write_queues)),
+            ("read-queues", old.read_queues, reads),
+            ("perm", old.perm, wanted.get("perm", old.perm)),
+        )
+        told += [f"{name}: " + ", ".join(starmap(_step, steps))]
+        if reads < old.read_queues:
+            queues = (await admin.describe_topic(before.topic)).queues
+            lost = [q for q in queues if q.queue.broker_name == name and q.queue.queue_id >= reads]
+            count = sum(each.end - each.begin for each in lost)
+            told[-1] += f", and unread stay in queues from {reads} on: {count}"
+    return "; ".join(told)
+
+
+def _step(name: str, old: object, new: object) -> str:
+    return f"{name}={old}" if new == old else f"{name}={old} -> {new}"
 
 
 @topic.command("delete", epilog=EXIT_CODES)

@@ -195,8 +195,9 @@ class TopicAdmin(AdminBase):
     ) -> None:
         """Change what is given, on all brokers that have the topic or on those named.
 
-        With fewer queues the messages of the others stay on the disk unread: lower `queues` first,
-        and `read_queues` once they are consumed. `queues` without `read_queues` sets both.
+        Messages in queues that are not read stay on the disk unread. So `queues` alone lets the
+        queues to read grow, never shrink: lower `queues` first, and `read_queues` once what is in
+        the others is consumed.
 
         A topic that gets a deduplication window knows the keys of what is stored from then on;
         after a restart of its broker those of all that the window reaches back to.
@@ -226,12 +227,11 @@ class TopicAdmin(AdminBase):
             if broker not in place.masters:
                 raise NotFound(f"broker {broker} has no topic {topic}")
             old = await self._topic_config(place.masters[broker], name)
-            reads = queues if read_queues is None else read_queues
             was_ordered = was_ordered or old.order
             wanted[broker] = TopicConfig(
                 topic_name=name,
                 write_queue_nums=old.write_queue_nums if queues is None else queues,
-                read_queue_nums=old.read_queue_nums if reads is None else reads,
+                read_queue_nums=read_queues_after(old.read_queue_nums, queues, read_queues),
                 perm=old.perm if perm is None else parse_perm(perm),
                 order=old.order if order is None else order,
                 topic_filter_type=old.topic_filter_type,
@@ -492,6 +492,11 @@ class TopicAdmin(AdminBase):
             await sleep(clock, ROUTE_POLL_S)
         if topic in self._services.routes.topics:
             await self._services.routes.refresh(topic)
+
+
+def read_queues_after(before: int, queues: int | None, read_queues: int | None) -> int:
+    """Return how many queues of a topic are read after `update_topic` with these arguments."""
+    return max(before, queues or 0) if read_queues is None else read_queues
 
 
 def parse_perm(text: str) -> int:

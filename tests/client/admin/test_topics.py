@@ -43,6 +43,21 @@ async def test_an_order_topic_is_known_to_the_name_server(tmp_path: Path) -> Non
         assert (table.order, table.write_queue_nums, table.read_queue_nums) == (True, 4, 4)
 
 
+async def test_fewer_queues_to_write_leave_those_to_read(tmp_path: Path) -> None:
+    async with site(tmp_path) as it:
+        await it.admin.create_topic("orders", queues=8)
+
+        async def queues(**changes: int) -> tuple[int, int]:
+            await it.admin.update_topic("orders", **changes)
+            (one,) = (await it.admin.describe_topic("orders")).settings
+            return one.write_queues, one.read_queues
+
+        assert await queues(queues=4) == (4, 8)
+        assert await queues(queues=6) == (6, 8)
+        assert await queues(read_queues=6) == (6, 6)
+        assert await queues(queues=7) == (7, 7)
+
+
 async def order_of(it: Site, topic: str) -> str | None:
     """What the name server keeps of an order topic."""
     header = GetKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key=topic)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skylarkmq.client import Message, StartFrom
-from skylarkmq.client.sync import Consumer, Producer
+from skylarkmq.client.sync import Consumer, Producer, SimpleConsumer
 from skylarkmq.testing import SyncBroker, run_broker_sync
 from tests.support.patience import LIMIT_S
 from tests.tools.admin.support import Shell
@@ -53,7 +53,8 @@ def test_the_life_of_a_topic(shell: Shell) -> None:
     shell.ok("topic", "create", "t", "--exist-ok")
 
     dry = shell.ok("topic", "update", "t", "--queues", "2", "--dry-run")
-    assert dry.out == "" and "would set queues=2" in dry.err and "queues=3" in dry.err
+    assert dry.out == "" and "would set queues=2" in dry.err
+    assert "(broker-a: queues=3 -> 2, read-queues=3, perm=rw)" in dry.err
     assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 3
     shell.ok("topic", "update", "t", "--queues", "2", "--yes")
     assert shell.json("topic", "describe", "t")["settings"][0]["write_queues"] == 2
@@ -70,6 +71,23 @@ def test_the_life_of_a_topic(shell: Shell) -> None:
     shell.ok("topic", "delete", "t", "--yes")
     assert {"topic": "t"} not in shell.json("topic", "list")
     assert shell("topic", "describe", "t").code == 3
+
+
+def test_what_fewer_queues_leave_unread_is_told_before(
+    shell: Shell, own_broker: SyncBroker
+) -> None:
+    shell.ok("topic", "create", "levels", "--queues", "8", "--message-type", "PRIORITY")
+    shell.ok("send", "levels", "urgent", "--priority", "7")
+    shell.ok("topic", "update", "levels", "--queues", "4", "--yes")
+    with own_broker.client() as client, SimpleConsumer("levels", client=client, group="g") as it:
+        (message,) = it.receive(1)
+        assert message.priority == 7
+        it.ack(message)
+    dry = shell.ok("topic", "update", "levels", "--read-queues", "4", "--dry-run").err
+    assert "queues=4, read-queues=8 -> 4, perm=rw, and unread stay in queues from 4 on: 1)" in dry
+    address = shell.json("cluster", "status")["brokers"][0]["address"]
+    dry = shell.ok("topic", "update", "levels", "--perm", "r", "--broker", address, "--dry-run")
+    assert "(broker-a: queues=4, read-queues=8, perm=rw -> r)" in dry.err
 
 
 def test_a_topic_gets_and_loses_a_deduplication_window(shell: Shell) -> None:
