@@ -172,7 +172,8 @@ def show(session: Session, group: str, msg_id: str, form: BodyForm) -> None:
 @click.argument("group")
 @click.option("--to", "target", type=click.Choice(["group", "topic"]), default="group",
               show_default=True, help="Who gets the copies: this group alone, or all groups of the "
-              "topic that each letter was sent to first.")  # fmt: skip
+              "topic that each letter was sent to first. Copies to the topic keep the order of "
+              "priorities, those to the group do not.")  # fmt: skip
 @since_option
 @until_option
 @click.option("--limit", type=click.IntRange(1), help="Send at most so many letters.")

@@ -125,8 +125,9 @@ class DeadLetterAdmin(MessageAdmin):
         """Return the queue that a copy of a group's dead letter goes to, and where it ends now.
 
         Args:
-            to: "group": this group alone gets the copy, whatever the topic; "topic": it goes to the
-                topic that the letter was sent to first, where every group gets it.
+            to: "group": this group alone gets the copy, whatever the topic, and in no order of
+                priority; "topic": it goes to the topic that the letter was sent to first, where
+                every group gets it.
 
         Raises:
             NotFound: there is nowhere to send it.

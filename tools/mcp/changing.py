@@ -56,8 +56,9 @@ async def redrive(
     until: Until | None = None,
     limit: Annotated[int, Meta(ge=1, le=1000, description="At most so many.")] = 100,
 ) -> Plan:
-    """Send dead letters of a group again, each once, to the group alone or to all groups of their
-    first topics. The letters stay where they are; a ledger on this machine knows what was sent."""
+    """Send dead letters of a group again, each once, to the group alone, in no order of priority,
+    or to all groups of their first topics. The letters stay where they are; a ledger on this
+    machine knows what was sent."""
     start, stop = call.moment(since), call.moment(until)
     path = ledger_path(call.session.namesrv, group, to)
 
