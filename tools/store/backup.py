@@ -12,7 +12,8 @@ left: the next start recovers it from its log. That holds because of the order:
 So a restored consumer offset is at most some messages too low, and never beyond the log: messages
 may come again, none is passed over. Files that expire meanwhile are left out.
 
-    BACKUP/store/...             the files, under their names below the root; the log in commitlog/
+    BACKUP/store/...             the files, under their names below the root; the log in commitlog/;
+                                 and `abort`, unless the store was stopped cleanly
     BACKUP/backup.json           what belongs to it, with SHA-256 of each file; written last
     BACKUP/backup.json.before    of the backup that is being brought up to date
 
@@ -40,12 +41,10 @@ from skylarkmq.store.folder import AbortFile, StorePaths
 from skylarkmq.store.log.mapped_file import is_file_name
 from skylarkmq.store.progress import Progress, no_progress
 from skylarkmq.tools.output import as_json, size_text, when
-from skylarkmq.tools.store.ownership import owner_of
+from skylarkmq.tools.store.ownership import COPY, MANIFEST, owner_of
 
 FORMAT: Final = 1
-MANIFEST: Final = "backup.json"
 _BEFORE: Final = "backup.json.before"
-_FILES: Final = "store"
 _LOG: Final = "commitlog"
 _CHUNK: Final = 1 << 20
 _YOUNG_NS: Final = 60 * 1_000_000_000
@@ -78,6 +77,7 @@ class Backup:
         self._now_ms = now_ms
         self._paths = paths
         self._target = target
+        self._mark = AbortFile(DiskFiles(), StorePaths(target / COPY))
         self._progress = progress
         self._before: dict[str, Copied] = {}
         self._old_ns = 0  # files of `_before` that are older are as they were
@@ -113,6 +113,8 @@ class Backup:
             self._copy(path, path.relative_to(paths.root))
         log = self._check_log()
         self._remove_others()
+        if clean:
+            self._mark.remove()
         manifest = {
             "format": FORMAT,
             "source": str(paths.root.absolute()),
@@ -152,7 +154,8 @@ class Backup:
             before.write_text(as_json({"format": FORMAT, "files": {}}))
         manifest_before, self._before = _read_manifest(before)
         self._old_ns = manifest_before.get("began_ms", 0) * 1_000_000 - _YOUNG_NS
-        (target / _FILES).mkdir(exist_ok=True)
+        (target / COPY).mkdir(exist_ok=True)
+        self._mark.create()
 
     def _small_files(self) -> Iterator[Path]:
         """Yield marks, tables and our own files, and what other versions keep in the root."""
@@ -168,7 +171,7 @@ class Backup:
 
     def _copy(self, path: Path, name: Path, end: int | None = None) -> None:
         """Copy a file up to `end`; one that is gone has expired, or was never written."""
-        target = self._target / _FILES / name
+        target = self._target / COPY / name
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -214,9 +217,9 @@ class Backup:
 
     def _remove_others(self) -> None:
         """Remove files of an earlier backup that the store has no longer."""
-        root = self._target / _FILES
-        for path in _files_below(root):
-            if str(path.relative_to(root)) not in self._files:
+        paths = StorePaths(self._target / COPY)
+        for path in _files_below(paths.root):
+            if path != paths.abort and str(path.relative_to(paths.root)) not in self._files:
                 path.unlink()
 
 
@@ -249,7 +252,7 @@ class Restore:
         AbortFile(DiskFiles(), paths).create()  # an interrupted restore is no clean store
         folders = {target}
         for name, each in files.items():
-            source, path = self._backup / _FILES / name, target / name
+            source, path = self._backup / COPY / name, target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             folders.add(path.parent)
             try:

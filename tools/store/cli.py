@@ -45,10 +45,10 @@ from skylarkmq.tools.store.verify import Verification
 
 @click.group(epilog=EXIT_CODES)
 def store() -> None:
-    """Look at, check, repair and copy stores, ours or Apache RocketMQ's.
+    """Look at, check, repair and copy stores, ours or Apache RocketMQ's, and backups of them.
 
-    Nothing is changed without --write. All but `info` and `backup` refuse a store that a broker
-    runs on.
+    Nothing is changed without --write, and a backup never. All but `info` and
+    `backup` refuse a store that a broker runs on.
     """
 
 

@@ -16,6 +16,7 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.store.delay_levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from skylarkmq.store.index.file import IndexShape
 from skylarkmq.store.stopped.reader import StoppedStore
+from skylarkmq.tools.store.ownership import store_in
 
 FINDINGS: Final = 1
 REFUSED: Final = 2
@@ -38,7 +39,9 @@ def common(command: Command) -> Command:
             raise click.UsageError("--slots and --items go together")
         shape = IndexShape(slots, items) if slots is not None and items is not None else None
         with errors():
-            command(StoppedStore(root, commit_log=commit_log, index_shape=shape), **options)
+            command(
+                StoppedStore(store_in(root), commit_log=commit_log, index_shape=shape), **options
+            )
 
     update_wrapper(run, command)
     wrapped: Command = run

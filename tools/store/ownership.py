@@ -8,6 +8,8 @@ A crash in the middle of a change costs nothing but a longer start. Before the f
 store gets the mark of a running broker and a checkpoint that covers nothing, so the next broker,
 ours or RocketMQ's, recovers all of it from the log. Both are set right when everything is on the
 disk. A store that was not stopped cleanly keeps the mark.
+
+A backup is looked at as a store is, and is never changed: its sums would not fit any more.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from skylarkmq.common.errors import StoreError
 from skylarkmq.common.files import DiskFiles, Files
 from skylarkmq.common.read_only_files import ReadOnlyFiles
 from skylarkmq.store.checkpoint import Checkpoint, Marks
@@ -24,7 +28,16 @@ from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.folder import AbortFile, StoreLock, StorePaths, is_held_here
 from skylarkmq.store.stopped.reader import StoppedStore
 
+MANIFEST: Final = "backup.json"
+"""What marks a folder as a backup."""
+COPY: Final = "store"
+"""The store in a backup."""
 _PROCESSES = Path("/proc")
+
+
+def store_in(root: Path) -> Path:
+    """Return the store in a backup, and any other folder as it is."""
+    return root / COPY if (root / MANIFEST).is_file() and (root / COPY).is_dir() else root
 
 
 def owner_of(files: ReadOnlyFiles, paths: StorePaths) -> str | None:
@@ -66,7 +79,11 @@ def writing(reader: ReadOnlyFiles, files: Files, paths: StorePaths) -> Generator
 
     Raises:
         StoreLockedError: a broker runs on it.
+        StoreError: it is that of a backup.
     """
+    backup = paths.root.absolute().parent
+    if store_in(backup) == paths.root.absolute():
+        raise StoreError(f"{backup} is a backup, which is not changed: restore it, and change that")
     refuse_running(reader, paths)
     lock = StoreLock(files, paths)
     lock.acquire()

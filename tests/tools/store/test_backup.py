@@ -15,7 +15,7 @@ from skylarkmq.common.errors import StoreError
 from skylarkmq.store.folder import StorePaths
 from skylarkmq.testing import run_broker
 from skylarkmq.tools.store import backup as backups
-from tests.tools.store.support import Sample, flip, overwrite, run, run_json
+from tests.tools.store.support import Sample, flip, overwrite, run, run_json, run_rows
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -42,6 +42,7 @@ def test_a_stopped_store_comes_back_byte_for_byte(sample: Sample, tmp_path: Path
     assert tree(tmp_path / "new") == tree(sample.root)
     assert not (tmp_path / "new" / "skylarkmq" / "replica").exists()
     run_json("verify", tmp_path / "new")
+    assert run_json("verify", tmp_path / "b")["kinds"] == run_json("verify", sample.root)["kinds"]
 
 
 def test_a_second_backup_copies_what_has_changed(sample: Sample, tmp_path: Path) -> None:
@@ -117,6 +118,16 @@ def test_an_unfinished_backup_is_not_restored(
     assert tree(tmp_path / "new") == tree(sample.root)
 
 
+def test_a_backup_is_looked_at_and_never_changed(sample: Sample, tmp_path: Path) -> None:
+    run_json("backup", sample.root, tmp_path / "b")
+    before = tree(tmp_path / "b")
+    for root in (tmp_path / "b", tmp_path / "b" / "store"):
+        assert run_rows("cat", root) == run_rows("cat", sample.root)
+        refused = run("rebuild", root, "--write")
+        assert refused.exit_code == 2 and "is a backup, which is not changed" in refused.output
+    assert tree(tmp_path / "b") == before
+
+
 def test_a_damaged_backup_is_told(sample: Sample, tmp_path: Path) -> None:
     run_json("backup", sample.root, tmp_path / "b")
     flip(tmp_path / "b" / "store" / "commitlog" / sample.log(0).name, 100)
@@ -190,8 +201,10 @@ async def test_a_copy_of_a_running_store_is_restored_and_verified(
             await going
             assert made["running"] is not None and len(sent) > len(before)
     backups.Restore(tmp_path / "b", tmp_path / "new").run()
-    as_it_must_be = run("verify", tmp_path / "new")
-    assert as_it_must_be.exit_code == 0, as_it_must_be.output
+    for folder in ("new", "b", "b/store"):
+        as_it_must_be = run("verify", tmp_path / folder)
+        assert as_it_must_be.exit_code == 0, as_it_must_be.output
+        assert "store.unclean" in as_it_must_be.output
     new = run_broker(store=tmp_path / "new", settings=settings)
     async with new as again, again.client() as client:
         found = await read_all(client, "orders")
