@@ -140,9 +140,16 @@ def fail(error: Exception | str, code: int) -> int:
 
 
 def error_text(error: Exception | str) -> str:
-    """Return an error in one line, with commands and options where its cure names calls."""
-    text = str(error).replace(AUTH_HINT, ACCOUNT_CURE)
-    return visible(_CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", text))
+    """Return an error in one line, with commands and options where its cure names calls.
+
+    Names that a cause has stay as they are; a text alone is a cure.
+    """
+    text = str(error)
+    cause = error.text if isinstance(error, RocketMQError) else text
+    if isinstance(error, str):
+        cause = ""
+    cure = _CALL.sub(lambda call: f"`{COMMAND_OF[call[0]]}`", text.removeprefix(cause))
+    return visible((cause + cure).replace(AUTH_HINT, ACCOUNT_CURE))
 
 
 def removed(group: click.Group, name: str, instead: str) -> None:

@@ -94,6 +94,8 @@ async def messages(
     """Find messages of a topic by key, by the producer's id, or by time, the oldest first: of more
     than `limit` the newest by key or id, the first ones by time alone."""
     start, stop = call.moment(since), call.moment(until)
+    if key is None and msg_id is None and start is None and stop is None:
+        raise ValueError("messages needs key, msg_id, since or until")
     async with call.looking() as admin:
         found = await admin.query(
             topic, key=key, msg_id=msg_id, start=start, stop=stop, limit=limit

@@ -16,6 +16,7 @@ from skylarkmq.testing import SyncBroker, run_broker_sync
 from skylarkmq.tools.connection import TIMEOUT_S, Session
 from skylarkmq.tools.mcp.server import ERRORS, AgentServer
 from skylarkmq.tools.output import Output
+from skylarkmq.tools.running import error_text
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Agent:
         """Return what a call is told that does not end well."""
         with pytest.raises(ERRORS) as raised:
             await self.server.answer(tool, arguments)
-        return str(raised.value)
+        return error_text(raised.value)
 
     async def change(self, tool: str, **arguments: Any) -> Any:
         """Do what a dry run of the same arguments shows."""

@@ -28,7 +28,10 @@ async def test_only_what_is_allowed_is_there(broker: SyncBroker) -> None:
         assert told.endswith("with --allow reset")
     async with agent_of(broker.namesrv_addr) as agent:
         assert "token" not in agent.server.instructions
-        await agent.refused("create_topic", topic="new")
+        for name in ALL:
+            told = await agent.refused(name, topic="new")
+            assert told.startswith(f"{name} is not allowed: ")
+            assert told.endswith(f"with --allow {name}")
     async with agent_of(broker.namesrv_addr, *ALL) as agent:
         assert "Not allowed" not in agent.server.instructions
 
