@@ -23,7 +23,7 @@ from skylarkmq.tools.running import EXIT_CODES
 
 CLIENTS: Final[Columns] = {
     "CLIENT": "client_id", "ROLE": "role", "GROUP": "group", "ADDRESS": "address",
-    "LANGUAGE": "language", "VERSION": lambda row: release_text(row["release"]),
+    "LANGUAGE": "language", "VERSION": "release",
     "BROKERS": "brokers",
 }  # fmt: skip
 QUEUES: Final[Columns] = {
@@ -136,6 +136,11 @@ async def _consumers(admin: Admin, group: str | None) -> list[Row]:
 
 def _rows(role: str, group: str, found: list[Connection] | tuple[Connection, ...]) -> list[Row]:
     return [
-        {"role": role, "group": group, **each.to_json(), "release": version_text(each.version)}
+        {
+            "role": role,
+            "group": group,
+            **each.to_json(),
+            "release": release_text(version_text(each.version)),
+        }
         for each in found
     ]

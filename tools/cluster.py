@@ -27,7 +27,7 @@ SERVERS: Final[Columns] = {
 PROCESSES: Final[Columns] = {
     "CLUSTER": "cluster", "BROKER": "broker",
     "ROLE": lambda row: "master" if row["role"] == "master" else f"slave {row['broker_id']}",
-    "ADDRESS": "address", "VERSION": lambda row: release_text(row["version"]),
+    "ADDRESS": "address", "VERSION": "version",
     "LOG END": "log_end", "BEHIND": lambda row: None if row["role"] == "master" else row["behind"],
     "DISK": lambda row: None if row["disk_used"] is None else f"{row['disk_used']:.0%}",
 }  # fmt: skip
@@ -106,6 +106,7 @@ def _process(broker: BrokerStatus, one: ReplicaStatus) -> Row:
         "role": "master" if one.is_master else "slave",
         "behind": broker.behind(one),
         **fields,
+        "version": release_text(one.version),
     }
 
 

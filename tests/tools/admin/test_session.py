@@ -140,7 +140,7 @@ def test_the_wide_tables_of_a_real_cluster_fit_80_columns() -> None:
     processes = [
         {
             "cluster": "DefaultCluster", "broker": name, "broker_id": each, "address":
-            f"192.168.100.{each}:10911", "version": "V4_9_8", "log_end": 412_316_860_416 + each,
+            f"192.168.100.{each}:10911", "version": "4.9.8", "log_end": 412_316_860_416 + each,
             "behind": 12_000 * each, "disk_used": 0.455, "error": None,
             "role": "slave" if each else "master",
         }
