@@ -73,7 +73,11 @@ def dlq() -> None:
     """Dead letters: what a group gave up after its last try."""
 
 
-@dlq.command("list", epilog=EXIT_CODES)
+@dlq.command(
+    "list",
+    epilog=EXIT_CODES,
+    short_help="List the dead letters of GROUP, or the groups that have some.",
+)
 @click.argument("group", required=False)
 @since_option
 @until_option

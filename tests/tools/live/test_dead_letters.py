@@ -28,6 +28,7 @@ def test_the_groups_with_dead_letters_are_listed(shell: Shell, broker: SyncBroke
     assert shell("dlq", "list", "--limit", "1").json == [many]
     assert shell("dlq", "list", "-o", "table").out.startswith("GROUP  LETTERS  LAST GIVEN UP\nmany")
     shell("dlq", "list", "--since", "10m", code=USAGE)
+    assert "GROUP, or the groups that have some." in shell("dlq", "--help").out
 
 
 def test_each_letter_has_its_reason_before_its_body(shell: Shell) -> None:
