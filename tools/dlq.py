@@ -60,6 +60,8 @@ OUTCOME_COLUMNS: Final[Columns] = {
 }  # fmt: skip
 LETTER_KEYS: Final = ("msg_id", "offset_msg_id", "broker", "queue_id", "queue_offset")
 """What an outcome says of its letter."""
+RIGHT_MISSING: Final = "No default permission"
+"""In RocketMQ's refusal of an account that is right, and lacks a right to a topic or group."""
 OUTCOMES: Final = ("sent", "found", "would_send", "failed", "unknown", "sent_before")
 since_option = click.option(
     "--since", type=Moment(), help="Given up then or later: a time, or 10m for ten minutes ago."
@@ -89,7 +91,8 @@ def list_letters(
 ) -> None:
     """List the dead letters of GROUP, queue after queue, the oldest of each first.
 
-    Without GROUP: the groups that have dead letters, the one with most first.
+    Without GROUP: the groups that have dead letters, the one with most first; those that the
+    account may not look at have no number, and the exit code is 6.
     """
     if group is None and (since is not None or until is not None):
         raise click.UsageError("--since and --until need a GROUP")
@@ -120,35 +123,35 @@ def list_letters(
 
 
 async def groups_with_letters(admin: Admin) -> list[dict[str, Any]]:
-    """Return the groups with dead letters, as far as the account may look; most letters first."""
+    """Return the groups with dead letters, most letters first.
+
+    None are the letters of a group that the account may not look at.
+    """
     topics = [
         name
         for name in await admin.list_topics(groups=True)
         if name.startswith(DLQ_GROUP_TOPIC_PREFIX)
     ]
-    refused: list[AuthError] = []
 
-    async def look(topic: str) -> dict[str, Any] | None:
+    async def look(topic: str) -> dict[str, Any]:
+        row = {"group": topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), "letters": 0}
         try:
             found = await admin.describe_topic(topic)
         except RouteNotFound:  # deleted meanwhile
-            return None
+            return row
         except AuthError as error:
-            refused.append(error)
-            return None
+            if RIGHT_MISSING not in error.remark:
+                raise
+            return {**row, "letters": None, "last_given_up_at": None}
         times = [each.last_stored_at for each in found.queues if each.last_stored_at is not None]
         return {
-            "group": topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX),
+            **row,
             "letters": found.message_count,
             "last_given_up_at": max(times).isoformat(timespec="milliseconds") if times else None,
         }
 
-    found = [row for row in await base.each(look, topics, ASKED_AT_ONCE) if row is not None]
-    if refused and len(refused) == len(topics):
-        raise refused[0]
-    return sorted(
-        (row for row in found if row["letters"]), key=lambda row: (-row["letters"], row["group"])
-    )
+    found = [row for row in await base.each(look, topics, ASKED_AT_ONCE) if row["letters"] != 0]
+    return sorted(found, key=lambda row: (-(row["letters"] or 0), row["group"]))
 
 
 @dlq.command(epilog=EXIT_CODES)

@@ -129,7 +129,7 @@ async def dead_letters(
 ) -> Fields:
     """List messages that a group gave up after its last try, queue after queue, the oldest of each
     first; the property DEAD_LETTER_REASON says why. Without `group`: the groups that have such
-    messages, with their number, the one with most first."""
+    messages, with their number (null: this account may not look), the one with most first."""
     if group is None and (since is not None or until is not None):
         raise ValueError("since and until need a group")
     start, stop = call.moment(since), call.moment(until)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from skylarkmq.client import Message, StartFrom
+from skylarkmq.client.sync import Consumer, Producer
 from skylarkmq.testing import Account, SyncBroker, run_broker_sync
+from tests.support.patience import LIMIT_S
 from tests.tools.admin.support import Shell, paths
 
 ADMIN = Account("rocketmq-admin", "12345678-admin", admin=True)
@@ -93,6 +97,47 @@ def test_a_group_is_shown_to_an_account_that_may_use_this_group_alone(
     assert said.code == 5 and "account billing-service lacks SUB" in said.err
     assert "warning" not in said.err, "it is told once"
     assert billing("group", "list").code == 5
+
+
+def test_an_account_looks_at_the_topics_it_may(shell: Shell, secured: SyncBroker) -> None:
+    """As docs/operations/access-control.md says: what reads is of the group TOOLS_CONSUMER."""
+    with secured.client(ADMIN.access_key) as client, Producer(client=client) as producer:
+        for name in ("g-1", "g-2"):
+            shell.ok("topic", "create", name, "--queues", "1")
+            producer.send(Message(name, "m", keys="k0"))
+            first = StartFrom.FIRST
+            with Consumer(name, client=client, group=name, start_from=first) as member:
+                member.getone(LIMIT_S).dead_letter()
+    rights = {
+        "looks": ("--topic", "g-1=SUB"),
+        "reads": ("--topic", "g-1=SUB", "--group", "TOOLS_CONSUMER=SUB"),
+        "letters": ("--topic", "%DLQ%g-1=SUB", "--group", "TOOLS_CONSUMER=SUB"),
+    }
+    for name, given in rights.items():
+        put = ("acl", "put", f"account-{name}", *given, "--secret-stdin", "--yes")
+        shell.ok(*put, stdin=SECRET)
+
+    def of(name: str) -> Shell:
+        account = {"SKYLARKMQ_ACCESS_KEY": f"account-{name}", "SKYLARKMQ_SECRET_KEY": SECRET}
+        return Shell(shell.home, variables={**shell.variables, **account})
+
+    of("looks").ok("topic", "describe", "g-1")
+    of("looks").ok("msg", "query", "g-1", "--key", "k0")
+    refused = of("looks")("peek", "g-1")
+    assert refused.code == 6 and "group:TOOLS_CONSUMER" in refused.err
+    for words in (("peek", "g-1"), ("msg", "query", "g-1", "--since", "1h")):
+        assert len(of("reads").json(*words)) == 1
+    refused = of("reads")("dlq", "list", "g-1")
+    assert refused.code == 5 and "topic:%DLQ%g-1" in refused.err
+    assert len(of("letters").json("dlq", "list", "g-1")) == 1
+
+    listed = of("letters")("dlq", "list")
+    seen, hidden = listed.json[:2]
+    assert (seen["group"], seen["letters"], listed.code) == ("g-1", 1, 6)
+    assert hidden == {"group": "g-2", "letters": None, "last_given_up_at": None}
+    assert "topic:%DLQ%g-2" in listed.err
+    nothing = of("reads")("dlq", "list", "-o", "table")
+    assert nothing.code == 6 and re.search(r"(?m)^g-1 +- +-$", nothing.out), nothing
 
 
 def test_the_white_list(shell: Shell) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from skylarkmq.testing import Account, SyncBroker, run_broker_sync
 from skylarkmq.tools.dlq import LIST_COLUMNS, REASON_MIN
 from skylarkmq.tools.output import cells, narrow
-from skylarkmq.tools.running import REFUSED, USAGE
+from skylarkmq.tools.running import INCOMPLETE, REFUSED, USAGE
 from tests.tools.live.conftest import give_up
 from tests.tools.live.shell import Shell
 
@@ -56,6 +56,11 @@ def test_an_account_sees_the_groups_that_it_may_use(shell: Shell) -> None:
             shell("send", topic, "given up", *account, "--access-key", "the-admin")
         everything = shell(*words, "--access-key", "the-admin").json
         assert [row["group"] for row in everything] == ["other", "own"]
-        assert "lacks SUB" in shell(*words, "--access-key", "no-letters", code=REFUSED).err
-        said = shell.any(*words, "--access-key", "own-letters")
-        assert [row.get("group") for row in said.json] == ["own", None], said
+        hidden = {"letters": None, "last_given_up_at": None}
+        for name, own in (("own-letters", 1), ("no-letters", None)):
+            said = shell(*words, "--access-key", name, code=INCOMPLETE)
+            rows = {row.pop("group"): row for row in said.json if "group" in row}
+            assert (rows["own"]["letters"], rows["other"]) == (own, hidden), said
+            assert "lacks SUB" in said.err
+        wrong = (*account[:2], "--access-key", "own-letters", "--secret-key", "another secret")
+        shell("dlq", "list", *wrong, code=REFUSED)
