@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, Literal, get_args
@@ -41,6 +42,8 @@ def doctor(session: Session, only: tuple[str, ...], ignore: tuple[str, ...], ske
     changed. Exit code 1 when there are findings; what could not be looked at is one.
     """
     wanted = only or LOOKS
+    # Findings tell what the SDK would log as well, such as that a broker is silent.
+    logging.getLogger("skylarkmq").addHandler(logging.NullHandler())
 
     async def work(client: Client) -> int:
         with ProgressBar() as progress:

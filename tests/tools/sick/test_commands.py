@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from skylarkmq.tools.running import FAILED, INCOMPLETE, UNREACHABLE
@@ -189,3 +191,12 @@ def test_the_doctor_tells_who_is_sick_and_what_it_could_not_look_at(
     findings = {each["kind"]: each for each in said.json["findings"]}
     assert "not_looked_at" in findings
     assert any(SICK in each["subject"] for each in said.json["findings"])
+
+
+@pytest.mark.parametrize("sickness", ["silent"])
+def test_the_doctor_has_no_other_words_than_its_findings(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.root, "handlers", [])  # as in a process of its own
+        assert shell("doctor").err == ""
