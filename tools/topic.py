@@ -279,7 +279,7 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
 
     Messages in queues that are not read stay unread: lower --queues first, which leaves the queues
     to read as they are, and --read-queues once what is in the others is consumed. --dry-run says
-    what each broker gets, and how many messages would stay unread.
+    what each broker gets, and how many messages are in queues that would be read no more.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     if not wanted:
@@ -297,6 +297,8 @@ def update(session: Session, change: Change, where: Where, topic: str, **given: 
             brokers = tuple(each.broker for each in before.settings if each.broker in there)
         asked = ", ".join(f"{name.replace('_', '-')}={_shown(wanted[name])}" for name in wanted)
         effects = await _effects(admin, before, brokers, wanted)
+        if not effects:
+            raise NotFound(f"{where} has no topic {topic}")
         if not change.allowed(f"set {asked} of the topic {topic} on {where} ({effects})"):
             return
         await admin.update_topic(topic, brokers=brokers, **wanted)
@@ -318,7 +320,7 @@ def _shown(value: Any) -> str:
 async def _effects(
     admin: Admin, before: TopicRoute, brokers: Collection[str] | None, wanted: Mapping[str, Any]
 ) -> str:
-    """Return what a change makes of a topic on each of these brokers, and what stays unread."""
+    """Return what a change makes of a topic on each of these brokers that has it."""
     told: list[str] = []
     addresses = {each.name: each.addresses.values() for each in before.brokers}
     for old in before.settings:
@@ -336,7 +338,10 @@ async def _effects(
             queues = (await admin.describe_topic(before.topic)).queues
             lost = [q for q in queues if q.queue.broker_name == name and q.queue.queue_id >= reads]
             count = sum(each.end - each.begin for each in lost)
-            told[-1] += f", and unread stay in queues from {reads} on: {count}"
+            told[-1] += (
+                f", and queues from {reads} on are read no more (messages there, consumed or not: "
+                f"{count})"
+            )
     return "; ".join(told)
 
 

@@ -84,10 +84,13 @@ def test_what_fewer_queues_leave_unread_is_told_before(
         assert message.priority == 7
         it.ack(message)
     dry = shell.ok("topic", "update", "levels", "--read-queues", "4", "--dry-run").err
-    assert "queues=4, read-queues=8 -> 4, perm=rw, and unread stay in queues from 4 on: 1)" in dry
+    assert "queues=4, read-queues=8 -> 4, perm=rw, and queues from 4 on are read no more" in dry
+    assert "(messages there, consumed or not: 1)" in dry
     address = shell.json("cluster", "status")["brokers"][0]["address"]
     dry = shell.ok("topic", "update", "levels", "--perm", "r", "--broker", address, "--dry-run")
     assert "(broker-a: queues=4, read-queues=8, perm=rw -> r)" in dry.err
+    absent = shell("topic", "update", "levels", "--perm", "r", "--broker", "b", "--dry-run")
+    assert absent.code == 3 and "broker b has no topic levels" in absent.err
 
 
 def test_a_topic_gets_and_loses_a_deduplication_window(shell: Shell) -> None:
