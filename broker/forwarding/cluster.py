@@ -66,6 +66,8 @@ TURNS_MAX: Final = 10_000
 """Topics of which is kept which broker has its turn."""
 GIVING_MAX: Final = 1_000
 """Receives that broke off, whose messages are being given back."""
+AGAIN_MAX: Final = 10
+"""How often a broker that is not found is looked for again, twice a second: an election's time."""
 ANY: Final = ""
 """Stands for the broker of messages that any broker may have; no broker has an empty name."""
 ACK: Final = "AckMessage"
@@ -127,6 +129,7 @@ class ClusterRpcs(RpcHandlers):
         """Return the broker of a name; an empty one is this broker's.
 
         Raises:
+            NotForwarded: no replica of this broker leads.
             RpcRefused: there is no such broker, or the topic is none.
         """
         name = broker_name or self._own_name
@@ -134,11 +137,13 @@ class ClusterRpcs(RpcHandlers):
             return None
         found = await self._other_brokers.find(name, topic_of(topic))
         if found is None:
-            raise RpcRefused(
-                Code.INTERNAL_SERVER_ERROR,
-                f"no endpoint of a broker {shown(name)} with topic {topic.name} is known; it "
-                "may come back",
+            why = (
+                f"no endpoint of a broker {shown(name)} with topic {topic.name} is known; it may "
+                "come back"
             )
+            if name == self._own_name:  # another replica of it may come to lead
+                raise NotForwarded(Code.INTERNAL_SERVER_ERROR, why, reached=False)
+            raise RpcRefused(Code.INTERNAL_SERVER_ERROR, why)
         return found
 
     async def _brokers(self, topic: str, *, writes: bool) -> dict[str, Target]:
@@ -186,8 +191,22 @@ class ClusterRpcs(RpcHandlers):
     async def _named_answer(
         self, name: str, call: Call, broker_name: str, topic: schema_pb2.Resource, request: Any
     ) -> Any:
-        target = await self._named(call, broker_name, topic)
-        return await self._answer(name, target, call, request)
+        failed_count = 0
+        while True:
+            try:
+                target = await self._named(call, broker_name, topic)
+                return await self._answer(name, target, call, request)
+            except NotForwarded as error:
+                failed_count += 1
+                if not await self._may_be_found(error, failed_count, call, topic_of(topic)):
+                    raise
+
+    async def _may_be_found(
+        self, error: NotForwarded, failed_count: int, call: Call, topic: str
+    ) -> bool:
+        """Return whether to try a call again that did not arrive: another replica may lead now."""
+        may = not error.reached and failed_count <= AGAIN_MAX
+        return may and await self._other_brokers.again(topic, call.deadline_s)
 
     async def _joined(
         self,
@@ -394,7 +413,32 @@ class ClusterRpcs(RpcHandlers):
         broker_name: str,
         request: schema_pb2.SendMessageRequest,
     ) -> Any:
-        """Return the answer of a broker, or of the first one that is reached."""
+        """Return the answer of a broker, or of the first one that is reached in time."""
+        failed_count = 0
+        while True:
+            try:
+                return await self._sent_once(call, topic, brokers, broker_name, request)
+            except NotForwarded as error:
+                failed_count += 1
+                if not await self._may_be_found(error, failed_count, call, topic):
+                    raise
+                found = await self._brokers(topic, writes=True)
+                if not found:
+                    named = request.messages[0].topic
+                    return await self._named_answer(SEND, call, "", named, request)
+                if broker_name not in (ANY, *found):
+                    raise
+                brokers = found
+
+    async def _sent_once(
+        self,
+        call: Call,
+        topic: str,
+        brokers: Mapping[str, Target],
+        broker_name: str,
+        request: schema_pb2.SendMessageRequest,
+    ) -> Any:
+        """As `_sent`, where brokers are said to be."""
         if broker_name != ANY:
             return await self._answer(SEND, brokers[broker_name], call, request)
         failed: Exception | None = None

@@ -13,8 +13,9 @@ RocketMQ's proxy, all have this endpoint, which forwards calls (`forwarding/clus
 
 A broker without an endpoint, or one of RocketMQ's, has no queues in the route. What was learned is
 kept for a while, and beyond that when nobody answers, or no name server knows the topic: one that
-has just started knows none, until brokers register again. This broker itself is not asked about,
-but a replica that follows counts its master among the other brokers.
+has just started knows none, until brokers register again. One that is not found where it was may
+have another replica for its master: the name servers are asked at once. This broker itself is not
+asked about, but a replica that follows counts its master among the other brokers.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from skylarkmq.protocol.bodies.route import QueueData, TopicRouteData
 from skylarkmq.protocol.errors import WireError
 from skylarkmq.protocol.flags import MASTER_ID
 from skylarkmq.remoting.errors import RocketMQError
-from skylarkmq.remoting.waiting import within
+from skylarkmq.remoting.waiting import sleep, within
 
 log = logging.getLogger(__name__)
 
 ROUTE_KEPT_S: Final = 5.0
 ENDPOINT_KEPT_S: Final = 30.0
+AGAIN_S: Final = 0.5
+"""After this a broker that was not found is looked for again."""
 UNKNOWN_KEPT_S: Final = 60.0
 """What was known of a topic that no name server knows any more; brokers register every 30 s."""
 ANSWER_LIMIT_S: Final = 1.0
@@ -137,6 +140,24 @@ class OtherBrokers:
         if other_brokers is None or all(each.name != broker_name for each in other_brokers):
             other_brokers = await self.of(topic)
         return next((each for each in other_brokers if each.name == broker_name), None)
+
+    async def again(self, topic: str, deadline_s: float | None) -> bool:
+        """Look for a topic's brokers anew, a moment later: one was not found where it had been.
+
+        Args:
+            deadline_s: of who waits for one, on the clock of peers; None: nobody does.
+
+        Returns:
+            Whether there was time for it before the deadline.
+        """
+        known, now_s = self._routes.get(topic), self._clock.monotonic()
+        if known is not None and known.until_s >= now_s:
+            self._routes[topic] = known._replace(until_s=now_s)
+        if deadline_s is None or deadline_s <= now_s + AGAIN_S:
+            return False
+        await sleep(self._clock, AGAIN_S)
+        await self.of(topic)
+        return True
 
     def _asked(self, topic: str) -> asyncio.Task[list[OtherBroker]]:
         task = self._asking.get(topic)

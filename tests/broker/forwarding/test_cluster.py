@@ -112,6 +112,7 @@ class Rig:
         self.answered: Counter[tuple[str, int]] = Counter()
         self.topics = {TOPIC: TopicConfig(topic_name=TOPIC)}
         self.is_cold = False
+        self.looks_until_found = 0
         self.refusal: Callable[[int], Exception | None] = lambda code: None
         self.frames: Sequence[v5.ReceiveMessageResponse] = ()
         self.has_ended = False
@@ -147,6 +148,15 @@ class Rig:
     async def find(self, broker_name: str, topic: str) -> OtherBroker | None:
         assert topic == TOPIC
         return self.brokers.get(broker_name)
+
+    async def again(self, topic: str, deadline_s: float | None) -> bool:
+        assert topic == TOPIC
+        if deadline_s is None or not self.looks_until_found:
+            return False
+        self.looks_until_found -= 1
+        if not self.looks_until_found:
+            self.unreachable.clear()
+        return True
 
     # As `Forwarder`
 
@@ -446,6 +456,44 @@ async def test_a_broker_that_is_not_reached_is_passed_over() -> None:
     rig.topics.clear()
     with pytest.raises(NotForwarded, match="no way to"):
         await rig.sent(message())
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+async def test_a_call_waits_for_the_replica_that_leads_next(group: str) -> None:
+    rig = Rig(HERE)
+    rig.leads = False
+    calls = [
+        ("SendMessage", v5.SendMessageRequest(messages=[message("x", group)])),
+        *((name, named(name, HERE)) for name in NAMED),
+    ]
+    for name, request in calls:
+        rig.unreachable, rig.looks_until_found = {HERE: False}, 3
+        if name != "AckMessage":  # whose entries have a status each
+            with pytest.raises(NotForwarded, match="no way to"):
+                await rig.call(name, request)  # its client does not say how long it waits
+        assert await rig.by(name, request, a_call(deadline_s=3.0)) == HERE
+        assert not rig.looks_until_found
+        rig.unreachable, rig.looks_until_found = {HERE: True}, 3
+        if name != "AckMessage":
+            with pytest.raises(NotForwarded, match="no way to"):
+                await rig.call(name, request, a_call(deadline_s=3.0))
+            assert rig.looks_until_found == 3, "it may have arrived"
+
+
+async def test_a_send_waits_while_no_replica_leads() -> None:
+    rig = Rig(HERE)
+    rig.leads, rig.looks_until_found = False, 3
+    leader = rig.brokers.pop(HERE)
+
+    async def again(topic: str, deadline_s: float | None) -> bool:
+        rig.looks_until_found -= 1
+        if not rig.looks_until_found:
+            rig.brokers[HERE] = leader
+        return True
+
+    cast(Any, rig).again = again
+    assert await rig.sent(message()) == [HERE]
+    assert not rig.looks_until_found
 
 
 async def test_a_message_that_may_have_arrived_is_sent_to_nobody_else() -> None:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
 
 from skylarkmq.broker.config.tls_settings import TlsConfig
+from skylarkmq.broker.forwarding import cluster as limits
 from skylarkmq.broker.forwarding.cluster import broker_of_group
 from skylarkmq.broker.grpc.peer import GrpcPeer
 from skylarkmq.protocol.bodies.group import SubscriptionGroupConfig
@@ -240,7 +241,10 @@ async def test_large_bodies_pass_both_ways(tmp_path: Path) -> None:
         assert refused.status.code == refused_too.status.code == Code.MESSAGE_BODY_TOO_LARGE
 
 
-async def test_a_broker_that_has_gone_is_passed_over(tmp_path: Path) -> None:
+async def test_a_broker_that_has_gone_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AGAIN_MAX", 1)
     async with open_cluster(tmp_path, "CLUSTER", "LOCAL") as cluster, cluster.client() as client:
         for number in range(2):
             await client.send_one(message(b"%d" % number, message_id=f"m{number}"))

@@ -163,6 +163,25 @@ async def test_what_is_known_is_looked_for_again_behind_its_users() -> None:
     assert rig.were_asked() == ["T", "c:1"]
 
 
+async def test_one_that_was_not_found_is_looked_for_at_once() -> None:
+    rig = Rig()
+    rig.routes, rig.endpoints = [route(b="b:1")], {"b:1": "b:8081", "b:2": "b:8082"}
+    await rig.of()
+    rig.were_asked()
+    rig.routes = [route(b="b:2")]
+    end_s = rig.clock.monotonic() + 3
+    assert not await rig.other_brokers.again("T", None)
+    assert not await rig.other_brokers.again("T", rig.clock.monotonic() + 0.2)
+    waiting = [asyncio.ensure_future(rig.other_brokers.again("T", end_s)) for _ in range(9)]
+    await settle(20)
+    assert rig.were_asked() == [], "a moment later"
+    rig.clock.advance(0.5)
+    assert all(await asyncio.gather(*waiting))
+    assert rig.were_asked() == ["T", "b:2"]
+    assert await rig.of() == {"b": "b:8082"}
+    assert not await rig.other_brokers.again("unknown", None)
+
+
 async def test_who_does_not_answer_is_believed_to_be_as_before() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(b="b:1")], {"b:1": "b.example:1"}
