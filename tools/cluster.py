@@ -39,6 +39,10 @@ SETS: Final[Columns] = {
 ASK_EVERY_S: Final = 1.0
 PROBLEMS: Final[Columns] = {"KIND": "kind", "OF": "subject", "WHAT": "text", "CURE": "cure"}
 
+NO_PROBLEM: Final = (
+    "nothing found: name servers and brokers answer, slaves keep up, disks have room"
+)
+
 
 @click.group(epilog=EXIT_CODES)
 def cluster() -> None:
@@ -125,13 +129,14 @@ def _process(broker: BrokerStatus, one: ReplicaStatus) -> Row:
 def health(
     session: Session, watch: Watch, behind_max: int, disk_max: float, exit_when_ready: bool
 ) -> None:
-    """Say what is wrong with the cluster, each with its cure. Exit code 1 when something is.
+    """Say what is wrong with name servers and brokers, each with its cure. Exit code 1 then.
 
-    A quick look at name servers and brokers, for scripts. `doctor` looks at topics, groups, clocks
-    and this machine, too; `skylarkmq health` asks one broker whether it is ready.
+    A quick look for scripts: who does not answer, slaves behind, full disks. `doctor` looks at
+    topics, groups, clocks and this machine, too; `skylarkmq health` asks one broker whether it is
+    ready. Name servers forget a broker whose process is gone, and so it is not missed here.
 
-    With --exit-when-ready it waits for a cluster that starts: it ends with 0 once all is well, and
-    with 1 after --times looks. A cluster without brokers is not ready.
+    With --exit-when-ready it waits for a cluster that starts: it ends with 0 once nothing is found,
+    and with 1 after --times looks. A cluster without brokers is not ready.
     """
     watch = Watch(watch.on or exit_when_ready, watch.every_s, watch.times)
 
@@ -149,7 +154,7 @@ def health(
         rows: list[Row] = [each.to_json() for each in found]
         if output.is_table:
             rows = told_once(rows, "text")
-        output.rows(rows, PROBLEMS, none="all is well")
+        output.rows(rows, PROBLEMS, none=NO_PROBLEM)
 
     def enough(found: tuple[Problem, ...]) -> bool:
         return exit_when_ready and not found

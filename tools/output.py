@@ -42,6 +42,9 @@ _ID_HEAD: Final = 4
 _ID_TAIL: Final = 8
 """Of an id that is cut in its middle: what differs most is at its end."""
 FIRST_REGULAR_VERSION: Final = 212
+SENTENCES: Final = frozenset({"ERROR", "WHAT", "CURE"})
+LINE_MAX: Final = 160
+"""Without a terminal, a table with sentences that is wider becomes blocks of lines."""
 
 
 class Output:
@@ -95,6 +98,8 @@ class Output:
                 lines = narrow([*columns], texts, width, fits=fits)
             else:
                 lines = table([*columns], texts)
+                if SENTENCES & columns.keys() and max(map(len, lines)) > LINE_MAX:
+                    lines = _blocks([*columns], texts)
             for line in lines:
                 click.echo(line)
         elif none:
@@ -359,14 +364,14 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
-def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _blocks(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     title = max(map(len, headers))
     lines: list[str] = []
     for row in rows:
         lines += [""] if lines else []
         lines += [
-            f"{header:<{title}}  {text}"
-            for header, text in zip(headers, row, strict=True)
+            f"{header:<{title}}  {text}".rstrip()
+            for header, text in zip(headers, map(_cell, row), strict=True)
             if text != "-"
         ]
     return lines

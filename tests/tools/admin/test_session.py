@@ -12,7 +12,7 @@ import pytest
 from skylarkmq.client import BrokerError, ConnectionFailed
 from skylarkmq.client.admin import Unanswered
 from skylarkmq.client.errors import broker_error
-from skylarkmq.tools.cluster import PROCESSES
+from skylarkmq.tools.cluster import NO_ANSWER, PROBLEMS, PROCESSES
 from skylarkmq.tools.connection import Change, Session
 from skylarkmq.tools.delay import COLUMNS as DELAYED
 from skylarkmq.tools.doctor.checks import not_looked_at
@@ -229,6 +229,24 @@ def test_what_access_control_refuses_is_one_row_which_says_who_lacks_what() -> N
         {"subject": "a, b", "text": told},
         {"subject": "c", "text": "gone"},
     ]
+
+
+def test_what_has_long_sentences_is_a_block_of_lines_where_no_terminal_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"kind": "k", "subject": "broker-a (master)", "text": "short", "cure": "start it"}
+    output = Output("table")
+    output.rows([row], PROBLEMS)
+    assert capsys.readouterr().out.splitlines() == [
+        "KIND  OF                 WHAT   CURE",
+        "k     broker-a (master)  short  start it",
+    ]
+    long = "it does not answer " * 20
+    output.parts({}, {"No answer": ([{**row, "text": long}, row], NO_ANSWER)})
+    assert capsys.readouterr().out.splitlines() == [
+        "No answer", "OF     broker-a (master)", f"ERROR  {long}".rstrip(), "",
+        "OF     broker-a (master)", "ERROR  short",
+    ]  # fmt: skip
 
 
 def test_what_a_server_says_cannot_write_over_the_terminal(
