@@ -94,7 +94,6 @@ def console(
         names=frozenset(name.lower() for name in names),
     )
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("skylarkmq.audit").setLevel(logging.INFO)
     sys.exit(asyncio.run(_serve(settings, port, until_stdin_ends)))
 
 
@@ -111,6 +110,10 @@ async def _serve(settings: Settings, port: int, until_stdin_ends: bool) -> int:
         place = f"{settings.host}:{port}"
         click.echo(f"error: cannot listen on {place}: {error.strerror}; try --listen", err=True)
         return 1
+    audit_log = logging.getLogger("skylarkmq.audit")  # its lines are JSON, nothing before it
+    audit_log.addHandler(logging.StreamHandler())
+    audit_log.setLevel(logging.INFO)
+    audit_log.propagate = False
     server = ConsoleServer(make_app(settings), listener)
     loop = asyncio.get_running_loop()
 

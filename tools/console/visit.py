@@ -38,6 +38,7 @@ from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
 from skylarkmq.tools.console.sessions import Session, Sessions
 from skylarkmq.tools.console.settings import Settings
+from skylarkmq.tools.output import refusal_of
 from skylarkmq.tools.running import error_text
 
 log = logging.getLogger(__name__)
@@ -335,7 +336,9 @@ def explained(error: Exception, settings: Settings) -> Failure:
     if isinstance(error, RocketMQError):
         status, title, cure = _of_cluster(error, settings)
         cause = str(error).removesuffix(f". {error.hint}")
-        if error.hint and not isinstance(error, AuthError):
+        if isinstance(error, AuthError):
+            cause = refusal_of(str(error))
+        elif error.hint:
             cure = error_text(error.hint)
         return Failure(status, title, cause, cure)
     if isinstance(error, ValueError):

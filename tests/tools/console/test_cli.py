@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import resource
 import shlex
@@ -11,6 +12,7 @@ import socket
 from pathlib import Path
 
 import click
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +21,7 @@ from skylarkmq.testing import run_broker
 from tests.support.commands import Command, commands
 from tests.support.patience import until
 from tests.support.ports import free_groups
+from tests.tools.console.support import Browser
 
 pytestmark = pytest.mark.timing
 FILE_LIMIT = 64
@@ -76,6 +79,19 @@ async def test_a_console_serves_until_it_is_told_to_stop(tmp_path: Path) -> None
         assert answer.startswith("HTTP/1.1 200") and "broker-a" in answer and "Read only" in answer
         await command.stop()
         assert command.process.returncode == 0, command.tail()
+
+
+async def test_a_change_is_noted_as_one_object_of_json(tmp_path: Path) -> None:
+    async with run_broker() as broker, commands(tmp_path) as processes:
+        words = ("console", "--listen", "0", "--write", "--namesrv", broker.namesrv_addr)
+        command = await processes.start(*words)
+        address = await address_in(command)
+        async with httpx2.AsyncClient(base_url=address, follow_redirects=True) as client:
+            seen, fields = "/topics/new", {"topic": "T", "queues": "1", "perm": "rw"}
+            answer = await Browser(client, address).change(seen, fields, seen=seen)
+            assert answer.status_code == 200, answer.text
+        (line,) = (line for line in command.output.splitlines() if "topic.create" in line)
+        assert json.loads(line)["result"] == "done"
 
 
 @pytest.mark.parametrize("brokers", [1, 2])

@@ -79,7 +79,12 @@ async def test_accounts_log_in_and_out() -> None:
         refused = await browser.send("/topics/new", {"topic": "T", "queues": "1", "perm": "rw"})
         assert refused.url.path == "/login" or refused.status_code == 401
 
-        assert "What to do" not in await log_in(browser, "operator", "wrong secret")
+        text = await log_in(browser, "operator", "wrong secret")
+        assert "What to do" not in text and "Client(" not in text
+        assert (
+            "for accessKey=operator, the client has another secret than the server. Check" in text
+        )
+        assert "Check both keys, or log in with an account that may look at brokers." in text
         assert (await browser.get("/")).url.path == "/login"
         old = dict(browser.client.cookies)
         text = await log_in(browser, "operator", SECRET, "/topics?kind=system")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
@@ -10,6 +12,8 @@ from skylarkmq.client.config import Credentials
 from skylarkmq.client.errors import AuthError, RocketMQError
 from skylarkmq.tools.console.access import check_account
 from skylarkmq.tools.console.visit import NotAllowed, Visit, cookie_name, explained
+
+WRONG_KEYS: Final = "Check both keys, or log in with an account that may look at brokers."
 
 
 async def login(visit: Visit) -> Response:
@@ -31,6 +35,8 @@ async def do_login(visit: Visit) -> Response:
         await check_account(settings, credentials)
     except (AuthError, ValueError, RocketMQError) as error:
         failure = explained(error, settings)
+        if isinstance(error, AuthError):
+            failure = replace(failure, cure=WRONG_KEYS)
         if isinstance(error, ValueError):
             failure = explained(ValueError("Access key and secret key are wanted."), settings)
         return visit.page("login.html", 403, target=target, failure=failure, key=key)
