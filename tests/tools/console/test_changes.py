@@ -33,7 +33,9 @@ async def test_a_topic_is_made_changed_and_deleted() -> None:
         assert "broker-a has 2 write queues, 2 read queues, read and write now." in asked.text
         answer = await browser.confirm(asked)
         assert "The change is in force." in words(answer.text)
-        assert re.search(r"broker-a [\d.:]+ 3 5 r no \W ", words(answer.text)), words(answer.text)
+        assert re.search(r"broker-a [\d.:]+ 3 5 r no \N{EN DASH}", words(answer.text)), words(
+            answer.text
+        )
         asked = await browser.send(seen, {**fields, "type": "PRIORITY"}, seen=seen)
         assert "and the type PRIORITY" in words(asked.text)
         answer = await browser.confirm(asked)
