@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from skylarkmq.client.admin import Admin, Unanswered
@@ -18,7 +19,7 @@ from skylarkmq.client.errors import AuthError, BrokerError, IllegalState, Rocket
 from skylarkmq.client.instance import Client
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console.checks import Checks
-from skylarkmq.tools.console.history import History, keep_looking, sleep
+from skylarkmq.tools.console.history import History, keep_looking, look_for_brokers, sleep
 from skylarkmq.tools.console.sessions import Sessions
 from skylarkmq.tools.console.settings import Settings
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 ACCESSES_MAX: Final = 32
 FORGET_S: Final = 60.0
 """How often sessions that are over are looked for."""
+LOOK_S: Final = 0.5
+"""How long a page waits for who is gone; there is a look every `sample_s` seconds, too."""
 
 
 class Access:
@@ -61,8 +64,14 @@ class Access:
         return self._admin
 
     async def looking(self, unanswered: dict[str, Unanswered]) -> Admin:
-        """Return an administrator that notes which brokers do not answer, and does without them."""
-        await self.admin()
+        """Return an administrator that notes which brokers do not answer, and does without them.
+
+        Who is gone is looked for before, unless a name server lets that wait.
+        """
+        own = await self.admin()
+        with suppress(RocketMQError, TimeoutError):  # the page itself says what is wrong then
+            look = look_for_brokers(own, self.history, self.clock)
+            await asyncio.wait_for(look, LOOK_S)
         admin = Admin(client=self.client, timeout=self._settings.timeout, unanswered=unanswered)
         await admin.start()
         return admin

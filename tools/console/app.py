@@ -73,6 +73,7 @@ CHANGES: Final[tuple[tuple[str, Work | None, Planner], ...]] = (
     ("/messages/send", messages.new_message, messages.send),
     ("/dead-letters/{group}/resend", None, dead_letters.resend),
     ("/pending/cancel", None, pending.cancel),
+    ("/brokers/{broker}/forget", None, brokers.forget),
     ("/brokers/{broker}/settings/{key}", brokers.edit_setting, brokers.set_setting),
 )
 """Paths with the page of their form, or None where the question is the first page; with `--write`

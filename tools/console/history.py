@@ -1,4 +1,4 @@
-"""Lag of groups and rates of brokers over time: what the console has seen, in memory and bounded.
+"""What the console has seen over time, in memory and bounded: lag, rates, and who is gone.
 
 A look every `sample_s` seconds; an hour of looks at the default of 15 s. A console that has just
 started knows nothing of the time before, and one that was stopped forgets.
@@ -11,13 +11,15 @@ import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from skylarkmq.client.admin import Admin
+from skylarkmq.client.admin import Admin, BrokerSummary
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.status import BrokerRuntime
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.common.clock import Clock
+from skylarkmq.tools.console.gone import Registered
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class History:
         self._series: OrderedDict[tuple[str, str], deque[Sample]] = OrderedDict()
         self.sizes: dict[str, float] = {}
         """Average bytes of a message by topic, of those asked for within SIZES_LOOKS looks."""
+        self.registered = Registered()
 
     def add(self, kind: str, name: str, sample: Sample) -> None:
         """Note a look."""
@@ -87,10 +90,19 @@ async def look(admin: Admin, history: History, clock: Clock) -> None:
         put, got = rates_of(runtime)
         history.add("broker", broker, Sample(clock.now_ms(), put, got))
 
-    brokers = (await admin.cluster()).brokers
+    brokers = await look_for_brokers(admin, history, clock)
     await each(of_broker, [broker.name for broker in brokers], ASKED_AT_ONCE)
     groups = await admin.list_groups()
     await each(of_group, groups[:SERIES_MAX], ASKED_AT_ONCE)
+
+
+async def look_for_brokers(
+    admin: Admin, history: History, clock: Clock
+) -> tuple[BrokerSummary, ...]:
+    """Return the brokers that are registered, and note who is gone."""
+    brokers = (await admin.cluster()).brokers
+    history.registered.note(brokers, datetime.fromtimestamp(clock.now_ms() / 1000, UTC))
+    return brokers
 
 
 async def keep_looking(admin: Admin, history: History, clock: Clock, pause_s: float) -> None:

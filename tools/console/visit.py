@@ -36,6 +36,7 @@ from skylarkmq.tools.console import text
 from skylarkmq.tools.console.access import Access, Accesses
 from skylarkmq.tools.console.bodies import preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
+from skylarkmq.tools.console.gone import Gone
 from skylarkmq.tools.console.sessions import Session, Sessions
 from skylarkmq.tools.console.settings import Settings
 from skylarkmq.tools.output import refusal_of
@@ -55,6 +56,7 @@ DONE: Final = {
     "sent": "The message is stored.",
     "unconfirmed": "The message is stored, but the disk or a replica did not confirm it in time.",
     "cancelled": "The message was taken back.",
+    "forgotten": "The console misses the broker no more.",
     "welcome": "You are logged in.",
     "bye": "You are logged out.",
 }
@@ -121,6 +123,8 @@ class Visit:
         self.is_new = session is None
         self.session = session or console.sessions.new()
         self.unanswered: dict[str, Unanswered] = {}
+        self.gone: list[Gone] = []
+        """Brokers that were there before: what they have is not known."""
         self.outcome = "done"
         """Of a change, for the audit log."""
         self._form: dict[str, list[str]] | None = None
@@ -147,10 +151,12 @@ class Visit:
     async def admin(self) -> Admin:
         """Return an administrator of this visitor's account, to look with.
 
-        It does without brokers that do not answer; the page names them. A change is done with
-        `access.admin()`, for which all have to answer.
+        It does without brokers that do not answer, or are gone; the page names them. A change is
+        done with `access.admin()`, for which all have to answer.
         """
-        return await self.access.looking(self.unanswered)
+        admin = await self.access.looking(self.unanswered)
+        self.gone = [one for one in self.access.history.registered.gone() if not one.process]
+        return admin
 
     # What was asked
 
@@ -228,6 +234,7 @@ class Visit:
             "path": request.url.path,
             "here": self.here,
             "unanswered": [*self.unanswered.values()],
+            "gone": self.gone,
             "done": DONE.get(self.asked("done"), ""),
             "version": console.version,
         }

@@ -54,6 +54,19 @@ async def set_setting(visit: Visit) -> Plan:
     return Plan("broker.set", f"{name} {key}", what, do, f"/brokers/{segment(name)}", notes)
 
 
+async def forget(visit: Visit) -> Plan:
+    """Say no more that a broker is gone."""
+    name, registered = visit.path("broker"), visit.access.history.registered
+
+    async def do() -> Response:
+        if not registered.forget(name):
+            raise NotFound(f"no broker {name[:80]} is missed here")
+        return visit.go("/", done="forgotten")
+
+    note = "Nothing changes in the cluster. It is shown again once it is registered again."
+    return Plan("broker.forget", name, f"Let the console forget {name}", do, "/", (note,))
+
+
 async def _settings(visit: Visit, name: str) -> list[Row]:
     """Return all settings of a broker, secrets masked."""
     table = await (await visit.admin()).broker_config(name)

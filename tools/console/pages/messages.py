@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from skylarkmq.client.admin import Admin, MessageTrack
 from skylarkmq.client.admin.base import each
-from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
+from skylarkmq.client.errors import IllegalState, NotFound, RocketMQError, RouteNotFound
 from skylarkmq.client.message_json import message_to_send, own_properties
 from skylarkmq.client.message_view import StoredMessage
 from skylarkmq.client.producer.producer import Producer
@@ -62,6 +62,11 @@ async def export(visit: Visit) -> Response:
     search = _search(visit)
     if not search.is_asked:
         raise BadInput("Choose a topic first.")
+    await visit.admin()  # which looks for who is gone
+    if visit.gone:
+        raise IllegalState(
+            f"the export would be without {visit.gone[0]}", hint="The overview says what to do"
+        )
     pages = await find(await visit.access.admin(), search)
     first = await pages.page(LIMIT)  # an error is a page still
     return StreamingResponse(

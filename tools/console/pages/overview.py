@@ -38,14 +38,17 @@ async def overview(visit: Visit) -> Response:
         admin.cluster_status(), admin.list_topics(), admin.list_groups()
     )
     rows = await asyncio.gather(*(_row(admin, broker) for broker in status.brokers))
-    checks = visit.access.checks
+    checks, sets = visit.access.checks, {each.name for each in status.brokers if each.failover}
+    gone = [  # a set knows its own members
+        one.finding() for one in history.registered.gone() if one.broker not in sets
+    ]
     await checks.first()
     lags = [(last.value, group) for group in groups if (last := history.last("group", group))]
     return visit.page(
         "overview.html",
         cluster=status,
         brokers=rows,
-        findings=arranged([*of_problems(status.problems()), *checks.found]),
+        findings=arranged([*gone, *of_problems(status.problems()), *checks.found]),
         checked_at=checks.at,
         looks=LOOKS,
         clusters=sorted({broker.cluster for broker in status.brokers}),

@@ -1,0 +1,106 @@
+"""A broker that was there and is gone: name servers forget it, the console does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from skylarkmq.client import Admin, Message, Producer
+from skylarkmq.client.admin import BrokerSummary
+from skylarkmq.testing import run_broker
+from skylarkmq.tools.console.gone import TOLD_FOR, Registered
+from tests.support.patience import until
+from tests.tools.console.support import of, words
+
+AT = datetime(2026, 1, 31, 12, 5, tzinfo=UTC)
+TWO = ("broker-a", "broker-b")
+PAGES = (
+    "/topics", "/topics/orders", "/groups", "/messages?topic=orders", "/dead-letters", "/pending",
+    "/clients", "/accounts", "/tail",
+)  # fmt: skip
+LINE = "Without broker-b, which has been gone since"
+
+
+def brokers(**addresses: dict[int, str]) -> list[BrokerSummary]:
+    return [BrokerSummary(name, "C", places) for name, places in addresses.items()]
+
+
+def missed(registered: Registered) -> list[str]:
+    return [f"{one.broker} {one.process}".strip() for one in registered.gone()]
+
+
+def test_who_was_registered_is_missed_until_it_is_back() -> None:
+    registered = Registered()
+    registered.note(brokers(a={0: "h:1", 1: "h:2"}, b={0: "h:3", 1: "h:4"}), AT)
+    assert missed(registered) == []
+    registered.note(brokers(a={0: "h:1"}), AT)
+    assert missed(registered) == ["a slave 1", "b"]
+    registered.note(brokers(a={1: "h:2"}), AT + timedelta(hours=1))
+    assert missed(registered) == ["a master", "b"]
+    assert {one.since for one in registered.gone() if one.broker == "b"} == {AT}
+    registered.note(brokers(a={0: "h:9", 1: "h:2"}, b={0: "h:3", 1: "h:4"}), AT)
+    assert missed(registered) == [], "also at another address"
+
+
+def test_a_slave_that_became_the_master_is_not_missed() -> None:
+    registered = Registered()
+    registered.note(brokers(a={0: "h:1", 1: "h:2", 2: "h:3"}), AT)
+    registered.note(brokers(a={0: "h:2", 2: "h:3"}), AT)
+    assert missed(registered) == []
+
+
+def test_it_is_missed_for_a_day_or_until_it_is_forgotten() -> None:
+    registered = Registered()
+    registered.note(brokers(a={0: "h:1"}, b={0: "h:2"}, c={0: "h:3"}), AT)
+    registered.note(brokers(a={0: "h:1"}), AT)
+    assert registered.forget("c") and not registered.forget("a")
+    registered.note(brokers(a={0: "h:1"}), AT + TOLD_FOR - timedelta(seconds=1))
+    assert missed(registered) == ["b"]
+    registered.note(brokers(a={0: "h:1"}), AT + TOLD_FOR)
+    assert missed(registered) == []
+
+
+@pytest.mark.timing
+async def test_pages_name_a_broker_that_is_gone_until_it_is_back() -> None:
+    async with run_broker() as first:
+        settings = {"brokerName": TWO[1], "namesrvAddr": first.namesrv_addr}
+        async with run_broker(settings=settings) as second, of(first, is_writing=True) as browser:
+            async with first.client() as client, Admin(client=client) as admin:
+
+                async def known() -> bool:
+                    return len((await admin.cluster()).brokers) == len(TWO)
+
+                await until(known, "both brokers")
+                await admin.create_topic("orders")
+                async with Producer(client=client) as producer:
+                    await producer.send(Message("orders", "x"))
+            assert TWO[1] in words(await browser.page("/"))
+            await second.stop()
+            text = words(await browser.page("/"))
+            assert "broker-b has been gone since" in text and "All is well" not in text
+            assert "is not shown Start it again." in text and LINE not in text
+            for path in PAGES:
+                assert LINE in words(await browser.page(path)), path
+            assert "Not known" in words(await browser.page("/dead-letters/billing"))
+            answer = await browser.get("/messages/export?topic=orders")
+            assert answer.status_code == 409 and "would be without broker-b" in answer.text
+
+            asked = await browser.get("/brokers/broker-b/forget")
+            assert "Let the console forget broker-b" in words(asked.text)
+            assert LINE in words(await browser.page("/topics"))
+            text = words((await browser.confirm(asked)).text)
+            assert "misses the broker no more" in text and "has been gone since" not in text
+            assert LINE not in words(await browser.page("/topics"))
+            assert (await browser.confirm(asked)).status_code == 404
+            assert (await browser.get("/messages/export?topic=orders")).status_code == 200
+
+            await second.start()
+
+            async def back() -> bool:
+                return TWO[1] in words(await browser.page("/"))
+
+            await until(back, "the broker")
+            await browser.page("/")  # its look is after the registration
+            await second.stop()
+            assert LINE in words(await browser.page("/topics")), "missed again"
