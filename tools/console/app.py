@@ -114,7 +114,7 @@ def _routes(settings: Settings) -> list[BaseRoute]:
     static = StaticFiles(packages=[("skylarkmq.tools.console", "static")])
     changes: list[BaseRoute] = []
     for path, form, planner in CHANGES if settings.is_writing else ():
-        work = changing(planner)
+        work = changing(planner, form)
         changes.append(Route(path, handled(form or work), methods=["GET"]))
         changes.append(Route(path, handled(work, is_change=True), methods=["POST"]))
     return [

@@ -1,7 +1,8 @@
 """What changes something: it asks first, is done once, and is noted.
 
 A planner reads the fields of a form and returns a `Plan`. Without an answer to its question the
-page shows the plan, and nothing has changed. These routes exist with `--write` alone.
+page shows the plan, and nothing has changed: what can be found wrong before is found there, and the
+form is shown again. These routes exist with `--write` alone.
 
 Each change becomes one line of JSON of the logger `skylarkmq.audit`, also one that failed:
 
@@ -17,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from markupsafe import Markup
 from starlette.responses import Response
 
-from skylarkmq.tools.console.text import BadInput
+from skylarkmq.client.errors import AuthError, RocketMQError
+from skylarkmq.tools.console.text import BadInput, segment
 from skylarkmq.tools.console.visit import Visit, Work
 
 audit_log = logging.getLogger("skylarkmq.audit")
@@ -54,13 +57,27 @@ class Plan:
 Planner = Callable[[Visit], Awaitable[Plan]]
 
 
-def changing(planner: Planner) -> Work:
-    """Return the work of a page that asks, and does what was asked once it is told to."""
+def changing(planner: Planner, form: Work | None = None) -> Work:
+    """Return the work of a page that asks, and does what was asked once it is told to.
+
+    Args:
+        form: the page before; it is shown again when something is wrong with what was entered.
+    """
 
     async def work(visit: Visit) -> Response:
+        try:
+            return await asked_or_done(visit)
+        except AuthError:
+            raise
+        except (RocketMQError, ValueError) as error:
+            if form is None or not visit.is_post:
+                raise
+            visit.shows_again(error)
+            return await form(visit)
+
+    async def asked_or_done(visit: Visit) -> Response:
         plan, fields = await planner(visit), await visit.fields()
-        is_sure = visit.is_post and fields.get("sure") == ["yes"]
-        if not is_sure:
+        if not visit.is_sure:
             kept = [(name, value) for name, values in fields.items() for value in values]
             kept = [pair for pair in kept if pair[0] not in OWN_FIELDS]
             return visit.page("confirm.html", plan=plan, kept=kept)
@@ -78,6 +95,13 @@ def changing(planner: Planner) -> Work:
         return answer
 
     return work
+
+
+def exists(kind: str, name: str, brokers: Iterable[str]) -> BadInput:
+    """Return why a topic or a group is not made: it is there."""
+    cure = Markup('<a href="/{}s/{}">Open it</a> to change it, or take another name.')
+    there = f"There is a {kind} {name} on {', '.join(brokers)}."
+    return BadInput(there, cure.format(kind, segment(name)))
 
 
 def _note(visit: Visit, plan: Plan, result: str) -> None:

@@ -20,7 +20,11 @@ AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class BadInput(ValueError):
-    """What was entered cannot be used; the text says what to enter."""
+    """What was entered cannot be used; the text says what to enter, or the cure does."""
+
+    def __init__(self, text: str, cure: str = "") -> None:
+        super().__init__(text)
+        self.cure = cure
 
 
 def number(value: float | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -127,6 +127,8 @@ class Visit:
         """Brokers that were there before: what they have is not known."""
         self.outcome = "done"
         """Of a change, for the audit log."""
+        self.failed: Failure | None = None
+        """Why a form is shown again, with what was entered."""
         self._form: dict[str, list[str]] | None = None
 
     # Who asks
@@ -164,6 +166,11 @@ class Visit:
     def is_post(self) -> bool:
         """Whether a form was sent."""
         return self.request.method == "POST"
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the question of a change was answered with yes."""
+        return self._form is not None and self._form.get("sure") == ["yes"]
 
     def path(self, name: str) -> str:
         """Return a part of the path."""
@@ -212,6 +219,10 @@ class Visit:
         """Return one of `fields`, without blanks around it."""
         return (await self.fields()).get(name, [default])[0].strip()
 
+    def entered(self, name: str, before: object = "") -> object:
+        """Return what a field of a form has: what was there before, until it is sent."""
+        return before if self._form is None else self._form.get(name, [""])[0]
+
     def here(self, **changes: object) -> str:
         """Return the address of this page with other values in its query."""
         query = self.request.query_params.items()
@@ -221,8 +232,9 @@ class Visit:
     # Answers
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Return a page; that of a form that is shown again says why."""
         console, request = self.console, self.request
+        status = self.failed.status if self.failed else status
         theme = request.cookies.get(THEME_COOKIE, "")
         values |= {
             "now": console.now,
@@ -233,6 +245,8 @@ class Visit:
             "theme": theme if theme in THEMES else "",
             "path": request.url.path,
             "here": self.here,
+            "entered": self.entered,
+            "failed": self.failed,
             "unanswered": [*self.unanswered.values()],
             "gone": self.gone,
             "done": DONE.get(self.asked("done"), ""),
@@ -258,6 +272,12 @@ class Visit:
                 path="/",
             )
         return response
+
+    def shows_again(self, error: RocketMQError | ValueError) -> None:
+        """Let the page say what was wrong with its form."""
+        found = explained(error, self.settings)
+        cure = getattr(error, "cure", "") if isinstance(error, ValueError) else found.cure
+        self.failed = replace(found, cure=cure)
 
     def failure(self, error: Exception) -> Response:
         """Return the page of an error."""
@@ -345,7 +365,7 @@ def explained(error: Exception, settings: Settings) -> Failure:
         cause = str(error).removesuffix(f". {error.hint}")
         if isinstance(error, AuthError):
             cause = refusal_of(str(error))
-        elif error.hint:
+        elif error.hint and not isinstance(error, AlreadyExists):  # it names the SDK's method
             cure = error_text(error.hint)
         return Failure(status, title, cause, cure)
     if isinstance(error, ValueError):

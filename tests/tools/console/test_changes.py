@@ -23,10 +23,17 @@ async def test_a_topic_is_made_changed_and_deleted() -> None:
         seen, fields = "/topics/new", {"topic": "T", "queues": "2", "perm": "rw"}
         answer = await browser.change(seen, fields, seen=seen)
         assert answer.url.path == "/topics/T" and "Created." in words(answer.text)
-        answer = await browser.change(seen, fields, seen=seen)
+        asked = await browser.send(seen, {**fields, "topic": "U"}, seen=seen)
+        answer = await browser.send(seen, fields, seen=seen)  # told before it is asked for
+        assert answer.status_code == 400 and "There is a topic T on broker-a." in words(answer.text)
+        assert '<a href="/topics/T">Open it</a>' in answer.text and 'value="T"' in answer.text
+        await browser.confirm(asked)
+        answer = await browser.confirm(asked)  # somebody else was quicker
         assert answer.status_code == 409 and "It exists already" in words(answer.text)
-        answer = await browser.send(seen, {**fields, "queues": "0"}, seen=seen)
+        assert "update_topic" not in answer.text
+        answer = await browser.send(seen, {**fields, "topic": "V", "queues": "0"}, seen=seen)
         assert answer.status_code == 400 and "from 1 to 1024" in words(answer.text)
+        assert 'value="V"' in answer.text and "Go back" not in answer.text
 
         seen, fields = "/topics/T/edit", {"queues": "3", "read_queues": "5", "perm": "r"}
         asked = await browser.send(seen, fields, seen=seen)
@@ -60,8 +67,11 @@ async def test_a_group_is_made_changed_and_deleted() -> None:
         answer = await browser.change(seen, fields, seen=seen)
         assert answer.url.path == "/groups/G" and "Created." in words(answer.text)
         assert "broker-a allowed forbidden 3 1" in words(answer.text)
-        answer = await browser.change(seen, fields, seen=seen)
-        assert answer.status_code == 409
+        answer = await browser.send(seen, fields, seen=seen)
+        assert answer.status_code == 400 and "There is a group G on broker-a." in words(answer.text)
+        assert '<a href="/groups/G">Open it</a>' in answer.text
+        assert re.search(r'name="consume_enabled" value="yes" checked', answer.text)
+        assert re.search(r'name="broadcast_enabled" value="yes">', answer.text), "as it was sent"
         seen = "/groups/G/edit"
         del fields["consume_enabled"]
         asked = await browser.send(seen, {**fields, "max_retries": "4"}, seen=seen)
@@ -93,8 +103,17 @@ async def test_a_message_is_sent() -> None:
             {"body": "x", "properties": "KEYS=k"}, {"body": "x", "properties": "empty="},
             {"body": "x", "properties": "_SYS_MSG_PRIORITY_=5"}, {"body": "x", "priority": "-1"},
         ):  # fmt: skip
-            answer = await browser.send(seen, {"topic": "T", **wrong}, seen=seen)
+            fields = {"topic": "T", "keys": "kept", "tags": "<b>", **wrong}
+            answer = await browser.send(seen, fields, seen=seen)
             assert answer.status_code == 400, wrong
+            page = answer.text
+            assert "Send a message" in words(page) and 'role="alert"' in page, "the form again"
+            assert 'value="kept"' in page and 'value="&lt;b&gt;"' in page
+            assert f">\n{wrong['body']}</textarea>" in page
+        fields = {"topic": "mistyped", "body": "\n[1]", "encoding": "json", "keys": "kept"}
+        answer = await browser.send(seen, fields, seen=seen)
+        assert answer.status_code == 404 and "There is no such topic" in words(answer.text)
+        assert ">\n\n[1]</textarea>" in answer.text and "<option selected>json" in answer.text
 
 
 async def test_a_priority_is_offered_where_a_topic_has_some_or_none_is_named() -> None:
@@ -144,13 +163,19 @@ async def test_a_setting_of_a_broker_is_changed_while_it_runs() -> None:
         assert answer.url.path == "/brokers/broker-a"
         assert "The change is in force." in words(answer.text)
         assert "fileReservedTime 48" in words(answer.text)
-        answer = await browser.change(path, {"value": "soon"}, seen=path)
+        answer = await browser.send(path, {"value": "soon"}, seen=path)
+        assert answer.status_code == 400 and "is a number now" in words(answer.text)
+        assert 'value="soon"' in answer.text
+        answer = await browser.change(path, {"value": "-7"}, seen=path)
         assert answer.status_code == 502 and "The cluster refused" in words(answer.text)
+        assert 'value="-7"' in answer.text
+        for key, value in (("longPollingEnable", "yes"), ("longPollingEnable", "1")):
+            switch = f"/brokers/broker-a/settings/{key}"
+            answer = await browser.send(switch, {"value": value}, seen=switch)
+            assert answer.status_code == 400 and "is true or false" in words(answer.text)
         path = "/brokers/broker-a/settings/storePathRootDir"
         answer = await browser.change(path, {"value": "/x"}, seen=path)
-        assert "takes a restart Set it in the broker's configuration" in words(
-            answer.text.replace("What to do", "")
-        )
+        assert "takes a restart. Set it in the broker's configuration" in words(answer.text)
         answer = await browser.get("/brokers/broker-a/settings/none")
         assert answer.status_code == 404
         assert (await browser.get("/brokers/absent")).status_code == 404
@@ -186,6 +211,11 @@ async def test_a_group_is_moved_after_a_preview() -> None:
         assert answer.url.path == "/groups/billing"
         assert "The group has been moved." in words(answer.text)
         assert await broker.lag("billing") == 0
+        answer = await browser.send(
+            path, {**fields, "to": "offset", "offset": "x"}, seen="/topics/new"
+        )
+        assert answer.status_code == 400 and 'value="orders"' in answer.text
+        assert "The offset is a whole number" in words(answer.text) and "Where to" in answer.text
         preview = await browser.page(f"{path}?topic=orders&to=begin")
         assert "12 messages come again" in words(preview)
         time = f"{broker.now():%Y-%m-%dT00:00:00}"

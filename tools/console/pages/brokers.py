@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Final
 
 from starlette.responses import Response
 
 from skylarkmq.client.errors import IllegalState, NotFound
 from skylarkmq.tools.config import changes_of, is_ignored
 from skylarkmq.tools.console.change import Plan
-from skylarkmq.tools.console.text import segment
+from skylarkmq.tools.console.text import BadInput, segment
 from skylarkmq.tools.console.visit import Visit
 from skylarkmq.tools.output import Row
 from skylarkmq.tools.secret_options import masked
+
+SWITCHES: Final = ("true", "false")
+NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+UNSET: Final = ("", "off")
+"""What SkylarkMQ takes for a number that may be left open."""
 
 
 async def broker(visit: Visit) -> Response:
@@ -39,6 +46,8 @@ async def set_setting(visit: Visit) -> Plan:
     name, key = visit.path("broker"), visit.path("key")
     value = await visit.field("value")
     (row,) = changes_of([await _setting(visit, name, key)], {key: value})
+    if not visit.is_sure:
+        _refuse_other_kind(key, row["before"], value)
 
     async def do() -> Response:
         await (await visit.access.admin()).set_broker_config(name, {key: value})
@@ -52,6 +61,14 @@ async def set_setting(visit: Visit) -> Plan:
     what = f"Set {key} of {name} to “{row['value']}” (now “{row['before']}”)"
     notes = ("The broker writes it into its own file. Some keys count from its next start on.",)
     return Plan("broker.set", f"{name} {key}", what, do, f"/brokers/{segment(name)}", notes)
+
+
+def _refuse_other_kind(key: str, before: str, value: str) -> None:
+    """Refuse what is no number where one is now, and the same for switches."""
+    if before in SWITCHES and value.casefold() not in SWITCHES:
+        raise BadInput(f"{key} is true or false, not {value[:40]!r}.")
+    if NUMBER.fullmatch(before) and not NUMBER.fullmatch(value) and value not in UNSET:
+        raise BadInput(f"{key} is a number now, {before}, and {value[:40]!r} is none.")
 
 
 async def forget(visit: Visit) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -13,10 +14,10 @@ from starlette.responses import Response
 from skylarkmq.client.admin import Admin
 from skylarkmq.client.admin.base import each
 from skylarkmq.client.admin.results import GroupProgress, GroupSettings, QueueProgress
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import ASKED_AT_ONCE
-from skylarkmq.tools.console.change import Plan
+from skylarkmq.tools.console.change import Plan, exists
 from skylarkmq.tools.console.sorting import ordered
 from skylarkmq.tools.console.text import BadInput, parse_number, parse_time, segment
 from skylarkmq.tools.console.visit import Visit
@@ -106,10 +107,14 @@ async def member(visit: Visit) -> Response:
 async def reset(visit: Visit) -> Response:
     """Ask where to, and show what would happen, by a dry run that changes nothing."""
     name, admin = visit.path("group"), await visit.admin()
-    wanted = {key: visit.asked(key) for key in ("topic", "to", "time", "offset")}
+    wanted = {key: await visit.field(key) for key in ("topic", "to", "time", "offset")}
     plan = None
-    if wanted["topic"]:
-        plan = await admin.reset_offset(name, wanted["topic"], dry_run=True, **place_of(wanted))
+    if wanted["topic"] and not visit.failed:
+        try:
+            topic, place = wanted["topic"], place_of(wanted)
+            plan = await admin.reset_offset(name, topic, dry_run=True, **place)
+        except (BadInput, RouteNotFound) as error:
+            visit.shows_again(error)
     topics = by_topic(await admin.progress(name))
     return visit.page(
         "reset.html",
@@ -180,6 +185,8 @@ async def create_group(visit: Visit) -> Plan:
     cluster = await visit.field("cluster")
     if not name:
         raise BadInput("A group needs a name.")
+    if not visit.is_sure:
+        await _refuse_existing(await visit.admin(), name, cluster)
 
     async def do() -> Response:
         admin = await visit.access.admin()
@@ -189,6 +196,17 @@ async def create_group(visit: Visit) -> Plan:
     return Plan(
         "group.create", name, f"Create the group {name} with {_told(wanted)}", do, "/groups"
     )
+
+
+async def _refuse_existing(admin: Admin, name: str, cluster: str) -> None:
+    with suppress(NotFound):
+        found = (await admin.describe_group(name)).settings
+        targets = (await admin.cluster()).clusters
+        there = [
+            one.broker for one in found if not cluster or one.broker in targets.get(cluster, ())
+        ]
+        if there:
+            raise exists("group", name, there)
 
 
 async def update_group(visit: Visit) -> Plan:

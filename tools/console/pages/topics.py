@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from skylarkmq.client.admin import Admin, Statistic, TopicDescription
 from skylarkmq.client.admin.base import each
-from skylarkmq.client.errors import RocketMQError
+from skylarkmq.client.errors import RocketMQError, RouteNotFound
 from skylarkmq.client.instance import services_of
 from skylarkmq.protocol.flags import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -26,7 +27,7 @@ from skylarkmq.protocol.topic_attributes import (
     MessageType,
 )
 from skylarkmq.tools.connection import ASKED_AT_ONCE
-from skylarkmq.tools.console.change import Plan
+from skylarkmq.tools.console.change import Plan, exists
 from skylarkmq.tools.console.sorting import ordered
 from skylarkmq.tools.console.text import BadInput, parse_number, segment
 from skylarkmq.tools.console.visit import Visit
@@ -184,6 +185,8 @@ async def create_topic(visit: Visit) -> Plan:
     cluster, kind = await visit.field("cluster"), await _type(visit)
     if not name:
         raise BadInput("A topic needs a name.")
+    if not visit.is_sure:
+        await _refuse_existing(await visit.admin(), name, cluster)
 
     async def do() -> Response:
         admin = await visit.access.admin()
@@ -195,6 +198,17 @@ async def create_topic(visit: Visit) -> Plan:
     what = f"Create the topic {name} with {queues} queues on each broker ({PERMS[perm]})"
     what += f" and the type {kind}" if kind else ""
     return Plan("topic.create", name, what, do, "/topics")
+
+
+async def _refuse_existing(admin: Admin, name: str, cluster: str) -> None:
+    with suppress(RouteNotFound):
+        there = [
+            one.name
+            for one in (await admin.topic_route(name)).brokers
+            if cluster in ("", one.cluster)
+        ]
+        if there:
+            raise exists("topic", name, there)
 
 
 async def edit_topic(visit: Visit) -> Response:
