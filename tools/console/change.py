@@ -18,15 +18,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from markupsafe import Markup
 from starlette.responses import Response
 
 from skylarkmq.client.errors import AuthError, RocketMQError
-from skylarkmq.tools.console.text import BadInput, segment
+from skylarkmq.tools.console.text import BadInput
 from skylarkmq.tools.console.visit import Visit, Work
 
 audit_log = logging.getLogger("skylarkmq.audit")
@@ -95,13 +94,6 @@ def changing(planner: Planner, form: Work | None = None) -> Work:
         return answer
 
     return work
-
-
-def exists(kind: str, name: str, brokers: Iterable[str]) -> BadInput:
-    """Return why a topic or a group is not made: it is there."""
-    cure = Markup('<a href="/{}s/{}">Open it</a> to change it, or take another name.')
-    there = f"There is a {kind} {name} on {', '.join(brokers)}."
-    return BadInput(there, cure.format(kind, segment(name)))
 
 
 def _note(visit: Visit, plan: Plan, result: str) -> None:

@@ -5,7 +5,7 @@ All times are UTC, and say so: brokers, logs and colleagues are in other zones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -128,6 +128,13 @@ def parse_number(text: str, what: str, low: int, high: int) -> int:
     if not low <= found <= high:
         raise BadInput(f"{what} is a whole number from {low} to {high}, not {text[:40]!r}")
     return found
+
+
+def exists(kind: str, name: str, brokers: Iterable[str]) -> BadInput:
+    """Return why a topic or a group is not made: it is there."""
+    cure = Markup('<a href="/{}s/{}">Open it</a> to change it, or take another name.')
+    there = f"There is a {kind} {name} on {', '.join(brokers)}."
+    return BadInput(there, cure.format(kind, segment(name)))
 
 
 def code(text: str) -> Markup:

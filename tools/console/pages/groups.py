@@ -17,9 +17,9 @@ from skylarkmq.client.admin.results import GroupProgress, GroupSettings, QueuePr
 from skylarkmq.client.errors import NotFound, RocketMQError, RouteNotFound
 from skylarkmq.protocol.flags import RETRY_GROUP_TOPIC_PREFIX
 from skylarkmq.tools.connection import ASKED_AT_ONCE
-from skylarkmq.tools.console.change import Plan, exists
+from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.sorting import ordered
-from skylarkmq.tools.console.text import BadInput, parse_number, parse_time, segment
+from skylarkmq.tools.console.text import BadInput, exists, parse_number, parse_time, segment
 from skylarkmq.tools.console.visit import Visit
 
 ROWS_MAX: Final = 500

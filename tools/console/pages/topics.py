@@ -27,9 +27,9 @@ from skylarkmq.protocol.topic_attributes import (
     MessageType,
 )
 from skylarkmq.tools.connection import ASKED_AT_ONCE
-from skylarkmq.tools.console.change import Plan, exists
+from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.sorting import ordered
-from skylarkmq.tools.console.text import BadInput, parse_number, segment
+from skylarkmq.tools.console.text import BadInput, exists, parse_number, segment
 from skylarkmq.tools.console.visit import Visit
 
 QUEUES_MAX: Final = 1024
