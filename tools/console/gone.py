@@ -28,18 +28,27 @@ class Gone:
     process: str = ""
     """`master` or `slave 1`, of a name of which others are there; empty: none is."""
 
+    @property
+    def subject(self) -> str:
+        """Who it is."""
+        return f"{self.broker} ({self.process})" if self.process else self.broker
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether pages lack what it has: they ask masters alone."""
+        return self.process in ("", "master")
+
     def __str__(self) -> str:
-        return f"{self.broker}, which has been gone since {self.since:%H:%M}"
+        return f"{self.subject}, which has been gone since {self.since:%H:%M}"
 
     def finding(self) -> Finding:
         """Return it for the overview."""
         cause = f"has been gone since {self.since:%H:%M}: the name servers have forgotten it"
         cure = "Start it again. If it is gone on purpose: this is said for a day"
-        if self.process:
-            subject = f"{self.broker} ({self.process})"
-            return Finding("broker_gone", "warning", subject, cause, cure)
+        if not self.is_missing:
+            return Finding("broker_gone", "warning", self.subject, cause, cure)
         cause += ", and what it has stored is not shown"
-        return Finding("broker_gone", "critical", self.broker, cause, cure)
+        return Finding("broker_gone", "critical", self.subject, cause, cure)
 
 
 class Registered:

@@ -157,7 +157,7 @@ class Visit:
         done with `access.admin()`, for which all have to answer.
         """
         admin = await self.access.looking(self.unanswered)
-        self.gone = [one for one in self.access.history.registered.gone() if not one.process]
+        self.gone = [one for one in self.access.history.registered.gone() if one.is_missing]
         return admin
 
     # What was asked

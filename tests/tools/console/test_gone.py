@@ -36,8 +36,10 @@ def test_who_was_registered_is_missed_until_it_is_back() -> None:
     assert missed(registered) == []
     registered.note(brokers(a={0: "h:1"}), AT)
     assert missed(registered) == ["a slave 1", "b"]
+    assert [one.is_missing for one in registered.gone()] == [False, True]
     registered.note(brokers(a={1: "h:2"}), AT + timedelta(hours=1))
     assert missed(registered) == ["a master", "b"]
+    assert all(one.is_missing for one in registered.gone()), "pages ask masters alone"
     assert {one.since for one in registered.gone() if one.broker == "b"} == {AT}
     registered.note(brokers(a={0: "h:9", 1: "h:2"}, b={0: "h:3", 1: "h:4"}), AT)
     assert missed(registered) == [], "also at another address"
