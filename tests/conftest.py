@@ -163,13 +163,15 @@ def no_power_cuts() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def root_logging() -> Iterator[None]:
+def own_logging() -> Iterator[None]:
     """Commands that run within a test set the process's logging up for themselves."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    loggers = [logging.getLogger(name) for name in (None, "skylarkmq", "skylarkmq.audit")]
+    before = [(each, each.handlers[:], each.level, each.propagate) for each in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    for logger, handlers, level, propagates in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ the server; scripts, styles and pictures come from `static/`, and nothing from a
     text       numbers and times for people   chart      lines as SVG
     bodies     what a message's body shows    waiting    delayed messages, open transactions
     change     asks, does and notes a change  sorting    the order of a table's rows
-    gone       who was registered before  pages/     a file for each part of the site
+    gone       who was there before       pages/     a file for each part of the site
 
 It must never do what a page does not say: reading changes nothing, and what changes something is a
 POST with the session's token that was asked for and confirmed. A console that was not started with
