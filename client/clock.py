@@ -42,6 +42,7 @@ def floor_ms(when: datetime) -> int:
     """Return the millisecond that the instant lies in.
 
     Raises:
+        TypeError: no datetime.
         ValueError: the time names no zone.
     """
     return (_aware(when) - EPOCH) // MILLISECOND
@@ -51,12 +52,15 @@ def ceil_ms(when: datetime) -> int:
     """Return the first millisecond that is not before the instant.
 
     Raises:
+        TypeError: no datetime.
         ValueError: the time names no zone.
     """
     return -((EPOCH - _aware(when)) // MILLISECOND)
 
 
 def _aware(when: datetime) -> datetime:
+    if not isinstance(when, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a time is a datetime with its time zone, not {when!r}")
     if when.tzinfo is None:
         raise ValueError(f"{when} names no time zone: use datetime.now(UTC) or .astimezone()")
     return when

@@ -221,8 +221,9 @@ def _check_address(address: str) -> None:
             f"{address[:64]!a} is a URL: name servers are host:port, as 127.0.0.1:9876, and no HTTP"
         )
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"{address[:64]!a} is no host:port: name servers have a port, mostly 9876, as "
-            "127.0.0.1:9876"
-        )
+    is_number = port.isascii() and port.isdigit()
+    if not host or not is_number or not 0 < int(port) < 65536:
+        why = "name servers have a port, mostly 9876, as 127.0.0.1:9876"
+        if host and is_number:
+            why = "a port is 1 to 65535"
+        raise ValueError(f"{address[:64]!a} is no host:port: {why}")

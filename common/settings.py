@@ -45,8 +45,11 @@ _NEAR: Final = 0.6
 _AS_GOOD_AS_EQUAL: Final = 0.9
 
 
-def seconds_of(duration: Duration) -> float:
+def seconds_of(duration: Duration, name: str = "a duration") -> float:
     """Return a duration in seconds.
+
+    Args:
+        name: of the setting, for the error.
 
     Raises:
         TypeError: neither seconds nor a timedelta.
@@ -54,7 +57,7 @@ def seconds_of(duration: Duration) -> float:
     """
     if isinstance(duration, timedelta):
         return duration.total_seconds()
-    _check_type("a duration", "float | timedelta", duration)
+    _check_type(name, "float | timedelta", duration)
     return duration
 
 
@@ -92,7 +95,7 @@ def takes(
         _note(function, known)
 
         def taken(self: S, /, *arguments: P.args, **settings: P.kwargs) -> None:
-            _check(type(self).__name__, signature, arguments, settings)
+            _check(type(self), signature, arguments, settings)
             function(self, config(*arguments, **settings))
 
         own = next(iter(inspect.signature(function).parameters.values()))
@@ -117,7 +120,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     def taken(*arguments: P.args, **settings: P.kwargs) -> R:
         owner = type(arguments[0]) if is_method else function
-        _check(owner.__name__, signature, arguments[is_method:], settings)
+        _check(owner, signature, arguments[is_method:], settings)
         return function(*arguments, **settings)
 
     return update_wrapper(taken, function)
@@ -136,13 +139,20 @@ def names_checked(kind: type[C]) -> type[C]:
     return kind
 
 
-def require_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise a TypeError for a name that is not known, with the nearest one or with whose it is."""
+def require_names(
+    owner: str, given: Iterable[str], known: Iterable[str], made: object = None
+) -> None:
+    """Raise a TypeError for a name that is not known, with the nearest one or with whose it is.
+
+    Args:
+        made: the class whose methods may have the name.
+    """
     names = [*known]
     for name in given:
         if name in names:
             continue
         others = [other for other in _owners.get(name, ()) if other != owner]
+        others += _method_with(made, name)
         near = [one for one in names if one.endswith(f"_{name}")] or get_close_matches(
             name, names, 1, _AS_GOOD_AS_EQUAL if others else _NEAR
         )
@@ -150,6 +160,16 @@ def require_names(owner: str, given: Iterable[str], known: Iterable[str]) -> Non
         if others and not near:
             hint = f"; {name} is a setting of {', '.join(others)}"
         raise TypeError(f"{owner} has no setting {name!r}{hint}")
+
+
+def _method_with(made: object, name: str) -> list[str]:
+    """Return the public method that has the argument, as Class.method; none if several have it."""
+    found = [
+        function.__qualname__
+        for method, function in inspect.getmembers(made, inspect.isfunction)
+        if not method.startswith("_") and name in inspect.signature(function).parameters
+    ]
+    return found if len(found) == 1 else []
 
 
 def _note(function: Callable[..., object], known: Iterable[str]) -> None:
@@ -160,13 +180,13 @@ def _note(function: Callable[..., object], known: Iterable[str]) -> None:
 
 
 def _check(
-    owner: str,
+    called: Callable[..., Any],
     signature: inspect.Signature,
     arguments: Collection[Any],
     settings: Mapping[str, Any],
 ) -> None:
-    known = signature.parameters
-    require_names(owner, settings, known)
+    known, owner = signature.parameters, called.__name__
+    require_names(owner, settings, known, called)
     for name in settings:
         if known[name].kind is inspect.Parameter.VAR_POSITIONAL:
             raise TypeError(f"{owner}: {name} come first, without their name")

@@ -119,9 +119,9 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
             Raises:
                 LocalProtocolError: (a ValueError) a part that no record can carry: a property of a
                     reserved name, an empty one, 0x00, 0x01 or 0x02 inside, a blank in one of
-                    several keys, text that is no UTF-8, two times of delivery, a negative delay, a
-                    time without a zone, a flag beyond 32 bits, or a priority below 0, beyond
-                    2,147,483,647, or beside a sharding key.
+                    several keys, text that is no UTF-8, two times of delivery, a delay that is
+                    negative, NaN or too long, a time without a zone, a flag beyond 32 bits, or a
+                    priority below 0, beyond 2,147,483,647, or beside a sharding key.
                 TypeError: a body that is neither bytes nor text, texts that are none, a delay that
                     is no timedelta, a time that is no datetime, or a priority that is no number.
             """
@@ -193,7 +193,10 @@ class Message(_Placed, frozen=True, kw_only=True, gc=False):
     def _check_delay(self) -> None:
         delay, deliver_at = cast("object", self.delay), cast("object", self.deliver_at)
         if isinstance(delay, int | float) and not isinstance(delay, bool):
-            _put(self, "delay", timedelta(seconds=delay))
+            try:
+                _put(self, "delay", timedelta(seconds=delay))
+            except (ValueError, OverflowError):
+                raise LocalProtocolError("delay is NaN or too long") from None
         elif not isinstance(delay, timedelta | None):
             raise TypeError(
                 f"delay is seconds or a timedelta, not {type(delay).__name__}; RocketMQ's levels "

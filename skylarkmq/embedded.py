@@ -88,9 +88,14 @@ class Broker:
 
         Raises:
             ConfigError: a key or a value that a broker does not take.
+            TypeError: an argument of another type.
         """
         self.folder = Path(folder).absolute()
         self.namesrv_addr = ""
+        if not isinstance(settings, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Broker: settings is a dict of keys and values, not {settings!r}")
+        if not 0 <= port < 65536:
+            raise ConfigError("port", port, "use 0 to 65535")
         for key, value in (settings or {}).items():
             if key in _ELSEWHERE:
                 raise ConfigError(key, value, _ELSEWHERE[key])

@@ -23,6 +23,7 @@ from skylarkmq.client.errors import (
     RocketMQError,
 )
 from skylarkmq.client.wire.ask import read_body, read_header
+from skylarkmq.common.settings import require_count
 from skylarkmq.protocol.bodies.group import GroupList
 from skylarkmq.protocol.bodies.route import QueueData, TopicList
 from skylarkmq.protocol.bodies.topic import (
@@ -158,6 +159,7 @@ class TopicAdmin(AdminBase):
             RequestTimeout: created, but a name server does not know it in time.
         """
         name = self._topic(topic)
+        _check_counts(queues, read_queues)
         targets = await self._targets(cluster, brokers)
         place = await self._find_place(name)
         there = [] if place is None else [each for each in targets if each in place.masters]
@@ -212,6 +214,7 @@ class TopicAdmin(AdminBase):
             NotSupported: a window is wanted, and a broker is not SkylarkMQ; nothing was changed.
         """
         name = self._topic(topic)
+        _check_counts(queues, read_queues)
         place = await self._place(name)
         changes = _changes(deduplication, message_type)
         if deduplication is not None:
@@ -528,6 +531,12 @@ def _settings(data: QueueData, place: TopicPlace) -> TopicSettings:
         order=place.data.order_topic_conf is not None,
         sys_flag=data.topic_sys_flag,
     )
+
+
+def _check_counts(queues: int | None, read_queues: int | None) -> None:
+    for name, count in (("queues", queues), ("read_queues", read_queues)):
+        if count is not None:
+            require_count(name, count)
 
 
 def _changes(

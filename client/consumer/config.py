@@ -98,7 +98,7 @@ class ConsumerConfig:
     @property
     def retry_delays_s(self) -> list[float]:
         """The retry delays in seconds."""
-        return [seconds_of(delay) for delay in self.retry_delays]
+        return [seconds_of(delay, "each of retry_delays") for delay in self.retry_delays]
 
     @property
     def broadcasting(self) -> bool:

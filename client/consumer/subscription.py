@@ -121,6 +121,7 @@ class StartFrom:
         """Start with what was stored at `when` or later.
 
         Raises:
+            TypeError: no datetime.
             ValueError: the time names no zone.
         """
         return cls("timestamp", ceil_ms(when))

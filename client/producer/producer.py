@@ -376,10 +376,13 @@ class Producer(OnClient):
 
         Raises:
             IllegalState: not started, or the message waits for no time of its own.
+            TypeError: no SendResult.
             NotFound: its broker is away, or has the message no more.
             RocketMQError: no answer; it may be taken back or not, and another try does no harm.
         """
         sender = self._running
+        if not isinstance(result, SendResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"cancel takes the SendResult of a send, not {result!r}")
         return await cancel_timed(services_of(self._client), sender, result)
 
     async def reply(

@@ -166,6 +166,10 @@ def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> 
             "Producer has no setting 'start_timeout'; start_timeout is a setting of Client$",
         ),
         (lambda: client.Client(unanswered={}), "'unanswered'; unanswered is a setting of Admin$"),
+        (
+            lambda: client.Consumer("t", group="g", stop_timeout=1),
+            "'stop_timeout'; stop_timeout is a setting of Consumer.run$",
+        ),
         (lambda: client.Consumer(topic="t", group="g"), "no setting 'topic'; topics?"),
         (lambda: client.Consumer(topics="t", group="g"), "topics come first, without their name$"),
         (lambda: client.Producer(timeout=1), "'timeout'; send_timeout or try_timeout?"),
@@ -198,6 +202,10 @@ def test_help_shows_each_setting_and_the_class_says_what_it_means(name: str) -> 
             "Consumer: retry_delays is a list, not 5",
         ),
         (
+            lambda: client.Consumer("t", group="g", retry_delays=[1, "x"]),
+            "each of retry_delays is seconds or a timedelta, not 'x'",
+        ),
+        (
             lambda: sync.Consumer("t", group="g", commit_interval="1"),
             "Consumer: commit_interval is seconds or a timedelta, not '1'",
         ),
@@ -215,6 +223,7 @@ def test_a_wrong_setting_is_named_with_the_right_one(make: Any, text: str) -> No
         lambda it: client.Client("a:1", request_timeout=it),
         lambda it: client.Producer(send_timeout=it),
         lambda it: client.Consumer("t", group="g", commit_interval=it),
+        lambda it: client.Consumer("t", group="g", retry_delays=[it]),
         lambda it: client.Admin(timeout=it),
         lambda it: client.SimpleConsumer("t", group="g", await_duration=it),
     ],

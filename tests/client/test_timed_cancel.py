@@ -62,6 +62,8 @@ async def of_another_kind(broker: RunningBroker, client: Client) -> None:
         nowhere = SendResult(SendStatus.SEND_OK, "X", sent.offset_msg_id, sent.queue, 0)
         with pytest.raises(NotFound, match="X is not in the store"):
             await producer.cancel(nowhere)
+        with pytest.raises(TypeError, match="takes the SendResult of a send, not 'X'"):
+            await producer.cancel("X")  # type: ignore[arg-type]
 
 
 async def test_what_waits_for_no_time_of_its_own_is_told() -> None:

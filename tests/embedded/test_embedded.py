@@ -108,6 +108,10 @@ def test_a_wrong_setting_names_the_right_one(tmp_path: Path) -> None:
         Broker(tmp_path, settings={"flushDiskTyp": "SYNC_FLUSH"})
     with pytest.raises(TypeError, match=r"^Broker: port is a whole number, not '1'$"):
         Broker(tmp_path, port="1")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^port=80000: use 0 to 65535$"):
+        Broker(tmp_path, port=80_000)
+    with pytest.raises(TypeError, match=r"^Broker: settings is a dict of keys and values, not 'x'"):
+        Broker(tmp_path, settings="x")  # type: ignore[arg-type]
 
 
 async def test_one_is_for_one_block(tmp_path: Path) -> None:

@@ -210,6 +210,9 @@ def test_a_delay_of_nothing_is_no_delay() -> None:
     ("parts", "why"),
     [
         ({"delay": timedelta(seconds=-1)}, "negative"),
+        ({"delay": float("nan")}, "^delay is NaN or too long$"),
+        ({"delay": float("inf")}, "^delay is NaN or too long$"),
+        ({"delay": 10**400}, "^delay is NaN or too long$"),
         ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),
         ({"delay": timedelta(seconds=1), "delay_level": 1}, "only one"),
         ({"delay": timedelta(0), "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "only one"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,19 @@ async def test_fewer_queues_to_write_leave_those_to_read(tmp_path: Path) -> None
         assert await queues(queues=6) == (6, 8)
         assert await queues(read_queues=6) == (6, 6)
         assert await queues(queues=7) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [("3", "is a whole number, not '3'"), (True, "is a whole number"), (0, "is 1 or more, not 0")],
+)
+async def test_what_is_no_number_of_queues_is_told(tmp_path: Path, count: Any, error: str) -> None:
+    async with site(tmp_path) as it:
+        for change in (it.admin.create_topic, it.admin.update_topic):
+            with pytest.raises((TypeError, ValueError), match=f"^queues {error}"):
+                await change("orders", queues=count)
+            with pytest.raises((TypeError, ValueError), match=f"^read_queues {error}"):
+                await change("orders", read_queues=count)
 
 
 async def order_of(it: Site, topic: str) -> str | None:

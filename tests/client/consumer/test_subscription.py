@@ -67,6 +67,8 @@ def test_times_name_their_zone() -> None:
     assert start.timestamp_ms == 1_767_225_600_000
     with pytest.raises(ValueError, match="names no time zone"):
         StartFrom.timestamp(datetime(2026, 1, 1))
+    with pytest.raises(TypeError, match="is a datetime with its time zone, not 17000"):
+        StartFrom.timestamp(1_700_000_000.5)  # type: ignore[arg-type]
     assert [WHERE_NAMES[each.where] for each in (StartFrom.LAST, StartFrom.FIRST, start)] == [
         "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
     ]  # fmt: skip
