@@ -243,11 +243,12 @@ HINTS: Final[dict[int, str]] = {
         "The remark says which: what it asks for is not allowed, or it is too large: the body has "
         "over the broker's maxMessageSize, or the properties over 32,767 bytes"
     ),
-    ResponseCode.SERVICE_NOT_AVAILABLE: "If the broker does not say why, its log does",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker's log says why",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The peer is too old, too new, or no broker",
 }
 REMARK_HINTS: Final = {
     "bigger than the max delay": "Give it a shorter delay, or the broker a higher timerMaxDelaySec",
+    "consumed in one way at a time": "",
     "has no priorities": "Leave the priority out, or let create_topic or update_topic give the "
     "topic this type",
     "it takes a restart": "Set it in the broker's configuration file, and start the broker again",
@@ -262,6 +263,8 @@ def broker_error(code: int, remark: str | None, broker_addr: str) -> BrokerError
         return AuthError(code, text, broker_addr)
     known = (hint for part, hint in REMARK_HINTS.items() if part in text)
     hint = next(known, HINTS.get(code, ""))
+    if text and code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        hint = ""  # the remark says why
     return BROKER_ERRORS.get(code, BrokerError)(code, text, broker_addr, hint=hint)
 
 
