@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from skylarkmq.client.clock import SystemClock
 from skylarkmq.client.config import ClientConfig
-from skylarkmq.client.errors import NOT_STARTED, IllegalState, NotSupported, RocketMQError
+from skylarkmq.client.errors import (
+    NOT_STARTED,
+    ConnectionFailed,
+    IllegalState,
+    NotSupported,
+    RocketMQError,
+)
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook
 from skylarkmq.client.services import Services
@@ -84,8 +90,8 @@ class Client(Started):
             faces the name server.
         instance_name: tells clients of one host apart; default: process id and a random part.
         unit_name: a further part of the client id, for sites of several units.
-        start_timeout: seconds that `start` waits for a name server that cannot be reached, and for
-            a first broker to register with it; 0: it does not wait. A host that does not exist,
+        start_timeout: seconds that `start` waits for an answer of a name server, and for a first
+            broker to register with it; 0: it does not wait. A host that does not exist,
             and a refusal by TLS or access control, end the wait at once.
         codec: header codec; `auto` is JSON, and msgpack where the peer is ours.
         request_timeout, route_refresh, heartbeat_interval: seconds.
@@ -116,7 +122,8 @@ class Client(Started):
         It waits for `start_timeout` where nobody is there yet, and logs a line for whom.
 
         Raises:
-            ConnectionFailed: no name server can be reached; a TlsError when a check of TLS is why.
+            ConnectionFailed: no name server can be reached, or none answers; a TlsError when a
+                check of TLS is why.
             AuthError: access control refuses the account.
             IllegalState: stopped before.
         """
@@ -157,17 +164,23 @@ class Client(Started):
                     local_ip = await names.connect()
                     if not start_timeout_s or await names.has_brokers():
                         return local_ip
-                who = f"a broker at name server {names.text}"
+                failure, who = None, f"a broker at name server {names.text}"
             except (RocketMQError, TimeoutError) as error:
                 if not isinstance(error, RocketMQError):
-                    error = names.not_reached(f"{names.text}: no connection within {look_s:.3g} s")
+                    what = "answer" if local_ip else "connection"
+                    error = names.not_reached(
+                        f"{names.text}: no {what} within {start_timeout_s:g} s"
+                    )
                 if not may_come(error):
                     raise
-                failure = failure or error  # later ones tell of the back-off
+                # Without a connection later ones tell of the back-off.
+                failure = error if local_ip else failure or error
                 who = f"{'an answer of ' if local_ip else ''}name server {names.text}"
             self._check_open()
             left_s = end_s - clock.monotonic()
-            if left_s <= 0 and failure is not None and not local_ip:
+            if left_s <= 0 and failure is not None:
+                if not isinstance(failure, ConnectionFailed):
+                    failure = names.not_reached(failure.text)
                 raise failure
             if left_s <= 0:
                 log.warning("%s has not come, going on without it", who)
