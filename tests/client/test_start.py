@@ -142,7 +142,9 @@ async def test_it_says_that_a_name_server_does_not_answer(
     assert not task.done()
     await advance_async(it.clock, 0.6)
     assert task.done()
-    with pytest.raises(ConnectionFailed, match="no name server reached: .*Is the name server runn"):
+    with pytest.raises(
+        ConnectionFailed, match=r"no name server reached: .*Is the name server runn"
+    ):
         await task
     who = f"an answer of name server {it.cluster.namesrv}"
     assert lines(caplog)[0].startswith(f"waiting for {who}, up to 17 s")
