@@ -1,16 +1,17 @@
-"""Which brokers refuse the heartbeats of a client.
+"""Which brokers refuse the heartbeats of a client, group by group.
 
-Such a broker does not know the client: its consumers receive nothing from it, and go on with the
-others. When all brokers of a consumer's topics have refused REFUSALS_MIN times in a row, over
-REFUSED_S or longer, its reader gets the refusal as an error.
+Such a broker does not know the member: it receives nothing from it, and goes on with the others.
+When all brokers of a consumer's topics have refused REFUSALS_MIN times in a row, over REFUSED_S or
+longer, its reader gets the refusal as an error; at its start at once, where others consume its
+group in another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from skylarkmq.client.errors import BrokerError
+from skylarkmq.client.errors import BrokerError, NoPermission
 from skylarkmq.client.wire.route import RouteTable
 from skylarkmq.protocol.codes import ResponseCode
 from skylarkmq.protocol.flags import is_retry_topic
@@ -43,24 +44,27 @@ class Refusals:
         self._monotonic = monotonic
         self._routes = routes
         self._members = members
-        # By address, since the last heartbeat that was taken: how many, and the time of the first.
-        self._refusals: dict[str, tuple[int, float]] = {}
+        # By address and group, since the last heartbeat that was taken: how many, the time of the
+        # first, and the last.
+        self._refusals: dict[tuple[str, str], tuple[int, float, BrokerError]] = {}
         self._told: set[str] = set()  # remarks, since a heartbeat was taken after a refusal
 
-    def keep(self, addresses: Iterable[str]) -> None:
-        """Forget all brokers but these."""
-        for address in self._refusals.keys() - set(addresses):
-            del self._refusals[address]
+    def keep(self, addresses: Collection[str], groups: Collection[str]) -> None:
+        """Forget all brokers and groups but these."""
+        for address, group in list(self._refusals):
+            if address not in addresses or group not in groups:
+                del self._refusals[address, group]
 
-    def taken(self, address: str) -> None:
-        """Note that a broker has taken a heartbeat."""
-        if self._refusals.pop(address, None) is not None:
-            self._told.clear()
-            for member in list(self._members.values()):
-                if address in self._addresses_of(member):
+    def taken(self, address: str, groups: Iterable[str]) -> None:
+        """Note that a broker has taken a heartbeat of these groups."""
+        for group in groups:
+            if self._refusals.pop((address, group), None) is not None:
+                self._told.clear()
+                member = self._members.get(group)
+                if member is not None and address in self._addresses_of(member):
                     member.refused(None)
 
-    def note(self, address: str, error: BrokerError) -> bool:
+    def note(self, address: str, groups: Iterable[str], error: BrokerError) -> bool:
         """Note a refusal; those of the broker's state alone do not count.
 
         Returns:
@@ -69,11 +73,14 @@ class Refusals:
         if error.code in LATER_CODES:
             return True
         now_s = self._monotonic()
-        count, since_s = self._refusals.get(address, (0, now_s))
-        self._refusals[address] = count + 1, since_s
-        for member in list(self._members.values()):
+        for group in groups:
+            count, since_s, _ = self._refusals.get((address, group), (0, now_s, error))
+            self._refusals[address, group] = count + 1, since_s, error
+            member = self._members.get(group)
+            if member is None:
+                continue  # it has just left
             addresses = self._addresses_of(member)
-            if address in addresses and all(map(self._refuses, addresses)):
+            if address in addresses and all(self._refuses(each, group) for each in addresses):
                 member.refused(error)
         if error.remark in self._told:
             return False
@@ -82,9 +89,24 @@ class Refusals:
         self._told.add(error.remark)
         return True
 
-    def _refuses(self, address: str) -> bool:
+    def of(self, member: Member) -> BrokerError | None:
+        """Return what a consumer that starts is refused with by all brokers of its topics.
+
+        Only where that does not pass by itself: others consume its group in another way.
+        """
+        error: BrokerError | None = None
+        for address in self._addresses_of(member):
+            *_, error = self._refusals.get((address, member.group), (None,))
+            if not isinstance(error, NoPermission):
+                return None
+        return error
+
+    def _refuses(self, address: str, group: str) -> bool:
         """Return whether the broker has refused heartbeats for so long that it will go on so."""
-        count, since_s = self._refusals.get(address, (0, 0.0))
+        refusal = self._refusals.get((address, group))
+        if refusal is None:
+            return False
+        count, since_s, _ = refusal
         return count >= REFUSALS_MIN and self._monotonic() - since_s >= REFUSED_S
 
     def _addresses_of(self, member: Member) -> set[str]:

@@ -23,6 +23,8 @@ from ipaddress import ip_address
 from random import Random
 from typing import Any, Final, Literal, Protocol
 
+from msgspec.structs import replace
+
 from skylarkmq.client.config import MISSING_ROUTE_REFRESH_S, ClientConfig
 from skylarkmq.client.errors import (
     BrokerError,
@@ -35,7 +37,7 @@ from skylarkmq.client.masters import Masters
 from skylarkmq.client.namespace import Namespace
 from skylarkmq.client.observe.hooks import ClientHook, each
 from skylarkmq.client.producer.reply_table import ReplyTable
-from skylarkmq.client.refusals import Refusals
+from skylarkmq.client.refusals import LATER_CODES, Refusals
 from skylarkmq.client.wire.acl_hook import Signer
 from skylarkmq.client.wire.api_consumer import ConsumerApi
 from skylarkmq.client.wire.nameserver import NameServers
@@ -225,6 +227,10 @@ class Services:
             )
         self.members[member.group] = member
 
+    def refusal_of(self, member: Member) -> BrokerError | None:
+        """Return with what all brokers of a consumer's topics refuse its group for good, if so."""
+        return self._refusals.of(member)
+
     async def leave_consumer(self, member: Member) -> None:
         """Remove a consumer and tell the brokers."""
         if self.members.get(member.group) is member:
@@ -254,7 +260,7 @@ class Services:
             for broker_id, address in broker.items()
             if consumers or broker_id == MASTER_ID
         }
-        self._refusals.keep(addresses)
+        self._refusals.keep(addresses, self.members)
         await asyncio.gather(*(self._beat_to(address, data) for address in addresses))
 
     # Brokers
@@ -377,19 +383,31 @@ class Services:
         try:
             connection = await self.remoting.connection(address)
             seen_count = connection.answers_count
-            timeout_s = self.config.request_timeout_s
-            await self.consumer_api.heartbeat(address, data, timeout_s)
-            self._refusals.taken(address)
+            await self._beat_groups(address, data)
         except RequestTimeout as error:
             log.warning("heartbeat to %s: %s", address, error)
             if connection is not None and connection.answers_count == seen_count:
                 # Half open: no answer at all came back. A new connection finds out.
                 connection.give_up("no answer to a heartbeat")
         except RocketMQError as error:
-            is_new = not isinstance(error, BrokerError) or self._refusals.note(address, error)
+            log.warning("heartbeat to %s: %s", address, error)
+
+    async def _beat_groups(self, address: str, data: HeartbeatData) -> None:
+        """Send a heartbeat; where it is refused each group's own, since one may be the cause."""
+        groups = [each.group_name for each in data.consumer_data_set]
+        try:
+            await self.consumer_api.heartbeat(address, data, self.config.request_timeout_s)
+        except BrokerError as error:
+            if len(groups) > 1 and error.code not in LATER_CODES:
+                for consumer in data.consumer_data_set:
+                    await self._beat_groups(address, replace(data, consumer_data_set=[consumer]))
+                return
+            is_new = self._refusals.note(address, groups, error)
             log.log(
                 logging.WARNING if is_new else logging.DEBUG, "heartbeat to %s: %s", address, error
             )
+        else:
+            self._refusals.taken(address, groups)
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
         """Tell the connected brokers; the others forget the client after a while."""

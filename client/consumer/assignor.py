@@ -46,6 +46,8 @@ class Assignor:
         self._allocation = None if config.broadcasting else find_allocation(config.assignment)
         # The members of the round before; at first all but this one.
         self._former: dict[str, set[str]] = {}
+        self._unlisted: set[str] = set()
+        """Topics whose brokers did not list this client when they were asked last."""
 
     def subscribe(self, topic: str, selector: Selector | None) -> None:
         """Note what is wanted of a topic, under a version above the last one."""
@@ -88,8 +90,12 @@ class Assignor:
             ids = await self._member_ids(route) or ids
         if client_id not in ids:
             # As in Java, a client that is not listed owns no queues: the others divide without it.
-            log.warning("group %s: the broker does not list this client", self._group)
+            level = logging.DEBUG if topic in self._unlisted else logging.WARNING
+            log.log(level, "group %s: the broker does not list this client", self._group)
+            self._unlisted.add(topic)
             self.settled = False
+        else:
+            self._unlisted.discard(topic)
         former = self._former.get(topic, set(ids) - {client_id})
         self._former[topic] = set(ids)
         stayed = former.intersection(ids) - {client_id}

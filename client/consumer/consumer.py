@@ -139,6 +139,8 @@ class Consumer(OnClient):
 
         Raises:
             ConnectionFailed: no name server can be reached.
+            FilterRefused: a broker does not filter so.
+            NoPermission: the group is consumed by others that pop its messages.
             IllegalState: stopped before, or the client has a consumer in this group already.
         """
         async with self._starting:

@@ -152,6 +152,7 @@ class Membership:
 
         Raises:
             FilterRefused: a broker does not filter so.
+            NoPermission: the group is consumed in another way, at the start.
         """
         wanted = self.assignor.subscriptions
         if not wanted:
@@ -167,6 +168,9 @@ class Membership:
             for subscription in list(wanted.values()):
                 await check_filter(self.services, self.group, subscription)
         await self.services.send_heartbeats()
+        refusal = None if self._tasks else self.services.refusal_of(self)
+        if refusal is not None:
+            raise refusal
         if self._tasks or not await self.rebalance.round():
             self.rebalance.wake()
 

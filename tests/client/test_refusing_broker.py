@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from skylarkmq.client import (
     AuthError,
     Consumer,
     Message,
+    NoPermission,
     PoppedMessage,
     SendResult,
     SimpleConsumer,
 )
 from skylarkmq.client.refusals import REFUSED_S
+from skylarkmq.protocol.bodies.group import HeartbeatData
+from skylarkmq.protocol.bodies.text import decode_body, encode_body
 from skylarkmq.protocol.codes import RequestCode, ResponseCode
+from skylarkmq.protocol.remoting_command import RemotingCommand
 from tests.client.consumer.support import GROUP
 from tests.client.three_brokers import ThreeBrokers
+from tests.support.fake_cluster import FakeBroker
+from tests.support.scripted_stream import ScriptedStream
 
 LONG_S = 15 * REFUSED_S
 """After that long a broker's refusals are no passing thing."""
@@ -165,3 +174,87 @@ async def test_a_consumer_of_topics_that_only_that_broker_has_says_so(it: ThreeB
         await it.wait(consumer.stop())
     await it.wait(client.stop())
     await orders
+
+
+# A group that is consumed in another way
+
+
+def popped(it: ThreeBrokers, group: str, *brokers: FakeBroker) -> None:
+    """Have brokers refuse a group, as where others pop its messages, and take the others."""
+
+    def answering(broker: FakeBroker) -> Callable[..., Any]:
+        plainly = broker.respond
+
+        def answer(request: RemotingCommand, stream: ScriptedStream) -> Any:
+            if request.code == RequestCode.HEART_BEAT:
+                data = decode_body(HeartbeatData, request.body)
+                kept = [each for each in data.consumer_data_set if each.group_name != group]
+                if len(kept) < len(data.consumer_data_set):
+                    plainly(replace_body(request, replace(data, consumer_data_set=kept)), stream)
+                    remark = f"group {group} has members that pop its messages"
+                    return request.reply(ResponseCode.NO_PERMISSION, remark)
+            return plainly(request, stream)
+
+        return answer
+
+    for broker in brokers:
+        broker.respond = answering(broker)  # type: ignore[method-assign]
+
+
+def replace_body(request: RemotingCommand, data: HeartbeatData) -> RemotingCommand:
+    return RemotingCommand.request(request.code, request.ext_fields, encode_body(data))
+
+
+async def test_a_consumer_of_a_popped_group_does_not_start(
+    it: ThreeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    popped(it, GROUP, it.sick, *it.well)
+    client = it.client()
+    consumer = Consumer("orders", group=GROUP, client=client)
+    refusal, took_s = await it.timed(consumer.start())
+    assert isinstance(refusal, NoPermission)
+    assert "has members that pop its messages" in str(refusal)
+    assert took_s < 1
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "heartbeat to" in told[0]
+    await it.wait(client.stop())
+    assert it.clock.pending_count == 0
+
+
+async def test_it_starts_where_one_broker_takes_it_and_tells_once_who_does_not(
+    it: ThreeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    popped(it, GROUP, it.sick)
+    consumer = await it.consumer()
+    it.put(b"m")
+    assert (await it.wait(consumer.getone())).body.endswith(b":m")
+    await it.pass_time(LONG_S)
+    told = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert sum("heartbeat to" in each for each in told) == 1
+    await it.wait(consumer.stop())
+
+
+async def test_other_groups_of_the_client_have_nothing_to_do_with_it(
+    it: ThreeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their consumers were ended with the refusal of the one."""
+    client = it.client()
+    await it.wait(client.start())
+    good, bad = (Consumer("orders", group=each, client=client) for each in (GROUP, "bad"))
+    for consumer in (good, bad):
+        await it.wait(consumer.start())
+    brokers = (it.sick, *it.well)
+    popped(it, "bad", *brokers)
+    for broker in brokers:
+        broker.clients["bad"] = dict.fromkeys(broker.clients["bad"], "another")
+    runs = [asyncio.create_task(each.run(nothing)) for each in (good, bad)]
+    await it.pass_time(LONG_S)
+    assert not runs[0].done()
+    assert isinstance(runs[1].exception(), NoPermission)
+    unlisted = "group bad: the broker does not list this client"
+    assert caplog.text.count(unlisted) == 2, "once for its topic, and for that of its retries"
+    for consumer in (good, bad):
+        await it.wait(consumer.stop())
+    await it.wait(client.stop())
+    await runs[0]
