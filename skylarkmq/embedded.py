@@ -209,12 +209,12 @@ class Broker:
                 await controller.start(self._go_on)
             except StoreLockedError:
                 port = self._config.namesrv_listen_port
-                place = "the address that `port=` gives it"
+                place = "its address (`port=` of one that is embedded)"
                 if port:
                     place = text_of((self._config.bind_address, port))
                 raise StoreLockedError(
-                    f"{self.folder} is in use: one process embeds its broker, and all others are "
-                    f"clients of that one at {place}"
+                    f"{self.folder} is in use by another broker, embedded or of `skylarkmq serve`: "
+                    f"be a client of that one at {place}"
                 ) from None
             try:
                 self._store = controller.parts.store

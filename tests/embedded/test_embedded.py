@@ -94,13 +94,13 @@ def test_the_folder_is_one_process_s(tmp_path: Path) -> None:
         second = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S
         )
-        with pytest.raises(StoreLockedError, match="at the address that `port=` gives it"):
+        with pytest.raises(StoreLockedError, match=r"that one at its address \(`port=` of one"):
             Broker(tmp_path).__enter__()
         port = int(broker.namesrv_addr.split(":")[1])
-        with pytest.raises(StoreLockedError, match=f"clients of that one at 127.0.0.1:{port}$"):
+        with pytest.raises(StoreLockedError, match=f"client of that one at 127.0.0.1:{port}$"):
             Broker(tmp_path, port=port).__enter__()
     assert second.returncode == 1
-    assert "one process embeds its broker, and all others are clients of that" in second.stderr
+    assert "is in use by another broker, embedded or of `skylarkmq serve`" in second.stderr
 
 
 def test_a_wrong_setting_names_the_right_one(tmp_path: Path) -> None:
