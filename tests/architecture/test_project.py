@@ -75,10 +75,24 @@ def test_the_head_of_the_makefile_tells_every_command() -> None:
     assert sorted(told) == sorted(set(phony) - {"help"})
 
 
-def test_extras_that_make_installs_exist() -> None:
+def test_extras_that_are_named_exist() -> None:
     known = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
-    used = set(re.findall(r"\$\(VENV\)/\.([a-z]+)$", read("Makefile"), re.MULTILINE))
-    assert used - {"core"} <= known
+    made = set(re.findall(r"\$\(VENV\)/\.([a-z]+)$", read("Makefile"), re.MULTILINE))
+    named = re.compile(
+        r"""\bEXTRAS=([a-z,]+)|(?:\.|\.whl|skylarkmq)\[([a-z,]+)\]|how_to_install\("([a-z]+)"\)"""
+        r"|\b[Ee]xtras?\]?(?:\([^)]*\))?\s+(`[a-z]+`(?:,? (?:and )?`[a-z]+`)*)"
+    )
+    unknown = {
+        (name, extra)
+        for name in kept_files()
+        if name.endswith((".py", ".md", ".yaml", ".sh", ".toml", "Dockerfile"))
+        and not name.startswith(("tests/", "CHANGELOG"))
+        for found in named.findall(read(name))
+        for extra in re.findall("[a-z]+", "".join(found).replace(" and ", " "))
+        if extra not in known
+    }
+    assert unknown == set()
+    assert made - {"core"} <= known
 
 
 def test_the_page_about_installing_names_every_extra() -> None:
