@@ -39,7 +39,7 @@ from skylarkmq.client import (
 )
 from skylarkmq.client.errors import RocketMQError
 from skylarkmq.client.sync import Admin, Client, Consumer, PeekReader, Producer, SimpleConsumer
-from skylarkmq.integrations.kombu.popped import HIDDEN_S, Delivery, PoppedFeed
+from skylarkmq.integrations.kombu.popped import AGAIN_S, HIDDEN_S, Delivery, PoppedFeed
 from skylarkmq.integrations.kombu.topics import (
     EXCHANGE,
     encoded,
@@ -78,9 +78,9 @@ class Held:
         """It is done."""
         self._settle(lambda received: received.ack())
 
-    def reject(self) -> None:
+    def reject(self, reason: str = "rejected") -> None:
         """It is given up: a dead letter of the queue's group."""
-        self._settle(lambda received: received.dead_letter("rejected"))
+        self._settle(lambda received: received.dead_letter(reason))
 
     def requeue(self) -> None:
         """Let it be handed out again here, before the others; elsewhere if this process ends."""
@@ -88,11 +88,8 @@ class Held:
         self.source.put_back(self)
 
     def _settle(self, settle: Callable[[Delivery], object]) -> None:
-        try:
-            if self.received is not None:
-                settle(self.received)
-        finally:
-            self.source.settled()
+        received = self.received
+        self.source.settle(lambda: None if received is None else settle(received))
 
 
 class Source:
@@ -110,6 +107,7 @@ class Source:
         self._filled = threading.Event()
         self._waited = False
         self._out = 0
+        self._untold: list[Callable[[], object]] = []
         self._closed = False
         self._consumer: Consumer | None = None
         self._popped: PoppedFeed | None = None
@@ -214,6 +212,15 @@ class Source:
         self._hub.wake()
         self._hub.end_unused(self._queue)
 
+    def settle(self, tell: Callable[[], object]) -> None:
+        """Tell a broker what became of a message; again and again while it cannot be told."""
+        if not self._is_told(tell, logging.WARNING):
+            with self._lock:
+                self._untold.append(tell)
+                is_first = len(self._untold) == 1
+            if is_first:
+                self._thread(self._tell_later)
+
     @property
     def unused(self) -> bool:
         """True when the last consumer has gone, and nothing that was taken is open."""
@@ -293,6 +300,26 @@ class Source:
             except RocketMQError as error:
                 log.debug("queue %s is tried again: %s", self._queue, error)
 
+    def _is_told(self, tell: Callable[[], object], level: int) -> bool:
+        try:
+            tell()
+        except IllegalState as error:  # it has ended
+            log.warning("queue %s: a message is done, and may come again: %s", self._queue, error)
+        except RocketMQError as error:
+            log.log(level, "queue %s: a broker is told later what is done: %s", self._queue, error)
+            return False
+        self.settled()
+        return True
+
+    def _tell_later(self) -> None:
+        is_left = True
+        while is_left and not self._hub.closed.wait(AGAIN_S):
+            for tell in list(self._untold):
+                if self._is_told(tell, logging.DEBUG):
+                    with self._lock:
+                        self._untold.remove(tell)
+                        is_left = bool(self._untold)
+
     def _arrived(
         self, body: bytes, received: Delivery | None, wanted: Wanted | None = None
     ) -> None:
@@ -304,8 +331,9 @@ class Source:
             payload["properties"]["delivery_tag"] = uuid()
         except (ValueError, KeyError, TypeError):
             log.exception("a message of queue %s is none of Kombu's", self._queue)
-            if received is not None:
-                received.dead_letter("no message of Kombu's")
+            with self._lock:
+                self._out += 1
+            Held(self, {}, received).reject("no message of Kombu's")
             return
         if received is not None and received.reconsume_times:
             payload["redelivered"] = True

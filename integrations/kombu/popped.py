@@ -83,12 +83,15 @@ class PoppedDelivery:
                 self._feed.consumer.change_invisible_duration(self._message, seconds)
 
     def _settle(self, settle: Callable[[PoppedMessage], Any]) -> None:
+        """Hide it no longer, and tell the broker. That may be tried again after an error."""
         with self._lock:
+            self._feed.held.pop(self, None)
             try:
                 settle(self._message)
-            except ReceiptExpired as error:
-                log.warning("%r is done, and comes again all the same: %s", self._message, error)
-            self._feed.held.pop(self, None)
+            except RocketMQError as error:
+                if error.retryable:
+                    raise
+                log.warning("%r is done, and may come again: %s", self._message, error)
 
 
 class PoppedFeed:

@@ -56,24 +56,26 @@ class Deliveries(virtual.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge one."""
-        if (held := self._held(delivery_tag)) is not None:
+        if (held := self._taken_out(delivery_tag)) is not None:
             held.ack()
-        super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give one up, or hand it out again."""
-        if (held := self._held(delivery_tag)) is not None:
+        if (held := self._taken_out(delivery_tag)) is not None:
             if requeue:
                 held.requeue()
             else:
                 held.reject()
-        super().ack(delivery_tag)
 
-    def _held(self, delivery_tag: str) -> Held | None:
+    def _taken_out(self, delivery_tag: str) -> Held | None:
+        """Free a message's place, whatever becomes of it; None when that was done before."""
         delivered: Any = self._delivered
         done: Any = self._dirty
-        message = delivered.get(delivery_tag)
-        return None if message is None or delivery_tag in done else message.held
+        message: DeliveredMessage | None = delivered.get(delivery_tag)
+        if message is None or delivery_tag in done:
+            return None
+        super().ack(delivery_tag)
+        return message.held
 
 
 class Channel(virtual.Channel):

@@ -24,6 +24,7 @@ from skylarkmq.client import Message
 from skylarkmq.client.sync import Admin, Producer, ReceivedMessage
 from skylarkmq.integrations.kombu import hub, popped
 from skylarkmq.integrations.kombu.topics import exchange_topic, queue_of, topic_of
+from skylarkmq.protocol.codes import RequestCode, ResponseCode
 from skylarkmq.protocol.flags import validate_topic
 from skylarkmq.protocol.message import MessageQueue
 from skylarkmq.testing import Account, SyncBroker
@@ -410,6 +411,13 @@ def urgent(connection: kombu.Connection, **settings: Any) -> kombu.Queue:
     return queue
 
 
+def plain(connection: kombu.Connection) -> kombu.Queue:
+    """The same without priorities."""
+    queue = kombu.Queue("urgent", routing_key="urgent")
+    queue(connection.default_channel).declare()
+    return queue
+
+
 def send_urgent(connection: kombu.Connection, *priorities: int, **settings: Any) -> None:
     for priority in priorities:
         publish(connection, priority, routing_key="urgent", priority=priority, **settings)
@@ -552,3 +560,76 @@ def test_a_delayed_urgent_message_comes_at_its_priority(
     listening = Listening(connection, queue, prefetch_count=1)
     with listening.consumer:
         assert handled(listening, 2) == [8, 1]
+
+
+# A broker that is away, or refuses
+
+
+@pytest.mark.parametrize(
+    ("has_priorities", "what"), [(True, "ack"), (True, "reject"), (False, "reject")]
+)
+def test_what_is_done_while_the_broker_is_away_holds_no_place(
+    connection: kombu.Connection,
+    skylarkmq_broker_sync: SyncBroker,
+    caplog: pytest.LogCaptureFixture,
+    has_priorities: bool,
+    what: str,
+) -> None:
+    queue = urgent(connection) if has_priorities else plain(connection)
+    listening = Listening(connection, queue, prefetch_count=1)
+    with listening.consumer:
+        send_urgent(connection, 5, 5)
+        first = listening.next()
+        skylarkmq_broker_sync.faults.refuse_connections()
+        getattr(first, what)()
+        skylarkmq_broker_sync.restart(kill=True)
+        assert not listening.next().delivery_info["redelivered"]
+        listening.messages[-1].ack()
+        skylarkmq_broker_sync.wait_lag("kombu-urgent", 0)
+        listening.has_none()
+    dead = skylarkmq_broker_sync.messages("%DLQ%kombu-urgent") if what == "reject" else []
+    assert len(dead) == (what == "reject")
+    assert caplog.text.count("is told later") == 1
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL])
+def test_a_message_whose_broker_takes_no_acknowledgement_comes_again(
+    connection: kombu.Connection,
+    skylarkmq_broker_sync: SyncBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    code: ResponseCode,
+) -> None:
+    monkeypatch.setattr(popped, "RENEW_S", 0.05)
+    listening = Listening(connection, urgent(connection), prefetch_count=1)
+    send_urgent(connection, 5)
+    refusing = skylarkmq_broker_sync.faults.fail(RequestCode.ACK_MESSAGE, None, code)
+    with listening.consumer:
+        listening.next().ack()
+        time.sleep(0.2)  # what is done is hidden no longer
+        skylarkmq_broker_sync.advance(61)
+        again = listening.next()
+        assert again.delivery_info["redelivered"]
+        refusing.heal()
+        again.ack()
+        skylarkmq_broker_sync.wait_lag("kombu-urgent", 0)
+
+
+@pytest.mark.parametrize("has_priorities", [True, False])
+def test_a_queue_goes_on_after_what_is_no_message_while_the_broker_refuses(
+    connection: kombu.Connection, skylarkmq_broker_sync: SyncBroker, has_priorities: bool
+) -> None:
+    queue = urgent(connection) if has_priorities else plain(connection)
+    with Producer(namesrv_addr=skylarkmq_broker_sync.namesrv_addr) as producer:
+        producer.send(Message("urgent", b"not JSON", priority=9 if has_priorities else None))
+    send_urgent(connection, 5)
+    faults = skylarkmq_broker_sync.faults
+    codes = (RequestCode.SEND_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK)
+    refusing = [faults.fail(code, None) for code in codes]
+    listening = Listening(connection, queue)
+    with listening.consumer:
+        listening.next().ack()
+        until_sync(lambda: any(fault.hits for fault in refusing))
+        for fault in refusing:
+            fault.heal()
+        skylarkmq_broker_sync.wait_lag("kombu-urgent", 0)
+    assert len(skylarkmq_broker_sync.messages("%DLQ%kombu-urgent")) == 1
