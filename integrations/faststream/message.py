@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """A received message as FastStream hands it on, and how it is read.
 
 body                FastStream's body
@@ -8,14 +9,17 @@ REPLY_TO_CLIENT     of a request by `Producer.request`: the answer goes to that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from faststream.message import StreamMessage, decode_message
 
-from skylarkmq.client import MessageView, ReceivedMessage
+from skylarkmq.client import MessageView, ReceivedMessage, RocketMQError
 from skylarkmq.protocol import properties as names
+
+log = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION: Final = "correlation_id"
@@ -44,18 +48,22 @@ class RocketMQMessage(StreamMessage[Any]):
     ) -> None:
         """Let the group get it again after a while, see `ReceivedMessage.nack`.
 
+        When no broker can be told, it comes again here, after some seconds.
         `raise NackMessage(delay=timedelta(minutes=1))` says the same in a handler.
         """
         if self.committed is None:
             for message in self._received:
-                await message.nack(delay_level, delay=delay)
+                await _told(message, message.nack(delay_level, delay=delay))
         await super().nack()
 
     async def reject(self, reason: str | None = None) -> None:
-        """Give it up: it goes to the group's dead letter topic."""
+        """Give it up: it goes to the group's dead letter topic.
+
+        When no broker can be told, it comes again here, after some seconds.
+        """
         if self.committed is None:
             for message in self._received:
-                await message.dead_letter(reason)
+                await _told(message, message.dead_letter(reason))
         await super().reject()
 
     @property
@@ -64,6 +72,14 @@ class RocketMQMessage(StreamMessage[Any]):
         if isinstance(raw, ReceivedMessage):
             return (raw,)
         return () if isinstance(raw, MessageView) else raw
+
+
+async def _told(message: ReceivedMessage, telling: Awaitable[None]) -> None:
+    try:
+        await telling
+    except RocketMQError as error:
+        log.warning("%r comes again, for no broker was told of it: %s", message, error)
+        await message._retry()
 
 
 class MessageParser:
