@@ -284,14 +284,17 @@ class Source:
     def _follow(
         self, reader: PeekReader, opened: Callable[[], PeekReader], wanted: Wanted | None
     ) -> None:
+        level = logging.WARNING
         while not self._closed:
             try:
                 for message in reader:
+                    level = logging.WARNING
                     self._arrived(message.body, None, wanted)
             except IllegalState:  # the program ends
                 return
             except RocketMQError as error:
-                log.warning("queue %s misses messages, it is read anew: %s", self._queue, error)
+                log.log(level, "queue %s misses messages, it is read anew: %s", self._queue, error)
+                level = logging.DEBUG  # of one outage one line
             if self._closed or self._hub.closed.wait(REOPEN_S):
                 return
             try:
