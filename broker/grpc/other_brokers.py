@@ -151,8 +151,9 @@ class OtherBrokers:
             Whether there was time for it before the deadline.
         """
         known, now_s = self._routes.get(topic), self._clock.monotonic()
-        if known is not None and known.until_s >= now_s:
-            self._routes[topic] = known._replace(until_s=now_s)
+        if known is not None:  # many wait: one question in AGAIN_S is enough for all of them
+            until_s = min(known.until_s, known.told_s + AGAIN_S)
+            self._routes[topic] = known._replace(until_s=until_s)
         if deadline_s is None or deadline_s <= now_s + AGAIN_S:
             return False
         await sleep(self._clock, AGAIN_S)

@@ -182,6 +182,27 @@ async def test_one_that_was_not_found_is_looked_for_at_once() -> None:
     assert not await rig.other_brokers.again("unknown", None)
 
 
+async def test_all_who_wait_for_a_topic_share_what_is_asked() -> None:
+    rig = Rig()
+    rig.routes, rig.endpoints = [route(b="b:1")], {"b:1": "b:8081"}
+    await rig.of()
+    rig.were_asked()
+    end_s = rig.clock.monotonic() + 3
+
+    async def wait() -> None:
+        while await rig.other_brokers.again("T", end_s):
+            pass
+
+    waiting: list[asyncio.Future[None]] = []
+    for _ in range(310):
+        if len(waiting) < 40:
+            waiting.append(asyncio.ensure_future(wait()))
+        await settle(20)
+        rig.clock.advance(0.01)
+    await asyncio.gather(*waiting)
+    assert rig.were_asked().count("T") <= 3 / limits.AGAIN_S
+
+
 async def test_who_does_not_answer_is_believed_to_be_as_before() -> None:
     rig = Rig()
     rig.routes, rig.endpoints = [route(b="b:1")], {"b:1": "b.example:1"}
