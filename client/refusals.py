@@ -110,16 +110,19 @@ class Refusals:
         return count >= REFUSALS_MIN and self._monotonic() - since_s >= REFUSED_S
 
     def _addresses_of(self, member: Member) -> set[str]:
-        """Return the brokers that a member gets messages of its topics from."""
+        """Return the brokers that know the members of a group: masters, else their first slaves.
+
+        Other slaves take who is refused by their master, as they do not know who pops there.
+        """
         data = member.consumer_data()
         wanted = [] if data is None else data.subscription_data_set
         routes = [
             self._routes.known(each.topic) for each in wanted if not is_retry_topic(each.topic)
         ]
         return {
-            address
+            broker[min(broker)]
             for route in routes
             if route is not None
             for broker in route.brokers.values()
-            for address in broker.values()
+            if broker
         }

@@ -222,6 +222,28 @@ async def test_a_consumer_of_a_popped_group_does_not_start(
     assert it.clock.pending_count == 0
 
 
+async def test_a_slave_that_takes_it_does_not_let_it_start(it: ThreeBrokers) -> None:
+    """It does not know who pops at its master, which alone lists members."""
+    it.cluster.slave(it.sick)
+    popped(it, GROUP, it.sick, *it.well)
+    client = it.client()
+    consumer = Consumer("orders", group=GROUP, client=client)
+    refusal, _ = await it.timed(consumer.start())
+    assert isinstance(refusal, NoPermission)
+    await it.wait(client.stop())
+
+
+async def test_a_consumer_that_all_masters_refuse_says_so(it: ThreeBrokers) -> None:
+    it.cluster.slave(it.sick)
+    consumer = await it.consumer()
+    for broker in (it.sick, *it.well):
+        broker.refuses_all = True
+    running = asyncio.create_task(consumer.run(nothing))
+    await it.pass_time(LONG_S)
+    assert isinstance(running.exception(), AuthError)
+    await it.wait(consumer.stop())
+
+
 async def test_it_starts_where_one_broker_takes_it_and_tells_once_who_does_not(
     it: ThreeBrokers, caplog: pytest.LogCaptureFixture
 ) -> None:
