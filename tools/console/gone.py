@@ -61,19 +61,21 @@ class Registered:
 
     def note(self, brokers: Iterable[BrokerSummary], now: datetime) -> None:
         """Take what the name servers say now."""
-        here = {each.name: each.addresses for each in brokers}
+        here, before = {each.name: each.addresses for each in brokers}, dict(self._addresses)
         self._names = frozenset(here)
         for name, addresses in here.items():
             for broker_id, address in addresses.items():
                 self._addresses[name, broker_id] = address
                 self._gone.pop((name, broker_id), None)
-        for key, address in [*self._addresses.items()]:
-            addresses = here.get(key[0], {})
-            if key[1] in addresses:
+        for key, address in before.items():
+            ids = {address: broker_id for broker_id, address in here.get(key[0], {}).items()}
+            if key[1] in ids.values():
                 continue
             since = self._gone.setdefault(key, now)
-            # One that leads now, or follows now, is there under another id.
-            if address in addresses.values() or now - since >= TOLD_FOR:
+            if address in ids:  # it is there under another id; who had that may be gone
+                address = before.get((key[0], ids[address]), address)
+                self._addresses[key] = address
+            if address in ids or now - since >= TOLD_FOR:
                 del self._addresses[key], self._gone[key]
 
     def gone(self) -> list[Gone]:

@@ -45,11 +45,20 @@ def test_who_was_registered_is_missed_until_it_is_back() -> None:
     assert missed(registered) == [], "also at another address"
 
 
-def test_a_slave_that_became_the_master_is_not_missed() -> None:
+def test_a_slave_that_became_the_master_is_not_missed_but_who_led_before() -> None:
     registered = Registered()
     registered.note(brokers(a={0: "h:1", 1: "h:2", 2: "h:3"}), AT)
-    registered.note(brokers(a={0: "h:2", 2: "h:3"}), AT)
+    registered.note(brokers(a={1: "h:2", 2: "h:3"}), AT)
+    assert missed(registered) == ["a master"]
+    for hours in (1, 2):
+        registered.note(brokers(a={0: "h:2", 2: "h:3"}), AT + timedelta(hours=hours))
+        assert missed(registered) == ["a slave 1"]
+    registered.note(brokers(a={0: "h:2", 2: "h:3", 3: "h:1"}), AT)
     assert missed(registered) == []
+    registered.note(brokers(a={0: "h:3", 2: "h:2", 3: "h:1"}), AT)
+    assert missed(registered) == [], "who changed places"
+    registered.note(brokers(a={0: "h:1", 1: "h:2", 4: "h:3"}), AT)
+    assert missed(registered) == [], "who has another id"
 
 
 def test_it_is_missed_for_a_day_or_until_it_is_forgotten() -> None:
