@@ -55,6 +55,10 @@ class Refusals:
             if address not in addresses or group not in groups:
                 del self._refusals[address, group]
 
+    def at(self, address: str) -> set[str]:
+        """Return the groups whose last heartbeat a broker has refused."""
+        return {group for refused_at, group in self._refusals if refused_at == address}
+
     def taken(self, address: str, groups: Iterable[str]) -> None:
         """Note that a broker has taken a heartbeat of these groups."""
         for group in groups:

@@ -393,6 +393,16 @@ class Services:
             log.warning("heartbeat to %s: %s", address, error)
 
     async def _beat_groups(self, address: str, data: HeartbeatData) -> None:
+        """Send a heartbeat of all groups together but those that were refused: each has its own."""
+        refused = self._refusals.at(address)
+        together = [each for each in data.consumer_data_set if each.group_name not in refused]
+        parts = [[each] for each in data.consumer_data_set if each.group_name in refused]
+        if together or not parts:
+            parts.insert(0, together)
+        for part in parts:
+            await self._beat_part(address, replace(data, consumer_data_set=part))
+
+    async def _beat_part(self, address: str, data: HeartbeatData) -> None:
         """Send a heartbeat; where it is refused each group's own, since one may be the cause."""
         groups = [each.group_name for each in data.consumer_data_set]
         try:
@@ -400,7 +410,7 @@ class Services:
         except BrokerError as error:
             if len(groups) > 1 and error.code not in LATER_CODES:
                 for consumer in data.consumer_data_set:
-                    await self._beat_groups(address, replace(data, consumer_data_set=[consumer]))
+                    await self._beat_part(address, replace(data, consumer_data_set=[consumer]))
                 return
             is_new = self._refusals.note(address, groups, error)
             log.log(

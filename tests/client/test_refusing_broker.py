@@ -280,3 +280,30 @@ async def test_other_groups_of_the_client_have_nothing_to_do_with_it(
         await it.wait(consumer.stop())
     await it.wait(client.stop())
     await runs[0]
+
+
+async def test_a_refused_group_does_not_multiply_the_heartbeats_of_others(it: ThreeBrokers) -> None:
+    names = {f"g{number}" for number in range(9)}
+    client, plainly, seen = it.client(), it.sick.respond, list[set[str]]()
+    await it.wait(client.start())
+    consumers = [Consumer("orders", group=name, client=client) for name in sorted(names)]
+    for consumer in consumers:
+        await it.wait(consumer.start())
+
+    def noting(request: RemotingCommand, stream: ScriptedStream) -> Any:
+        if request.code == RequestCode.HEART_BEAT:
+            data = decode_body(HeartbeatData, request.body)
+            seen.append({each.group_name for each in data.consumer_data_set})
+        return answer(request, stream)
+
+    popped(it, "g0", it.sick)
+    answer, it.sick.respond = it.sick.respond, noting  # type: ignore[method-assign]
+    await it.pass_time(LONG_S)
+    assert seen[:10] == [names, *({name} for name in sorted(names))], "who is refused?"
+    assert seen[10:14] == [names - {"g0"}, {"g0"}] * 2
+    answer = plainly
+    await it.pass_time(LONG_S)
+    assert seen[-1] == names, "it is taken again"
+    for consumer in consumers:
+        await it.wait(consumer.stop())
+    await it.wait(client.stop())
