@@ -162,7 +162,7 @@ class Client(Started):
             try:
                 async with fail_after(clock, look_s) if start_timeout_s else nullcontext():
                     local_ip = await names.connect()
-                    if not start_timeout_s or await names.has_brokers():
+                    if not start_timeout_s or await names.has_brokers(look_s):
                         return local_ip
                 failure, who = None, f"a broker at name server {names.text}"
             except (RocketMQError, TimeoutError) as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from math import inf
 from random import Random
 from socket import EAI_AGAIN, gaierror
 from typing import Final, TypeVar
@@ -106,17 +107,22 @@ class NameServers:
         failed.address = self.text
         return failed
 
-    async def has_brokers(self) -> bool:
+    async def has_brokers(self, limit_s: float = inf) -> bool:
         """Return whether a broker is registered with one of them, or none of them tells.
+
+        Args:
+            limit_s: for all of them together; each has its part, as the first may be silent.
 
         Raises:
             AuthError: access control refuses the account.
             RocketMQError: no answer.
         """
 
+        timeout_s = min(self._timeout_s, limit_s / len(self._addresses))
+
         async def ask(connection: Connection) -> bool | None:
             request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-            answer = await connection.call(request, self._timeout_s)
+            answer = await connection.call(request, timeout_s)
             info = _body(ClusterInfo, answer, connection.address)
             return True if info is not None and info.broker_addr_table else None
 

@@ -183,6 +183,28 @@ async def test_a_look_takes_no_longer_than_the_wait(connects: bool) -> None:
     assert it.clock.pending_count == 0
 
 
+async def test_a_silent_name_server_leaves_time_to_ask_the_next_one() -> None:
+    class First(Random):
+        def randrange(self, *_: object, **__: object) -> int:
+            return 0
+
+    it = Starting()
+    it.cluster.broker()
+    it.cluster.network.listen("silent:9876").silent = True
+    it.client = Client(
+        f"silent:9876;{it.cluster.namesrv}",
+        network=it.cluster.network,
+        clock=it.clock,
+        random=First(1),
+        start_timeout=2,
+    )
+    task = await it.begun(it.client.start())
+    await advance_async(it.clock, 1.1)
+    assert task.done()
+    await task
+    await it.client.stop()
+
+
 async def test_the_wait_is_told_as_it_was_set(caplog: pytest.LogCaptureFixture) -> None:
     it = Starting(start_timeout=1)
     failing = it.network.connect
