@@ -1,7 +1,7 @@
 """The cluster as one account sees it: a connection, and what was seen over time.
 
 Who logs in gets the access of the account, shared by all sessions of that account. So nobody sees
-what another account was shown.
+what another account was shown, but which brokers are gone: name servers told all accounts of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from skylarkmq.client.errors import AuthError, BrokerError, IllegalState, Rocket
 from skylarkmq.client.instance import Client
 from skylarkmq.common.clock import Clock
 from skylarkmq.tools.console.checks import Checks
+from skylarkmq.tools.console.gone import Registered
 from skylarkmq.tools.console.history import History, keep_looking, look_for_brokers, sleep
 from skylarkmq.tools.console.sessions import Sessions
 from skylarkmq.tools.console.settings import Settings
@@ -35,8 +36,14 @@ LOOK_S: Final = 0.5
 class Access:
     """A connection that signs with one account, or with none. Loop thread."""
 
-    def __init__(self, settings: Settings, credentials: Credentials | None, clock: Clock) -> None:
-        self.history = History()
+    def __init__(
+        self,
+        settings: Settings,
+        credentials: Credentials | None,
+        clock: Clock,
+        registered: Registered,
+    ) -> None:
+        self.history = History(registered)
         self.checks = Checks()
         self.clock = clock
         self.client: Client = settings.connect(credentials)
@@ -92,6 +99,7 @@ class Accesses:
         self._settings = settings
         self._clock = clock
         self._by_account: dict[Credentials | None, Access] = {}
+        self._registered = Registered()
 
     def of(self, credentials: Credentials | None) -> Access:
         """Return the access of an account.
@@ -106,7 +114,7 @@ class Accesses:
                     f"{ACCESSES_MAX} accounts are logged in, which is the limit",
                     hint="Let one of them log out",
                 )
-            found = Access(self._settings, credentials, self._clock)
+            found = Access(self._settings, credentials, self._clock, self._registered)
             self._by_account[credentials] = found
         return found
 

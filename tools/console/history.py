@@ -42,11 +42,11 @@ class Sample(NamedTuple):
 class History:
     """Samples by kind and name. Loop thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, registered: Registered) -> None:
         self._series: OrderedDict[tuple[str, str], deque[Sample]] = OrderedDict()
         self.sizes: dict[str, float] = {}
         """Average bytes of a message by topic, of those asked for within SIZES_LOOKS looks."""
-        self.registered = Registered()
+        self.registered = registered
 
     def add(self, kind: str, name: str, sample: Sample) -> None:
         """Note a look."""

@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skylarkmq.client import Admin, Message, Producer
+from skylarkmq.client import Admin, Client, Credentials, Message, Producer
 from skylarkmq.client.admin import BrokerSummary
 from skylarkmq.testing import run_broker
+from skylarkmq.tools.console.access import Accesses
 from skylarkmq.tools.console.gone import TOLD_FOR, Registered
+from skylarkmq.tools.console.settings import Settings
+from tests.support.manual_clock import ManualClock
 from tests.support.patience import until
 from tests.tools.console.support import of, words
 
@@ -70,6 +73,20 @@ def test_it_is_missed_for_a_day_or_until_it_is_forgotten() -> None:
     assert missed(registered) == ["b"]
     registered.note(brokers(a={0: "h:1"}), AT + TOLD_FOR)
     assert missed(registered) == []
+
+
+def test_who_logs_in_later_is_told_too() -> None:
+    def connect(credentials: Credentials | None) -> Client:
+        return Client("127.0.0.1:1", credentials=credentials)
+
+    accesses = Accesses(Settings("127.0.0.1:1", connect, needs_login=True), ManualClock())
+    early, late = (accesses.of(Credentials(key, "a secret")) for key in ("early", "late"))
+    assert early is not late
+    for found in (brokers(a={0: "h:1"}, b={0: "h:2"}), brokers(a={0: "h:1"})):
+        early.history.registered.note(found, AT)
+    assert missed(late.history.registered) == ["b"]
+    assert late.history.registered.forget("b")
+    assert missed(early.history.registered) == []
 
 
 @pytest.mark.timing

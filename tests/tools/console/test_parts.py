@@ -21,6 +21,7 @@ from skylarkmq.tools.console import text
 from skylarkmq.tools.console.access import ACCESSES_MAX, Accesses, forget_in_time
 from skylarkmq.tools.console.bodies import HEX_SIZE_MAX, SHOWN_MAX, body_of, preview
 from skylarkmq.tools.console.chart import lag_chart, small_line
+from skylarkmq.tools.console.gone import Registered
 from skylarkmq.tools.console.history import POINTS_MAX, SERIES_MAX, History, Sample
 from skylarkmq.tools.console.pages import tail
 from skylarkmq.tools.console.sessions import FAILURES_MAX, IDLE_MAX_S, SESSIONS_MAX, Sessions
@@ -88,7 +89,7 @@ def test_a_chart_has_axes_and_gaps_and_no_style() -> None:
 
 
 def test_history_is_bounded() -> None:
-    history = History()
+    history = History(Registered())
     for at in range(POINTS_MAX + 5):
         history.add("group", "g", Sample(at, at, 0))
     assert [each.at_ms for each in history.of("group", "g")][:1] == [5]
