@@ -129,19 +129,21 @@ class ClusterRpcs(RpcHandlers):
         """Return the broker of a name; an empty one is this broker's.
 
         Raises:
-            NotForwarded: no replica of this broker leads.
+            NotForwarded: no replica of this broker leads, which has the topic.
             RpcRefused: there is no such broker, or the topic is none.
         """
         name = broker_name or self._own_name
         if is_forwarded(call) or self._other_brokers.is_own(name):
             return None
-        found = await self._other_brokers.find(name, topic_of(topic))
+        wanted = topic_of(topic)
+        found = await self._other_brokers.find(name, wanted)
         if found is None:
             why = (
                 f"no endpoint of a broker {shown(name)} with topic {topic.name} is known; it may "
                 "come back"
             )
-            if name == self._own_name:  # another replica of it may come to lead
+            if name == self._own_name and self._own_topic(wanted) is not None:
+                # Another replica of it may come to lead.
                 raise NotForwarded(Code.INTERNAL_SERVER_ERROR, why, reached=False)
             raise RpcRefused(Code.INTERNAL_SERVER_ERROR, why)
         return found

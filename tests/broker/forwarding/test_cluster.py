@@ -496,6 +496,19 @@ async def test_a_send_waits_while_no_replica_leads() -> None:
     assert not rig.looks_until_found
 
 
+async def test_nothing_waits_for_a_topic_that_is_not_there() -> None:
+    rig = Rig(HERE)
+    rig.leads, rig.looks_until_found = False, 3
+    del rig.brokers[HERE]
+    rig.topics.clear()
+    calls = [("SendMessage", v5.SendMessageRequest(messages=[message()]))]
+    calls += [(name, named(name, HERE)) for name in NAMED if name != "AckMessage"]
+    for name, request in calls:
+        with pytest.raises(RpcRefused, match="is known; it may come back"):
+            await rig.call(name, request, a_call(deadline_s=3.0))
+    assert rig.looks_until_found == 3
+
+
 async def test_a_message_that_may_have_arrived_is_sent_to_nobody_else() -> None:
     rig = Rig("a", "b")
     rig.unreachable = {"a": True}
