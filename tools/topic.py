@@ -11,7 +11,7 @@ import click
 from skylarkmq.client import DeduplicationWindow
 from skylarkmq.client.admin import Admin, Statistic, TopicRoute
 from skylarkmq.client.admin.topics import read_queues_after
-from skylarkmq.client.errors import NotFound
+from skylarkmq.client.errors import ConnectionFailed, NotFound, RequestTimeout
 from skylarkmq.protocol.topic_attributes import (
     ANY_MESSAGE_TYPE,
     MESSAGE_TYPE,
@@ -335,14 +335,22 @@ async def _effects(
         )
         told += [f"{name}: " + ", ".join(starmap(_step, steps))]
         if reads < old.read_queues:
-            queues = (await admin.describe_topic(before.topic)).queues
-            lost = [q for q in queues if q.queue.broker_name == name and q.queue.queue_id >= reads]
-            count = sum(each.end - each.begin for each in lost)
+            count = await _count_beyond(admin, before.topic, name, reads)
             told[-1] += (
                 f", and queues from {reads} on are read no more (messages there, consumed or not: "
                 f"{count})"
             )
     return "; ".join(told)
+
+
+async def _count_beyond(admin: Admin, topic: str, broker: str, queue_id: int) -> str:
+    """Return how many messages a broker has in the queues from this one on."""
+    try:
+        queues = (await admin.describe_topic(topic)).queues
+    except (ConnectionFailed, RequestTimeout):
+        return "not known, as a broker does not answer"
+    lost = [q for q in queues if q.queue.broker_name == broker and q.queue.queue_id >= queue_id]
+    return str(sum(each.end - each.begin for each in lost))
 
 
 def _step(name: str, old: object, new: object) -> str:

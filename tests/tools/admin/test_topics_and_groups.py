@@ -13,7 +13,7 @@ import pytest
 from skylarkmq.client import Message, StartFrom
 from skylarkmq.client.sync import Consumer, Producer, SimpleConsumer
 from skylarkmq.testing import SyncBroker, run_broker_sync
-from tests.support.patience import LIMIT_S
+from tests.support.patience import LIMIT_S, until_sync
 from tests.tools.admin.support import Shell
 
 
@@ -91,6 +91,22 @@ def test_what_fewer_queues_leave_unread_is_told_before(
     assert "(broker-a: queues=4, read-queues=8, perm=rw -> r)" in dry.err
     absent = shell("topic", "update", "levels", "--perm", "r", "--broker", "b", "--dry-run")
     assert absent.code == 3 and "broker b has no topic levels" in absent.err
+
+
+def test_fewer_queues_of_a_broker_need_no_answer_of_another_one(tmp_path: Path) -> None:
+    with run_broker_sync() as first:
+        shell = Shell(tmp_path, variables={"NAMESRV_ADDR": first.namesrv_addr})
+        settings = {"brokerName": "broker-b", "namesrvAddr": first.namesrv_addr}
+        with run_broker_sync(settings=settings) as second:
+            until_sync(lambda: len(shell.json("cluster", "status")["brokers"]) == 2)
+            shell.ok("topic", "create", "orders", "--queues", "8")
+            second.faults.refuse_connections()
+            fewer = ("topic", "update", "orders", "--read-queues", "4", "--broker", "broker-a")
+            dry = shell.ok(*fewer, "--dry-run").err
+            assert "from 4 on are read no more (messages there, consumed or not: not known" in dry
+            shell.ok(*fewer, "--yes")
+            found = json.loads(shell("topic", "describe", "orders").out)["settings"]
+            assert [one["read_queues"] for one in found] == [4, 8]
 
 
 def test_a_topic_gets_and_loses_a_deduplication_window(shell: Shell) -> None:
