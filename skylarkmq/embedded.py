@@ -203,19 +203,19 @@ class Broker:
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[str]:
         """Run the broker; gives the name server's address. The broker's thread."""
-        with limited_logs():
-            controller = BrokerController(self._config, with_namesrv=True, files=self._files)
-            try:
-                await controller.start(self._go_on)
-            except StoreLockedError:
-                port = self._config.namesrv_listen_port
-                place = "its address (`port=` of one that is embedded)"
-                if port:
-                    place = text_of((self._config.bind_address, port))
-                raise StoreLockedError(
-                    f"{self.folder} is in use by another broker, embedded or of `skylarkmq serve`: "
-                    f"be a client of that one at {place}"
-                ) from None
+        controller = BrokerController(self._config, with_namesrv=True, files=self._files)
+        try:
+            await controller.start(self._go_on)
+        except StoreLockedError:
+            port = self._config.namesrv_listen_port
+            place = "its address (`port=` of one that is embedded)"
+            if port:
+                place = text_of((self._config.bind_address, port))
+            raise StoreLockedError(
+                f"{self.folder} is in use by another broker, embedded or of `skylarkmq serve`: "
+                f"be a client of that one at {place}"
+            ) from None
+        with limited_logs():  # now that the modules of gRPC are loaded, too
             try:
                 self._store = controller.parts.store
                 self._store.failure_listeners.append(self._failed)

@@ -88,6 +88,25 @@ def test_a_peer_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert not logging.getLogger(told[0].name).filters
 
 
+UNBOUNDED = """
+import logging, sys
+from skylarkmq.embedded import Broker
+
+with Broker(sys.argv[1], settings={"grpcListenPort": 0}):
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("skylarkmq.broker.") and not logging.getLogger(name).filters:
+            print(name)
+"""
+
+
+def test_what_peers_of_grpc_provoke_is_bounded_too(tmp_path: Path) -> None:
+    """In a process of its own: the modules of gRPC are loaded when a broker has a port for it."""
+    pytest.importorskip("google.protobuf", reason="the extra `grpc` is not installed")
+    command = [sys.executable, "-c", UNBOUNDED, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert told.stdout == ""
+
+
 def test_the_folder_is_one_process_s(tmp_path: Path) -> None:
     program = f"from skylarkmq.embedded import Broker\nwith Broker({str(tmp_path)!r}): pass"
     with Broker(tmp_path) as broker:
