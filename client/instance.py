@@ -181,7 +181,7 @@ class Client(Started):
             if left_s <= 0 and failure is not None:
                 if not isinstance(failure, ConnectionFailed):
                     failure = names.not_reached(failure.text)
-                raise failure
+                raise failure from None  # its text says the cause
             if left_s <= 0:
                 log.warning("%s has not come, going on without it", who)
                 return local_ip

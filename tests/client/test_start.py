@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Coroutine
 from random import Random
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -107,6 +108,7 @@ async def test_the_wait_ends_for_all_who_wait_and_a_later_start_waits_anew() -> 
             f"no name server reached: {address}: connection refused. Is the name server running "
             "there? Set namesrv_addr or NAMESRV_ADDR"
         )
+        assert caught.value.__cause__ is None, "a worker's log has it in its text alone"
     again = await it.begun(it.client.start())
     it.cluster.broker()
     it.network.is_here = True
@@ -322,8 +324,10 @@ def test_other_times_are_refused(wrong: float) -> None:
 
 def test_a_blocking_client_does_not_wait_with_0(unused_tcp_port: int) -> None:
     client = sync.Client(f"localhost:{unused_tcp_port}", start_timeout=0)
-    with pytest.raises(ConnectionFailed, match="connection refused"):
+    with pytest.raises(ConnectionFailed, match="connection refused") as caught:
         client.start()
+    assert "another exception" not in (said := "".join(format_exception(caught.value)))
+    assert "direct cause" not in said
     client.stop()
 
 
