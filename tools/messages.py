@@ -27,7 +27,7 @@ from skylarkmq.protocol.message import Message
 from skylarkmq.protocol.properties import PRIORITY_MAX
 from skylarkmq.tools.connection import Session, connected
 from skylarkmq.tools.output import as_json, visible
-from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND
+from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, fail
 from skylarkmq.tools.showing import body_option, result_row
 
 READ_SIZE: Final = 65_536
@@ -150,7 +150,13 @@ def consume(
             if count == 0 and known(topic) is None:
                 click.echo(f"error: topic {topic} does not exist", err=True)
                 return NOT_FOUND
-        return 0 if max_count is None or count >= max_count else FAILED
+        if max_count is None or count >= max_count:
+            return 0
+        if count:
+            return fail(
+                f"no further message within {timeout:g} s, {count} of {max_count} came", FAILED
+            )
+        return fail(f"no message within {timeout:g} s", FAILED)
 
     session.run(work, open_ended=max_count is None)
 

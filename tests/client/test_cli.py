@@ -98,10 +98,17 @@ def test_what_is_sent_is_consumed(shell: Shell) -> None:
     assert got["properties"]["color"] == "blue=green"
     for name in ("msg_id", "topic", "broker", "queue_id", "queue_offset"):
         assert got[name] == sent[name]
-    code, messages, _ = shell.run(
+    code, messages, said = shell.run(
         "consume", "orders", "--group", "g", "--max", "1", "--timeout", "0.5"
     )
     assert (code, messages) == (running.FAILED, []), "acknowledged, so it does not come again"
+    assert said == "error: no message within 0.5 s\n"
+    shell.run("send", "orders", "second")
+    code, messages, said = shell.run(
+        "consume", "orders", "--group", "g", "--max", "2", "--timeout", "0.5"
+    )
+    assert (code, len(messages)) == (running.FAILED, 1)
+    assert said == "error: no further message within 0.5 s, 1 of 2 came\n"
 
 
 def test_standard_input_is_one_message_a_line_in_order(processes: Shell) -> None:
