@@ -103,9 +103,11 @@ async def test_pages_name_a_broker_that_is_gone_until_it_is_back() -> None:
                 await admin.create_topic("orders")
                 async with Producer(client=client) as producer:
                     await producer.send(Message("orders", "x"))
-            assert TWO[1] in words(await browser.page("/"))
+            text = words(await browser.page("/"))
+            assert TWO[1] in text and "Topics 1 Groups" in text
             await second.stop()
             text = words(await browser.page("/"))
+            assert "/s known Lag of all groups 0 known Topics 1 known Groups 0 known" in text
             assert "broker-b has been gone since" in text and "All is well" not in text
             assert "is not shown Start it again." in text and LINE not in text
             for path in PAGES:

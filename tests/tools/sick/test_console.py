@@ -56,6 +56,11 @@ async def test_what_is_known_of_the_others_is_shown(
 
 
 @pytest.mark.parametrize("sickness", SICKNESSES)
+async def test_totals_of_some_brokers_are_not_said_to_be_those_of_all(cluster: Cluster) -> None:
+    assert "Topics 1 known Groups 1 known" in await page(cluster, "/")
+
+
+@pytest.mark.parametrize("sickness", SICKNESSES)
 async def test_a_live_tail_names_who_does_not_answer(cluster: Cluster) -> None:
     async with (
         console(cluster.namesrv, new_client=cluster.client) as browser,
