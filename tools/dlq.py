@@ -33,7 +33,7 @@ from skylarkmq.tools.connection import ASKED_AT_ONCE, Change, Session, changes, 
 from skylarkmq.tools.local.ledger import Ledger, LetterKey, ledger_path
 from skylarkmq.tools.local.private_file import replaced_file
 from skylarkmq.tools.moments import Moment, instant
-from skylarkmq.tools.output import Columns, ProgressBar, Report, Row, as_json, moment
+from skylarkmq.tools.output import Columns, ProgressBar, Report, Row, as_json, counted, moment
 from skylarkmq.tools.running import EXIT_CODES, FAILED, NOT_FOUND, removed
 from skylarkmq.tools.showing import body_option, brief, short, show_message
 
@@ -230,9 +230,10 @@ def redrive(
                 letters = await run.count(letters_of(client, admin, group, since, until), limit)
                 if not letters:
                     await require_group(admin, group)
-                    click.echo(f"{group} has no dead letter to send", err=True)
+                    cure = ". --again sends those, too" if run.sent_before else ""
+                    click.echo(f"{run.nothing_to_send}{cure}", err=True)
                 where = f"the group {group}" if target == "group" else "their first topics"
-                what = f"send {letters} dead letters of {group} to {where}"
+                what = f"send {counted(letters, 'dead letter')} of {group} to {where}"
                 if letters and (change.dry_run or change.allowed(what)):
                     try:
                         scan = letters_of(client, admin, group, since, until)
@@ -277,7 +278,7 @@ def export(
                     progress("export", scan.progress.scanned, scan.progress.total)
                 if not count:
                     await require_group(admin, group)
-        click.echo(f"{count} dead letters written", err=True)
+        click.echo(f"{counted(count, 'dead letter')} written", err=True)
         return 0 if count else NOT_FOUND
 
     session.run(work)
@@ -309,6 +310,17 @@ class Redrive:
         self._dry_run = dry_run
         self._counts: Counter[str] = Counter()
         self._shown: list[dict[str, Any]] = []
+
+    @property
+    def sent_before(self) -> int:
+        """How many letters the ledger says were sent."""
+        return self._counts["sent_before"]
+
+    @property
+    def nothing_to_send(self) -> str:
+        """What to say where no letter was counted."""
+        before = f"; sent before: {self.sent_before:,}" if self.sent_before else ""
+        return f"{self._group} has no dead letter to send{before}"
 
     async def count(self, scan: MessageScan, limit: int | None) -> int:
         """Return how many letters there are to redrive."""

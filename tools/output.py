@@ -400,6 +400,11 @@ def moment(key: str) -> Callable[[Row], Any]:
     return cell
 
 
+def counted(count: int, noun: str) -> str:
+    """Return so many of a thing in words."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def size_text(size: int) -> str:
     """Return a count of bytes for humans."""
     value, unit = float(size), 0

@@ -18,6 +18,7 @@ from skylarkmq.tools.mcp.call import Call
 from skylarkmq.tools.mcp.reading import SomeId
 from skylarkmq.tools.mcp.tools import Fields, Group, Plan, Since, Tool, Topic, Until, unreported
 from skylarkmq.tools.msg import find, resend_text, send_copy
+from skylarkmq.tools.output import counted
 from skylarkmq.tools.topic import make_topic
 
 Token = Annotated[
@@ -74,7 +75,7 @@ async def redrive(
                 count = await work.count(letters, limit)
                 if not count:
                     await require_group(admin, group)
-                    raise NotFound(f"{group} has no dead letter to send")
+                    raise NotFound(work.nothing_to_send)
                 letters = letters_of(call.client, admin, group, start, stop)
                 await work.run(letters, count, unreported)
         return count, work.to_json(path)
@@ -85,7 +86,7 @@ async def redrive(
         return (await run(count, dry_run=False))[1]
 
     where = f"the group {group}" if to == "group" else "their first topics"
-    return Plan(f"send {count} dead letters of {group} to {where}", shown, carry_out)
+    return Plan(f"send {counted(count, 'dead letter')} of {group} to {where}", shown, carry_out)
 
 
 async def reset(

@@ -130,8 +130,11 @@ async def test_a_priority_is_offered_where_a_topic_has_some_or_none_is_named() -
         assert field not in await browser.page("/messages/send?topic=plain")
         seen = "/messages/send?topic=urgent"
         assert field in await browser.page(seen)
-        fields = {"body": "x", "priority": "2"}
-        answer = await browser.change("/messages/send", {**fields, "topic": "urgent"}, seen=seen)
+        fields = {"body": "x", "priority": "2", "keys": "k1 k2", "tags": "new"}
+        asked = await browser.send("/messages/send", {**fields, "topic": "urgent"}, seen=seen)
+        assert "Send a message of 1 byte to the topic urgent." in words(asked.text)
+        assert "With priority 2, tags new, keys k1 k2." in words(asked.text)
+        answer = await browser.confirm(asked)
         assert "Priority 2 Queue broker-a / 2" in words(answer.text)
         answer = await browser.change("/messages/send", {**fields, "topic": "plain"}, seen=seen)
         assert "topic plain has no priorities" in words(answer.text)
@@ -229,7 +232,9 @@ async def test_dead_letters_are_sent_again() -> None:
         places = PLACE.findall(await browser.page(seen))
         assert len(places) == DEAD
         again, fields = f"{seen}/resend", {"to": "group", "which": "chosen"}
-        answer = await browser.change(again, {**fields, "letter": places[:1]}, seen=seen)
+        asked = await browser.send(again, {**fields, "letter": places[:1]}, seen=seen)
+        assert "Send 1 dead letter of billing again" in words(asked.text)
+        answer = await browser.confirm(asked)
         assert "1 sent again" in words(answer.text)
         assert len(await broker.messages("%RETRY%billing")) == 1
         before = len(await broker.messages("orders"))

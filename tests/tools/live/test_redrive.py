@@ -134,6 +134,8 @@ def test_a_redrive_sends_each_letter_once(
     assert {"offset_msg_id", "broker", "queue_id", "queue_offset"} <= said["outcomes"][0].keys()
     assert not Path(said["ledger"]).exists()
     shell("dlq", "redrive", group, code=USAGE)
+    asked = shell("dlq", "redrive", group, "--limit", "1", code=USAGE).err
+    assert "send 1 dead letter of" in asked
     said = shell("dlq", "redrive", group, "--limit", "1", "--yes").json
     assert counts(said) == {"sent": 1} and said["outcomes"] == []
     assert Path(said["ledger"]).is_relative_to(tmp_path)
@@ -142,7 +144,7 @@ def test_a_redrive_sends_each_letter_once(
     assert consumed(broker, group, 4) == BODIES
     said = shell("dlq", "redrive", group, "--yes")
     assert counts(said.json) == {"sent_before": 4}
-    assert "no dead letter to send" in said.err
+    assert "no dead letter to send; sent before: 4. --again sends those, too" in said.err
     assert counts(shell("dlq", "redrive", group, "--yes", "--again").json) == SENT_ALL
     assert len(shell("dlq", "list", group).json) == 4, "the letters stay"
 

@@ -21,6 +21,7 @@ from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.search import Search, find
 from skylarkmq.tools.console.text import BadInput, segment
 from skylarkmq.tools.console.visit import Visit
+from skylarkmq.tools.output import counted
 
 SHOWN: Final = 50
 RESENT_MAX: Final = 1_000
@@ -110,7 +111,8 @@ async def resend(visit: Visit) -> Plan:
         visit.outcome = f"{sent} of {len(outcomes)} sent"
         return visit.page("resent.html", group=group, to=to, outcomes=outcomes, is_cut=is_cut)
 
-    count = f"all dead letters (at most {RESENT_MAX:,})" if is_all else f"{len(names)} dead letters"
+    chosen = counted(len(names), "dead letter")
+    count = f"all dead letters (at most {RESENT_MAX:,})" if is_all else chosen
     where = "to this group alone" if to == "group" else "to the topics they were sent to first"
     what = f"Send {count} of {group} again, {where}"
     note = "The letters stay here until they expire: sent twice, they are consumed twice."

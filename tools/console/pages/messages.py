@@ -26,6 +26,7 @@ from skylarkmq.tools.console.change import Plan
 from skylarkmq.tools.console.search import KEY_MAX, WAYS, Found, Search, at, find
 from skylarkmq.tools.console.text import BadInput, address, parse_number, parse_time
 from skylarkmq.tools.console.visit import Visit
+from skylarkmq.tools.output import counted
 
 LIMIT: Final = KEY_MAX
 EXPORTED_MAX: Final = 10_000
@@ -198,6 +199,11 @@ async def send(visit: Visit) -> Plan:
         done = "sent" if is_sure else "unconfirmed"
         return visit.go("/messages/view", id=result.offset_msg_id, done=done)
 
-    what = f"Send a message of {len(message.body):,} bytes to the topic {topic}"
-    notes = ("Every group that consumes the topic gets it.",)
+    what = f"Send a message of {counted(len(message.body), 'byte')} to the topic {topic}"
+    about = ("priority", "tags", "keys")
+    given = ", ".join(f"{name} {row[name]}" for name in about if row[name] not in (None, ""))
+    notes = (
+        *([f"With {given}."] if given else []),
+        "Every group that consumes the topic gets it.",
+    )
     return Plan("message.send", topic, what, do, address("/messages/send", topic=topic), notes)
