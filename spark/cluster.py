@@ -102,7 +102,7 @@ NO_NAME_SERVER_HINT: Final = (
     "Option nameServer names name servers, mostly at port 9876; brokers are found by them"
 )
 UNREACHED_HINT: Final = (
-    "Is it running there, and can this machine reach it? Driver and every executor need to"
+    "Is it running there, and can this machine reach it? Driver and every executor need to reach it"
 )
 INSIDE_A_LOOP: Final = "an event loop runs in this thread, and a blocking call would hold it up"
 INSIDE_A_LOOP_HINT: Final = (
@@ -173,30 +173,37 @@ class BlockingClient:
         self._is_started = False
 
     def await_start(self) -> None:
-        """Wait for a name server and for a first broker, `start_timeout_s` at most.
+        """Wait for a name server and for a first broker, `start_timeout_s` at most; look once at 0.
 
-        Where they have not come by then, the first question tells why. Once they have, this client
-        does not wait again.
+        Where a name server answers but no broker has come, the start goes on without. Once one
+        has, this client does not look again.
 
         Raises:
-            RocketMQError: what waiting does not mend: see `may_come`.
+            RocketMQError: no name server answered by then; at once for what waiting does not
+                mend, see `may_come`.
         """
         timeout_s, is_told = self.settings.start_timeout_s, False
         end_s = self.clock.monotonic() + timeout_s
-        while not self._is_started and self.clock.monotonic() < end_s:
+        failure: RocketMQError | None = None
+        while not self._is_started:
             try:
                 self._is_started = self._opened.run(self._opened.source.has_brokers())
+                failure = None
             except RocketMQError as error:
                 if not may_come(error):
                     raise self._unanswered(error) from error
-            if self._is_started:
+                failure = failure or error  # later ones tell of the back-off
+            left_s = end_s - self.clock.monotonic()
+            if left_s <= 0 and failure is not None:
+                raise self._unanswered(failure) from failure
+            if self._is_started or left_s <= 0:
                 return
             if not is_told:
                 log.warning(
                     "waiting for %s, up to %.3g s (startTimeoutMs)", self.settings.text, timeout_s
                 )
                 is_told = True
-            self.clock.sleep(LOOK_S)
+            self.clock.sleep(min(LOOK_S, left_s))
 
     # Routes
 

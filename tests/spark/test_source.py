@@ -138,7 +138,7 @@ def test_what_an_engineer_sees(
     assert "did you mean startingOffsets?" in text(topic=topic, startingOffset="earliest")
     assert "topic nothing_here does not exist" in text(topic="nothing_here")
     secret = text(topic=topic, accessKey="ak", secretKey="hush", nameServer="127.0.0.1:1",
-                  startTimeoutMs=0, retryTimeoutMs=1, **{"fetchOffset.numRetries": 0})  # fmt: skip
+                  startTimeoutMs=0)  # fmt: skip
     assert "127.0.0.1:1" in secret and "hush" not in secret
 
 

@@ -25,6 +25,7 @@ from skylarkmq.spark.reading.readers import BatchReader, StreamReader
 from skylarkmq.spark.schema import SchemaError
 from skylarkmq.spark.source import SkylarkSource
 from skylarkmq.testing.threaded import SyncBroker
+from tests.spark.support.scripted_brokers import late_broker
 
 BODY = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
 
@@ -55,8 +56,10 @@ def test_limits(options: dict[str, object], spark_limit: ReadLimit, limit: Limit
 
 
 def test_readers_travel_and_are_connected_to_nobody() -> None:
-    reader = stream(secretKey="hush", accessKey="ak", startTimeoutMs=0)
-    reader._planner()
+    with late_broker() as names:
+        access = {"secretKey": "hush", "accessKey": "ak"}
+        reader = stream(nameServer=names.address, startTimeoutMs=0, **access)
+        reader._planner()
     copy = pickle.loads(pickle.dumps(reader))
     assert copy._made is None and copy._columns == ("body", "queueOffset")
     batch = source().reader(BODY)
