@@ -92,6 +92,8 @@ class ConsumerOffsetManager(FollowingTable):
                     "until a saved copy of the file is put back while the broker is stopped",
                     self._path,
                 )
+            else:  # a new store: a kill before the first interval is no loss of the file
+                self._write_at_once()
             return
         for key, offsets in loaded.offset_table.items():
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
@@ -116,7 +118,7 @@ class ConsumerOffsetManager(FollowingTable):
                     offsets[queue_id] = end
         if count:
             self.mark()
-            self._write_clipped()
+            self._write_at_once()
             log.warning(
                 "%d consumer offsets were above the ends of their queues, whose last messages are "
                 "gone, and were set to the ends: %s%s",
@@ -125,7 +127,7 @@ class ConsumerOffsetManager(FollowingTable):
                 ", ..." if count > 1 else "",
             )
 
-    def _write_clipped(self) -> None:
+    def _write_at_once(self) -> None:
         """Replace the file at once; blocks. What is refused here is written with the next change.
 
         What this start has found is as durable as its log.

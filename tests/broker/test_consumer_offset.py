@@ -222,6 +222,16 @@ async def test_a_lost_file_beside_messages_is_said_once(
     assert "is missing" not in caplog.text
 
 
+async def test_a_new_store_killed_before_its_first_write_has_lost_no_file(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig().start()
+    rig.put("T")
+    rig.stop()
+    Rig(rig.files).start()
+    assert "is missing" not in caplog.text
+
+
 async def test_a_write_that_fails_is_tried_again_at_the_next_interval() -> None:
     rig = await Rig().start().settled()
     rig.commit(7)
