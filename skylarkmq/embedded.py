@@ -40,6 +40,8 @@ from skylarkmq.store.errors import StoreLockedError
 from skylarkmq.store.message_store import MessageStore
 from skylarkmq.store.progress import StartEnded
 
+__all__ = ["Broker", "StoreError", "StoreLockedError"]
+
 Settings = Mapping[str, str | int | bool]
 """Keys of a `broker.conf` and their values: {"flushDiskType": "SYNC_FLUSH"}."""
 

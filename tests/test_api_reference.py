@@ -17,11 +17,11 @@ import pytest
 from tests.support.patience import LIMIT_S
 
 ROOT = Path(__file__).parents[1]
-MODULES = ["skylarkmq.client", "skylarkmq.client.sync", "skylarkmq.testing"]
 API = Path("reference", "api")
 PAGES = {
     "skylarkmq.client": "client",
     "skylarkmq.client.sync": "sync",
+    "skylarkmq.embedded": "embedded",
     "skylarkmq.testing": "testing",
 }
 BUILD_LIMIT_S = 10 * LIMIT_S
@@ -62,7 +62,7 @@ def public_parts(module_name: str) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("module_name", MODULES)
+@pytest.mark.parametrize("module_name", PAGES)
 def test_every_public_name_says_what_it_does(module_name: str) -> None:
     parts = public_parts(module_name)
     assert parts

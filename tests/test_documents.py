@@ -51,6 +51,7 @@ MODULE = re.compile(r"# ((?!test_)\w+)\.py\n")
 PYTEST_MARK = "def test_"
 SPARK_MARK = "skylarkmq.spark"
 ARCHIVE = "/data/archive"
+EMBEDDED_MARK = "port=9876"
 LIBRARIES = ("fastapi", "faststream", "celery")
 
 
@@ -101,16 +102,21 @@ async def output_of(program: str, folder: Path, promised: list[str]) -> str:
     finally:
         if child.returncode is None:
             child.send_signal(signal.SIGINT)
-            if "stop_on=" in program:  # it ends well, and says no more
+            if ends_well(program):  # and says no more
                 lines += (await child.stdout.read()).decode().splitlines()
             try:
                 await asyncio.wait_for(child.wait(), LIMIT_S)
             except TimeoutError:
                 child.kill()
                 await child.wait()
-    if "stop_on=" in program and child.returncode:
+    if ends_well(program) and child.returncode:
         lines.append(f"Traceback or not, it ended with {child.returncode}")
     return "\n".join(lines)
+
+
+def ends_well(program: str) -> bool:
+    """Whether the program says what a signal does."""
+    return "stop_on=" in program or "add_signal_handler(" in program
 
 
 def missing_in(lines: list[str], promised: list[str]) -> list[str]:
@@ -121,10 +127,11 @@ def are_programs() -> list[str]:
     """Return the names of the blocks that run by themselves.
 
     Those with Spark are run by `tests/spark/test_documents.py`, which has a Spark session; those on
-    an archive by `tests/spark/archive/test_readers.py`;
+    an archive by `tests/spark/archive/test_readers.py`; the one of several processes by
+    `tests/test_document_lives.py`;
     those of two pages by tests of their own, which do what the pages say between them.
     """
-    marks = (PYTEST_MARK, SPARK_MARK, ARCHIVE)
+    marks = (PYTEST_MARK, SPARK_MARK, ARCHIVE, EMBEDDED_MARK)
     return [
         name
         for name, block in SNIPPETS.items()
@@ -134,7 +141,7 @@ def are_programs() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in SNIPPETS if "stop_on=" in SNIPPETS[name]])
+@pytest.mark.parametrize("name", [name for name in SNIPPETS if ends_well(SNIPPETS[name])])
 async def test_ctrl_c_ends_a_program_well_that_waits_for_a_broker(
     name: str, tmp_path: Path, unused_tcp_port: int
 ) -> None:

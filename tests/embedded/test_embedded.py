@@ -19,9 +19,7 @@ import pytest
 from skylarkmq.broker.base.logs import LINES_MAX
 from skylarkmq.client import Client, Message, PeekReader, Producer, RocketMQError, sync
 from skylarkmq.common.config_fields import ConfigError
-from skylarkmq.common.errors import StoreError
-from skylarkmq.embedded import THREAD_NAME, Broker
-from skylarkmq.store.errors import StoreLockedError
+from skylarkmq.embedded import THREAD_NAME, Broker, StoreError, StoreLockedError
 from skylarkmq.testing.disk import TestFiles
 from tests.embedded.killed_child import TOPIC
 from tests.support.patience import LIMIT_S
