@@ -222,7 +222,7 @@ async def test_offsets_wait_for_the_disk() -> None:
         await settle(4)
         rig.workers.tables.run_all()  # tables are written, the log is not synced
     assert rig.saved == (1, 1)
-    assert not rig.files.exists(rig.store.paths.config / "consumerOffset.json")
+    assert rig.file() == {}
     await rig.advance(2)
     assert [list(row.values()) for row in rig.file().values()] == [[1], [1]]
 
