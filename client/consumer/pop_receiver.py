@@ -54,6 +54,9 @@ class _Source:
     topic: str
     broker_name: str
 
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.broker_name}"
+
 
 class PopReceiver:
     """Receives for one SimpleConsumer. Loop thread; several tasks may receive."""
