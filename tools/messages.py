@@ -198,6 +198,8 @@ async def _send_lines(producer: Producer, message: Callable[[bytes], Message]) -
         reading.cancel()
         under_way.put_nowait(None)
         await showing
+    if reading.done() and not reading.cancelled():
+        await reading  # raises what was wrong with the input
     return 0
 
 
@@ -223,14 +225,17 @@ async def _input_lines() -> AsyncGenerator[bytes]:
     A daemon thread reads, because a file cannot be watched by the loop and a pipe may never end.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes | Exception] = asyncio.Queue()
     ahead = threading.Semaphore(LINES_AHEAD)  # bounds the queue
 
     def read() -> None:
-        data = b"more"
-        while data:
+        data: bytes | Exception = b"more"
+        while data and isinstance(data, bytes):
             ahead.acquire()
-            data = os.read(sys.stdin.fileno(), READ_SIZE)
+            try:
+                data = os.read(sys.stdin.fileno(), READ_SIZE)
+            except (OSError, AttributeError) as error:  # closed, or there is none
+                data = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, data)
             except RuntimeError:  # the loop has ended before the input
@@ -239,6 +244,8 @@ async def _input_lines() -> AsyncGenerator[bytes]:
     threading.Thread(target=read, name="skylarkmq-stdin", daemon=True).start()
     rest = b""
     while data := await chunks.get():
+        if isinstance(data, Exception):
+            raise ValueError(f"standard input cannot be read: {data}")
         ahead.release()
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:

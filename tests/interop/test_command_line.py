@@ -99,7 +99,7 @@ def test_a_group_is_moved_back_and_takes_all_again(place: Place) -> None:
             f"m-{number}".encode() for number in range(COUNT)
         }
         consumer.commit()
-    shell.ok("group", "skip", GROUP, TOPIC, "--yes")
+    shell.ok("group", "reset", GROUP, TOPIC, "--to", "last", "--yes")
     assert shell.json("group", "lag", GROUP)["lag"] == 0
 
 

@@ -116,6 +116,11 @@ def test_a_bad_line_does_not_swallow_the_results_before_it(
     assert "line 301: " in said.err and "error: " in said.err
 
 
+def test_an_input_that_cannot_be_read_is_told(shell: Shell) -> None:
+    said = shell("send", "unread", stdin="a file without a descriptor", code=USAGE)
+    assert said.err.startswith("error: standard input cannot be read: ")
+
+
 def test_a_full_disk_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def print_row(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
